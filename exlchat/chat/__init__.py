@@ -1,0 +1,1 @@
+"""What a conversation is. Imports neither torch nor a terminal library."""

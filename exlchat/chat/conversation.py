@@ -1,0 +1,73 @@
+"""Immutable messages in a tree, and a tip that moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from exlchat.engine.events import FinishReason, GenerationStats
+from exlchat.engine.sampling_settings import SamplingSettings
+
+Role = Literal["system", "user", "assistant"]
+MessageStatus = Literal["complete", "streaming", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRecord:
+    """How an answer came to be, enough to produce it again on the same machine."""
+
+    model: str
+    template: str
+    sampling: SamplingSettings
+    stats: GenerationStats | None
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; never changed once its status is `complete` or `partial`.
+
+    `streaming` is an answer being written (its text is the journal); `partial` is one that was cut short:
+    stopped by the user, or found unfinished after a crash. `token_ids` are the generated ids of an answer,
+    in order, and are empty for what a person wrote.
+    """
+
+    id: str
+    parent_id: str | None
+    role: Role
+    text: str
+    created_at: float
+    status: MessageStatus = "complete"
+    token_ids: tuple[int, ...] = ()
+    record: AnswerRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSummary:
+    """A row of the sidebar. Times are Unix seconds; `title` is never empty."""
+
+    id: str
+    title: str
+    created_at: float
+    updated_at: float
+    message_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation and the branch that ends at its tip, oldest message first."""
+
+    id: str
+    title: str
+    created_at: float
+    updated_at: float
+    tip_id: str | None
+    branch: tuple[Message, ...]
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The newest system message on the branch; a change of persona is recorded in the tree this way."""
+        for message in reversed(self.branch):
+            if message.role == "system":
+                return message.text
+        return None

@@ -1,0 +1,36 @@
+"""The engine as the chat floor sees it: a protocol, so that a remote engine can stand in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from exlchat.engine.events import Event, GenerationRequest, ModelInfo
+
+
+class EnginePort(Protocol):
+    """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
+
+    `generate` is called from one thread at a time; `cancel` may be called from any thread.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Special tokens in `text` are recognised; no BOS is added."""
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Like `encode`, but the text of a special token stays ordinary text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, without special tokens."""
+
+    def count(self, text: str) -> int:
+        """`len(encode(text))`."""
+
+    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+        """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""
+
+    def cancel(self) -> None:
+        """Ends the running answer within one token, with `Finished("cancelled")`. Harmless when idle."""

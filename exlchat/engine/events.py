@@ -1,0 +1,129 @@
+"""What goes into the engine and what comes out: plain frozen values, no torch.
+
+The chat floor imports this module (and nothing else of the engine) at start-up,
+so it must stay free of heavy imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+
+FinishReason = Literal["stop_token", "stop_string", "max_new_tokens", "context_full", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One answer to be generated.
+
+    Args:
+        prompt_ids: the whole prompt, at least one id. What the cache still holds of it is not computed again.
+        sampling: how a token is drawn; greedy unless said otherwise.
+        stop: strings that end the answer (never shown) and token ids that do, beside the model's own stop ids.
+        max_new_tokens: at most this many tokens; `None` means until the context is full.
+        seed: makes the draws reproducible; `None` takes a fresh seed, which the statistics report.
+    """
+
+    prompt_ids: Sequence[int]
+    sampling: SamplingSettings = GREEDY
+    stop: Sequence[str | int] = ()
+    max_new_tokens: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStats:
+    """Counts and times of one answer. Seconds are wall-clock floats.
+
+    `time_to_first_token` runs from the call to the first sampled token; `decode_seconds` from there to the end,
+    so a rate is `(new_tokens - 1) / decode_seconds`.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    new_tokens: int
+    time_to_first_token: float
+    prefill_seconds: float
+    decode_seconds: float
+    seed: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode rate; 0.0 while fewer than two tokens exist."""
+        if self.new_tokens < 2 or self.decode_seconds <= 0.0:
+            return 0.0
+        return (self.new_tokens - 1) / self.decode_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """`done` of `total` prompt tokens are in the cache, `cached` of them without work."""
+
+    done: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text that may be shown, and the ids decoded so far that were not yet reported.
+
+    Text and ids of one event need not correspond: text is held back while it could be half a character
+    or half a stop string. Summed over an answer they do.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event. `token_ids` are all generated ids without the stop token; `text` is all text shown."""
+
+    reason: FinishReason
+    stats: GenerationStats
+    text: str
+    token_ids: tuple[int, ...]
+
+
+Event = PrefillProgress | TextDelta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """`done` of `total` bytes of weights are ready; `what` names the present step in a few words."""
+
+    done: int
+    total: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the floors above may know of a loaded model."""
+
+    name: str
+    path: str
+    architecture: str
+    quantization: str
+    parameters: int
+    vocab_size: int
+    max_seq_len: int
+    device: str
+    dtype: str
+    bos_token: str
+    eos_token: str
+    stop_ids: tuple[int, ...]
+    special_tokens: tuple[str, ...]
+    chat_template: str | None
+
+
+class ModelError(Exception):
+    """A model that cannot be used: one line that names the file, what is wrong and how to mend it."""
+
+
+class RequestError(Exception):
+    """A generation request that cannot be carried out; same one-line form."""

@@ -1,0 +1,1 @@
+"""Bytes on disk -> a Linear: one module a format."""
