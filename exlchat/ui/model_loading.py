@@ -1,0 +1,50 @@
+"""Loading a model for the app and for pipe mode. torch is imported inside the functions, never before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from exlchat import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from exlchat.chat.engine_port import EnginePort
+    from exlchat.engine.events import LoadProgress
+    from exlchat.ui.options import DeviceChoice, KvCacheChoice
+
+
+def load_model(
+    model_path: Path,
+    *,
+    device: DeviceChoice = "auto",
+    kv_cache: KvCacheChoice = "auto",
+    context: int | None = None,
+    on_progress: Callable[[LoadProgress], None] | None = None,
+) -> EnginePort:
+    """Load the model in `model_path`; blocks, so call it away from the UI thread.
+
+    `context` is the longest sequence in tokens (`None`: the model's own). `on_progress` runs on the calling thread.
+
+    Raises:
+        ModelError: one line that names the file, what is wrong and how to mend it.
+    """
+    return engine.load(
+        model_path,
+        device=device,
+        kv_cache=_cache_precision(kv_cache, device),
+        max_seq_len=context,
+        on_progress=on_progress,
+    )
+
+
+def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp16", "fp32"]:
+    """`auto` is fp32 on the CPU, whose half-precision arithmetic is slow and saves nothing that matters there."""
+    if wanted != "auto":
+        return wanted
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return "fp16" if device == "cuda" else "fp32"

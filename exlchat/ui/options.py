@@ -1,0 +1,75 @@
+"""What the command line asked for, as plain frozen values. Shared by the app and by pipe mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exlchat.engine.sampling_settings import SamplingSettings
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+KvCacheChoice = Literal["auto", "fp16", "fp32"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOverrides:
+    """Sampling values the user typed; `None` means "not typed", so that the settings decide."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def apply(self, base: SamplingSettings) -> SamplingSettings:
+        """`base` with the typed values in place.
+
+        Raises:
+            ValueError: a value out of range, in one line.
+        """
+        sampling = base
+        if self.temperature is not None:
+            sampling = replace(sampling, temperature=self.temperature)
+        if self.top_k is not None:
+            sampling = replace(sampling, top_k=self.top_k)
+        if self.top_p is not None:
+            sampling = replace(sampling, top_p=self.top_p)
+        if self.min_p is not None:
+            sampling = replace(sampling, min_p=self.min_p)
+        return sampling
+
+
+@dataclass(frozen=True, slots=True)
+class AppOptions:
+    """One start of the program. `None` means that the settings file, then the default, decides.
+
+    Args:
+        model_path: the model directory, already resolved; `None` when there is none at all (the app then says so).
+        device: where the model runs; `auto` takes the GPU when there is one.
+        context: the longest prompt plus answer, in tokens.
+        kv_cache: precision of keys and values; `auto` is fp16 on a GPU and fp32 on the CPU.
+        system: the system prompt of new conversations.
+        template: prompt format by name or file.
+        theme: theme of this start only.
+        sampling: sampling values that were typed.
+        seed: makes the answers reproducible.
+        max_tokens: the longest answer, in tokens.
+        continue_last: open the most recent conversation.
+        notices: lines to show once at the start, such as "the model used last is gone".
+    """
+
+    model_path: Path | None
+    device: DeviceChoice = "auto"
+    context: int | None = None
+    kv_cache: KvCacheChoice | None = None
+    system: str | None = None
+    template: str | None = None
+    theme: str | None = None
+    sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
+    seed: int | None = None
+    max_tokens: int | None = None
+    continue_last: bool = False
+    notices: tuple[str, ...] = ()
