@@ -1,0 +1,44 @@
+# Two commands: `make chat` and `make test`. Each sets up .venv first, which costs nothing once it is there.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help chat test check lint types imports format guide pins setup setup-dev
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+chat: setup ## set up and open a chat (ARGS="MODEL_DIR --device cpu" passes options on)
+	@exec $(BIN)/exlchat $(ARGS)
+
+test: setup-dev ## set up and run the tests (ARGS="tests/chat -k title" chooses some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports test ## everything CI runs
+
+lint: setup-dev ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup-dev ## mypy, strict
+	@$(BIN)/mypy
+
+imports: setup-dev ## import-linter: the house's stairs
+	@$(BIN)/lint-imports
+
+format: setup-dev ## rewrite the files as ruff wants them
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+guide: setup-dev ## make the corpus, train and pack the bundled model again (needs a CUDA card)
+	@$(BIN)/python -m guide.train $(ARGS)
+
+pins: setup-dev ## write constraints.txt from what .venv holds
+	@$(BIN)/python tools/pin.py
+
+setup:
+	@$(PYTHON) tools/bootstrap.py
+
+setup-dev:
+	@$(PYTHON) tools/bootstrap.py --dev
