@@ -1,0 +1,296 @@
+"""Everything a person can do, in one registry: keys, slash commands and palette entries are doors to the same action.
+
+The help screen is generated from it, and the guide's answers are checked against it. No terminal library here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Place = Literal["everywhere", "composer", "sidebar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the availability of an action depends on."""
+
+    answering: bool = False
+    has_messages: bool = False
+    has_answer: bool = False
+    can_retry: bool = False
+    answer_was_cut: bool = False
+    model_ready: bool = False
+    can_undo_delete: bool = False
+
+
+def _always(_: Situation) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that can be done.
+
+    Args:
+        id: stable name, lower case with hyphens; the app implements it as a method of that name.
+        title: a few words, as in the palette.
+        help: one sentence, as on the help screen.
+        keys: keys that do it, as written for people ("ctrl+n"); the first is the one to show.
+        slash: the command, with its slash.
+        argument: what may follow the command, such as "TITLE"; brackets mean that it may be left out.
+        place: where the keys work.
+        available: whether it can be done now.
+        in_palette: whether the command palette lists it (what needs an argument to be useful is not listed).
+    """
+
+    id: str
+    title: str
+    help: str
+    keys: tuple[str, ...] = ()
+    slash: str | None = None
+    argument: str = ""
+    place: Place = "everywhere"
+    available: Callable[[Situation], bool] = _always
+    in_palette: bool = True
+
+    @property
+    def usage(self) -> str:
+        """The slash command with its argument: "/rename TITLE"; empty without one."""
+        return f"{self.slash} {self.argument}".strip() if self.slash else ""
+
+    @property
+    def argument_required(self) -> bool:
+        """Whether the slash command is useless without its argument."""
+        return bool(self.argument) and not self.argument.startswith("[")
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("send", "Send", "Send the message.", ("enter",), place="composer", in_palette=False),
+    Action(
+        "new-line",
+        "New line",
+        "Start a new line in the message; a backslash at the end of the line and then Enter does the same.",
+        ("shift+enter", "alt+enter", "ctrl+j"),
+        place="composer",
+        in_palette=False,
+    ),
+    Action(
+        "earlier-prompt",
+        "Earlier prompts",
+        "Bring back what you asked before in this conversation, from the first or last line of the message.",
+        ("up", "down"),
+        place="composer",
+        in_palette=False,
+    ),
+    Action(
+        "stop",
+        "Stop the answer",
+        "Stop the answer and keep its text.",
+        ("escape",),
+        available=lambda now: now.answering,
+    ),
+    Action("new", "New conversation", "Start a new conversation.", ("ctrl+n",), "/new"),
+    Action(
+        "sidebar",
+        "Conversations",
+        "Show or hide the sidebar with the conversations.",
+        ("ctrl+b",),
+        "/sidebar",
+    ),
+    Action("open", "Open a conversation", "Show the sidebar and go there to open a conversation.", (), "/open"),
+    Action(
+        "retry",
+        "Retry the last answer",
+        "Have the last message answered again; the old answer is kept.",
+        ("ctrl+r",),
+        "/retry",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
+        "continue",
+        "Continue a cut answer",
+        "Go on with an answer that was cut.",
+        (),
+        "/continue",
+        available=lambda now: now.answer_was_cut and not now.answering,
+    ),
+    Action(
+        "copy",
+        "Copy the last answer",
+        "Copy the last answer to the clipboard.",
+        ("ctrl+y",),
+        "/copy",
+        available=lambda now: now.has_answer,
+    ),
+    Action(
+        "rename",
+        "Rename this conversation",
+        "Give this conversation a title.",
+        (),
+        "/rename",
+        "TITLE",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "delete",
+        "Delete this conversation",
+        "Delete this conversation; /undo brings it back.",
+        (),
+        "/delete",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "undo",
+        "Undo the delete",
+        "Bring back the conversation that was deleted last.",
+        (),
+        "/undo",
+        available=lambda now: now.can_undo_delete,
+    ),
+    Action(
+        "system",
+        "System prompt",
+        "Say who is speaking: set the system prompt of this conversation; without TEXT, show it.",
+        (),
+        "/system",
+        "[TEXT]",
+    ),
+    Action(
+        "template",
+        "Prompt template",
+        "Choose the prompt template: model, chatml, plain, or a file in the templates folder.",
+        (),
+        "/template",
+        "[NAME]",
+    ),
+    Action(
+        "theme",
+        "Theme",
+        "Choose the colours: exlchat-dark, exlchat-light, or a theme of your own.",
+        (),
+        "/theme",
+        "[NAME]",
+    ),
+    Action(
+        "set",
+        "Answer settings",
+        "Change temperature, top_k, top_p, min_p, seed or max_tokens until you quit; without arguments, show all.",
+        (),
+        "/set",
+        "[NAME VALUE]",
+    ),
+    Action("model", "About the model", "Show what model is loaded and how.", (), "/model"),
+    Action(
+        "stats",
+        "Statistics",
+        "Show the figures of the last answer.",
+        (),
+        "/stats",
+        available=lambda now: now.has_answer,
+    ),
+    Action(
+        "palette",
+        "Command palette",
+        "Find a command, a theme or a conversation by name.",
+        ("ctrl+p",),
+        in_palette=False,
+    ),
+    Action("help", "Help", "Show keys and commands.", ("f1",), "/help"),
+    Action(
+        "scroll-page",
+        "Scroll",
+        "Scroll the conversation by a page.",
+        ("pageup", "pagedown"),
+        in_palette=False,
+    ),
+    Action(
+        "scroll-ends",
+        "First and last line",
+        "Go to the first or the last line of the conversation.",
+        ("ctrl+home", "ctrl+end"),
+        in_palette=False,
+    ),
+    Action(
+        "copy-or-stop",
+        "Copy, stop or quit",
+        "Copy the selected text; without a selection stop the answer; twice in a row quits.",
+        ("ctrl+c",),
+        in_palette=False,
+    ),
+    Action("quit", "Quit", "Quit; an answer being written is kept as far as it has come.", ("ctrl+q",), "/quit"),
+    Action("open-selected", "Open", "Open the conversation.", ("enter",), place="sidebar", in_palette=False),
+    Action("rename-selected", "Rename", "Rename the conversation.", ("r",), place="sidebar", in_palette=False),
+    Action("delete-selected", "Delete", "Delete the conversation.", ("d", "delete"), place="sidebar", in_palette=False),
+    Action(
+        "undo-delete",
+        "Undo",
+        "Bring back the conversation that was deleted last.",
+        ("u",),
+        place="sidebar",
+        in_palette=False,
+    ),
+    Action("leave-sidebar", "Back", "Go back to the message.", ("escape",), place="sidebar", in_palette=False),
+)
+
+BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
+BY_SLASH: dict[str, Action] = {action.slash: action for action in ACTIONS if action.slash}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Text for the model."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A slash command that exists; `argument` is stripped and may be empty."""
+
+    action: Action
+    argument: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadCommand:
+    """A slash command that cannot be carried out, and the line to show; the text stays where it was typed."""
+
+    line: str
+
+
+def parse_input(text: str) -> Prompt | Command | BadCommand:
+    """What the text of the composer means. "//" at the start is one literal slash."""
+    stripped = text.strip()
+    if stripped.startswith("//"):
+        return Prompt(stripped[1:])
+    if not stripped.startswith("/"):
+        return Prompt(stripped)
+    name, _, argument = stripped.partition(" ") if " " in stripped.split("\n", 1)[0] else stripped.partition("\n")
+    action = BY_SLASH.get(name.lower())
+    if action is None:
+        return BadCommand(_unknown(name))
+    argument = argument.strip()
+    if action.argument_required and not argument:
+        return BadCommand(f"{action.slash} needs {action.argument}: {action.usage}")
+    if argument and not action.argument:
+        return BadCommand(f"{action.slash} takes nothing after it; to send the line as text, begin it with //")
+    return Command(action, argument)
+
+
+def completions(text: str) -> list[Action]:
+    """Actions whose slash command begins with `text`, for as long as only a command has been typed."""
+    if not text.startswith("/") or text.startswith("//") or any(mark.isspace() for mark in text):
+        return []
+    return [action for slash, action in sorted(BY_SLASH.items()) if slash.startswith(text.lower())]
+
+
+def _unknown(name: str) -> str:
+    shown = name if len(name) <= 24 else f"{name[:24]}…"
+    nearest = difflib.get_close_matches(name.lower(), BY_SLASH, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    return f"There is no command {shown}; {hint}/help lists all; to send it as text, begin it with //"

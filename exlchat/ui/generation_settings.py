@@ -1,0 +1,72 @@
+"""The values that /set changes: how answers are drawn and how long they get."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from exlchat.engine.sampling_settings import SamplingSettings
+
+NAMES = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
+_OFF = ("none", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """`seed` `None` draws a fresh one for each answer; `max_tokens` `None` goes on until the context is full."""
+
+    sampling: SamplingSettings
+    seed: int | None = None
+    max_tokens: int | None = None
+
+    def with_value(self, name: str, text: str) -> GenerationSettings:
+        """A copy with one value changed, as typed after /set. "none" clears `seed` and `max_tokens`.
+
+        Raises:
+            ValueError: unknown name or impossible value, in one line.
+        """
+        match name:
+            case "temperature":
+                return replace(self, sampling=replace(self.sampling, temperature=_number(name, text)))
+            case "top_p":
+                return replace(self, sampling=replace(self.sampling, top_p=_number(name, text)))
+            case "min_p":
+                return replace(self, sampling=replace(self.sampling, min_p=_number(name, text)))
+            case "top_k":
+                return replace(self, sampling=replace(self.sampling, top_k=_whole(name, text)))
+            case "seed":
+                return replace(self, seed=None if text in _OFF else _whole(name, text))
+            case "max_tokens":
+                tokens = None if text in _OFF else _whole(name, text)
+                if tokens is not None and tokens < 1:
+                    raise ValueError(f"max_tokens is {tokens}; it must be at least 1, or none")
+                return replace(self, max_tokens=tokens)
+        nearest = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(NAMES)}"
+        raise ValueError(f"there is no setting {name}; {hint}")
+
+    def describe(self) -> str:
+        """All values in one line."""
+        sampling = self.sampling
+        seed = "fresh for each answer" if self.seed is None else str(self.seed)
+        limit = "until the context is full" if self.max_tokens is None else str(self.max_tokens)
+        return (
+            f"temperature {sampling.temperature:g} · top_k {sampling.top_k} · top_p {sampling.top_p:g} · "
+            f"min_p {sampling.min_p:g} · seed {seed} · max_tokens {limit}"
+        )
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; it must be a number") from None
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; it must be a whole number") from None

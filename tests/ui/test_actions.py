@@ -1,0 +1,158 @@
+"""The registry of actions, and what typed text means."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.ui.actions import ACTIONS, BadCommand, Command, Prompt, Situation, completions, parse_input
+from exlchat.ui.generation_settings import GenerationSettings
+from exlchat.ui.options import SamplingOverrides
+
+
+def test_ids_and_slash_commands_are_unique() -> None:
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+    slashes = [action.slash for action in ACTIONS if action.slash]
+    assert len(set(slashes)) == len(slashes)
+
+
+@pytest.mark.parametrize("place", ["composer", "sidebar"])
+def test_no_key_means_two_things_in_one_place(place: str) -> None:
+    keys = [key for action in ACTIONS if action.place in (place, "everywhere") for key in action.keys]
+    shared = {"escape"}  # stops an answer from the composer, leaves the sidebar from there
+    assert sorted(key for key in keys if keys.count(key) > 1 and key not in shared) == []
+
+
+def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
+    assert not {"ctrl+i", "ctrl+m", "ctrl+h", "ctrl+["} & {key for action in ACTIONS for key in action.keys}
+
+
+def test_the_commands_of_the_product_exist() -> None:
+    named = (
+        "/help /new /open /rename /delete /undo /retry /continue /system /template /theme /set /model /stats /copy "
+        "/sidebar /quit"
+    )
+    assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}
+
+
+def test_importing_the_registry_loads_no_terminal_library() -> None:
+    code = (
+        "import sys, exlchat.ui.actions; print([m for m in ('textual', 'prompt_toolkit', 'torch') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_text_is_a_prompt() -> None:
+    assert parse_input("  hello\nworld \n") == Prompt("hello\nworld")
+
+
+def test_two_slashes_send_one() -> None:
+    assert parse_input("//etc/passwd is what?") == Prompt("/etc/passwd is what?")
+
+
+def test_a_command_with_an_argument() -> None:
+    command = parse_input("/rename  A better title ")
+    assert isinstance(command, Command)
+    assert (command.action.id, command.argument) == ("rename", "A better title")
+
+
+def test_a_system_prompt_may_have_lines() -> None:
+    command = parse_input("/system You are\na pirate.")
+    assert isinstance(command, Command)
+    assert command.argument == "You are\na pirate."
+    below = parse_input("/system\nYou are a pirate.")
+    assert isinstance(below, Command)
+    assert below.argument == "You are a pirate."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/hlep", "did you mean /help?"),
+        ("/quti", "did you mean /quit?"),
+        ("/xyzzy", "There is no command /xyzzy; /help lists all"),
+        ("/rename", "/rename needs TITLE"),
+        ("/new please", "takes nothing after it"),
+        ("/", "There is no command /"),
+        ("/usr/bin/env what is this", "begin it with //"),
+    ],
+)
+def test_a_bad_command_is_explained_in_one_line(text: str, expected: str) -> None:
+    bad = parse_input(text)
+    assert isinstance(bad, BadCommand)
+    assert expected in bad.line
+    assert "\n" not in bad.line
+
+
+@given(st.text())
+def test_any_text_means_something_and_nothing_is_lost(text: str) -> None:
+    meaning = parse_input(text)
+    if isinstance(meaning, Prompt):
+        assert meaning.text in text
+
+
+def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
+    assert [action.slash for action in completions("/re")] == ["/rename", "/retry"]
+    assert [action.slash for action in completions("/RE")] == ["/rename", "/retry"]
+    assert completions("/rename x") == []
+    assert completions("//re") == []
+    assert completions("re") == []
+    assert len(completions("/")) == 17
+
+
+def test_availability_follows_the_situation() -> None:
+    by_id = {action.id: action for action in ACTIONS}
+    assert not by_id["stop"].available(Situation())
+    assert by_id["stop"].available(Situation(answering=True))
+    assert by_id["retry"].available(Situation(can_retry=True))
+    assert not by_id["retry"].available(Situation(can_retry=True, answering=True))
+
+
+DEFAULTS = GenerationSettings(SamplingSettings(temperature=0.7, min_p=0.05))
+
+
+def test_set_changes_one_value() -> None:
+    assert DEFAULTS.with_value("temperature", "0").sampling == SamplingSettings(temperature=0.0, min_p=0.05)
+    assert DEFAULTS.with_value("top_k", "40").sampling.top_k == 40
+    assert DEFAULTS.with_value("top_p", "0.9").sampling.top_p == 0.9
+    assert DEFAULTS.with_value("min_p", "0").sampling.min_p == 0.0
+    assert DEFAULTS.with_value("seed", "7").seed == 7
+    assert DEFAULTS.with_value("seed", "7").with_value("seed", "none").seed is None
+    assert DEFAULTS.with_value("max_tokens", "64").max_tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("temprature", "1", "did you mean temperature?"),
+        ("zzz", "1", "there are temperature, top_k"),
+        ("temperature", "warm", "must be a number"),
+        ("temperature", "nan", "temperature is nan"),
+        ("temperature", "-1", "must be 0 (greedy) or a positive number"),
+        ("top_k", "1.5", "must be a whole number"),
+        ("top_p", "0", "must be above 0"),
+        ("max_tokens", "0", "at least 1"),
+    ],
+)
+def test_set_refuses_what_is_impossible(name: str, value: str, expected: str) -> None:
+    with pytest.raises(ValueError) as error:
+        DEFAULTS.with_value(name, value)
+    assert expected in str(error.value)
+
+
+def test_settings_are_described_in_one_line() -> None:
+    line = DEFAULTS.with_value("seed", "3").describe()
+    assert line == ("temperature 0.7 · top_k 0 · top_p 1 · min_p 0.05 · seed 3 · max_tokens until the context is full")
+
+
+def test_only_typed_sampling_values_override() -> None:
+    base = SamplingSettings(temperature=0.7, min_p=0.05)
+    assert SamplingOverrides().apply(base) == base
+    assert SamplingOverrides(temperature=0.0, top_k=5).apply(base) == SamplingSettings(0.0, 5, 1.0, 0.05)
+    with pytest.raises(ValueError, match="top_p"):
+        SamplingOverrides(top_p=2.0).apply(base)
