@@ -1,0 +1,125 @@
+"""Where files live: the user's folders, the data shipped in the package, and the one way to replace a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+HOME_VARIABLE = "EXLCHAT_HOME"
+_APP = "exlchat"
+_PACKAGE = Path(__file__).resolve().parent
+
+
+class FolderError(Exception):
+    """A folder or file that cannot be made or written: one line that names it, the reason and how to mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The user's four folders and the files in them. Naming a path makes nothing on disk."""
+
+    config: Path
+    data: Path
+    state: Path
+    cache: Path
+
+    @property
+    def settings_file(self) -> Path:
+        """What the user set, as TOML."""
+        return self.config / "settings.toml"
+
+    @property
+    def themes(self) -> Path:
+        """The user's own themes, `*.toml`."""
+        return self.config / "themes"
+
+    @property
+    def templates(self) -> Path:
+        """The user's own prompt formats, `*.jinja`."""
+        return self.config / "templates"
+
+    @property
+    def conversations(self) -> Path:
+        """The conversation database."""
+        return self.data / "conversations.db"
+
+    @property
+    def state_file(self) -> Path:
+        """What the program remembers by itself, as JSON."""
+        return self.state / "state.json"
+
+
+def folders() -> Folders:
+    """The folders in force now: all under `EXLCHAT_HOME` when it is set, else where the platform puts them."""
+    home = os.environ.get(HOME_VARIABLE)
+    if home:
+        root = Path(home).expanduser().absolute()
+        return Folders(config=root / "config", data=root / "data", state=root / "state", cache=root / "cache")
+    where = platformdirs.PlatformDirs(_APP, appauthor=False)
+    return Folders(
+        config=where.user_config_path,
+        data=where.user_data_path,
+        state=where.user_state_path,
+        cache=where.user_cache_path,
+    )
+
+
+def ensure_folder(folder: Path) -> Path:
+    """Make `folder` (and its parents) readable by its owner only; an existing one is left as it is.
+
+    Raises:
+        FolderError: it cannot be made, or something else has its name.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError:
+        raise FolderError(f"{folder} is not a folder; move that file away, or set {HOME_VARIABLE}") from None
+    except OSError as error:
+        raise FolderError(
+            f"{folder} cannot be made ({_reason(error)}); mend its permissions, or set {HOME_VARIABLE} elsewhere"
+        ) from None
+    return folder
+
+
+def atomic_write(path: Path, text: str) -> None:
+    """Replace `path` by `text` in UTF-8 at once: a reader or a crash sees the old file or the new one, never half.
+
+    A symbolic link stays one and its target is replaced. A new file is readable by its owner only.
+
+    Raises:
+        FolderError: the folder or the file cannot be written; the old file is then untouched.
+    """
+    target = Path(os.path.realpath(path))
+    ensure_folder(target.parent)
+    temporary: str | None = None
+    try:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise FolderError(f"{path} cannot be written ({_reason(error)}); mend its permissions or free space") from None
+
+
+def bundled_model() -> Path:
+    """The model directory shipped inside the package."""
+    return _PACKAGE / "models" / "guide"
+
+
+def shipped_themes() -> Path:
+    """The folder of the themes shipped inside the package."""
+    return _PACKAGE / "themes"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()

@@ -1,0 +1,171 @@
+"""What the user set: `settings.toml`, checked, with a default for everything that is not there."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from exlchat import paths
+from exlchat.engine.sampling_settings import SamplingSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SettingValue = str | int | float | bool | None
+
+CHAT_TEMPERATURE = 0.7
+"""Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
+
+_KV_CACHES = ("auto", "fp16", "fp32")
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used: one line that names the file, the key and how to mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One value per key of `settings.toml`. `None` is a key left out, whose meaning stands beside it.
+
+    Args:
+        theme: name of the colour theme.
+        temperature: `None` is 0.7, and 0 for the bundled guide.
+        top_k: 0 keeps all tokens.
+        top_p: 1 keeps all tokens.
+        min_p: 0 keeps all tokens.
+        max_tokens: the longest answer in tokens; `None` goes on until the context is full.
+        template: prompt format by name or file; `None` takes the model's own.
+        system: system prompt of new conversations; `None` starts them without one.
+        sidebar: whether the sidebar is shown at the start.
+        kv_cache: precision of keys and values.
+        context: the longest prompt plus answer in tokens; `None` takes the model's own limit.
+    """
+
+    theme: str = "exlchat-dark"
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.05
+    max_tokens: int | None = None
+    template: str | None = None
+    system: str | None = None
+    sidebar: bool = True
+    kv_cache: Literal["auto", "fp16", "fp32"] = "auto"
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        self.sampling()
+        for name in ("max_tokens", "context"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.kv_cache not in _KV_CACHES:
+            raise ValueError(f"kv_cache is {self.kv_cache!r}; it must be one of {', '.join(_KV_CACHES)}")
+
+    def sampling(self, *, bundled_guide: bool = False) -> SamplingSettings:
+        """How tokens are drawn, for the bundled guide or for any other model.
+
+        Raises:
+            ValueError: a value out of range, in one line.
+        """
+        unset = 0.0 if bundled_guide else CHAT_TEMPERATURE
+        temperature = unset if self.temperature is None else self.temperature
+        return SamplingSettings(temperature=temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+
+
+_KEYS: dict[str, tuple[type, str]] = {
+    "theme": (str, "a text in quotes"),
+    "temperature": (float, "a number"),
+    "top_k": (int, "a whole number"),
+    "top_p": (float, "a number"),
+    "min_p": (float, "a number"),
+    "max_tokens": (int, "a whole number"),
+    "template": (str, "a text in quotes"),
+    "system": (str, "a text in quotes"),
+    "sidebar": (bool, "true or false"),
+    "kv_cache": (str, "a text in quotes"),
+    "context": (int, "a whole number"),
+}
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """The settings in `path` (by default the user's own file); all defaults when there is no such file.
+
+    Raises:
+        SettingsError: the file cannot be read, is not TOML, or has an unknown key or an impossible value.
+    """
+    path = path or paths.folders().settings_file
+    text = _read(path)
+    try:
+        table: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}; mend that line, or delete the file for defaults") from None
+    return _checked(path, table)
+
+
+def save_setting(key: str, value: SettingValue, path: Path | None = None) -> Settings:
+    """Write one key into the file, keeping comments and order; `None` takes the key out. Returns what now holds.
+
+    Raises:
+        SettingsError: unknown key, impossible value, or a file that cannot be read or written; the file is unchanged.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    path = path or paths.folders().settings_file
+    try:
+        document = tomlkit.parse(_read(path))
+    except TOMLKitError as error:
+        raise SettingsError(f"{path}: not TOML: {error}; mend that line, or delete the file for defaults") from None
+    if value is None:
+        _checked(path, {key: None})
+        document.pop(key, None)
+    else:
+        document[key] = value
+    settings = _checked(path, document.unwrap())
+    try:
+        paths.atomic_write(path, tomlkit.dumps(document))
+    except paths.FolderError as error:
+        raise SettingsError(str(error)) from None
+    return settings
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise SettingsError(f"{path}: cannot be read ({reason}); mend its permissions") from None
+
+
+def _checked(path: Path, table: dict[str, object]) -> Settings:
+    """`table` as settings, or a line that names the first key that is wrong. `None` values are only checked by name."""
+    values = asdict(Settings())
+    for key, value in table.items():
+        if key not in _KEYS:
+            nearest = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(_KEYS)}"
+            raise SettingsError(f"{path}: unknown key {key!r}; {hint}")
+        wanted, what = _KEYS[key]
+        if value is None:
+            continue
+        if not _fits(value, wanted):
+            raise SettingsError(f"{path}: {key} is {value!r}; it must be {what}")
+        values[key] = wanted(value)
+    try:
+        return Settings(**values)
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def _fits(value: object, wanted: type) -> bool:
+    """TOML has integers where a number is meant (`temperature = 1`); a bool is never a number."""
+    if isinstance(value, bool):
+        return wanted is bool
+    return isinstance(value, wanted) or (wanted is float and isinstance(value, int))
