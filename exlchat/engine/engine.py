@@ -1,0 +1,172 @@
+"""A loaded model, and how it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.events import Event, GenerationRequest, LoadProgress, ModelError, ModelInfo, RequestError
+from exlchat.engine.formats.layers import LayerLoader, describe_format, parameter_count
+from exlchat.engine.generator import Generator
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.placement import choose_device, choose_dtype
+from exlchat.engine.tokenizer import Tokenizer
+from exlchat.engine.transformer import Transformer, load_transformer
+
+# Tokens a prefill computes between two looks at the cancel flag. On 2 CPU cores 256 tokens of the 10 M guide take
+# 0.1 s; a GPU is only busy with thousands.
+_PREFILL_CHUNK = {"cpu": 256, "cuda": 2048}
+# A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
+_DEFAULT_MAX_SEQ_LEN = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    tokenizer: Tokenizer
+    transformer: Transformer
+    cache: KVCache
+    generator: Generator
+
+
+class Engine:
+    """A loaded model: token ids in, token ids out. Made by `load`."""
+
+    def __init__(self, info: ModelInfo, parts: _Parts) -> None:
+        self._info = info
+        self._parts = parts
+
+    @property
+    def info(self) -> ModelInfo:
+        """Name, sizes and special tokens."""
+        return self._info
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`. Special tokens are recognised; no BOS is added."""
+        return self._parts.tokenizer.encode(text)
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Ids of `text` in which the text of a special token stays ordinary text."""
+        return self._parts.tokenizer.encode(text, special=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids` without special tokens."""
+        return self._parts.tokenizer.decode(ids)
+
+    def count(self, text: str) -> int:
+        """`len(encode(text))`."""
+        return len(self.encode(text))
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """Logits of every position at once, without a cache.
+
+        Args:
+            ids: at least one id below the vocabulary's size.
+
+        Returns:
+            float32 `[len(ids), vocab]` on the model's device.
+
+        Raises:
+            RequestError: there are no ids, or one the model does not have.
+        """
+        if not ids or min(ids) < 0 or max(ids) >= self._info.vocab_size:
+            raise RequestError(f"logits need at least one id, all of them from 0 to {self._info.vocab_size - 1}")
+        transformer = self._parts.transformer
+        return transformer.forward(torch.tensor(ids, device=transformer.device), last_only=False)
+
+    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+        """Events of one answer, `Finished` last; closing the iterator cancels. See `Generator.generate`."""
+        return self._parts.generator.generate(request)
+
+    def cancel(self) -> None:
+        """Ends the running answer within one token. From any thread; harmless when idle."""
+        self._parts.generator.cancel()
+
+
+def load(
+    model_dir: str | Path,
+    *,
+    device: str = "auto",
+    kv_cache: str = "fp16",
+    max_seq_len: int | None = None,
+    prefill_chunk: int | None = None,
+    on_progress: Callable[[LoadProgress], None] | None = None,
+) -> Engine:
+    """Loads a model directory.
+
+    Args:
+        model_dir: holds `config.json`, `tokenizer.json` and `*.safetensors`.
+        device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
+        kv_cache: how keys and values are stored, `fp16` or `fp32`.
+        max_seq_len: context in tokens; the model's own, at most 32768, unless given.
+        prefill_chunk: prompt tokens a step; by device unless given.
+        on_progress: called in this thread while weights are read.
+
+    Raises:
+        ModelError: one line that says what is wrong and how to mend it.
+    """
+    checkpoint = Checkpoint(Path(model_dir))
+    spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+    tokenizer = Tokenizer(checkpoint, spec.vocab_size)
+    stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
+    context = _context(spec, max_seq_len)
+    target = choose_device(device)
+    parameters = parameter_count(checkpoint)
+    dtype = choose_dtype(checkpoint, target, parameters)
+    cache = KVCache(spec, kv_cache, dtype, target, context)
+    transformer = _load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype), on_progress)
+    chunk = prefill_chunk or _PREFILL_CHUNK[target.type]
+    generator = Generator(transformer, tokenizer, cache, stop_ids, chunk)
+    info = ModelInfo(
+        name=checkpoint.path.resolve().name,
+        path=str(checkpoint.path.resolve()),
+        architecture=spec.architecture,
+        quantization=describe_format(checkpoint),
+        parameters=parameters,
+        vocab_size=spec.vocab_size,
+        max_seq_len=context,
+        device=str(target),
+        dtype=str(dtype).removeprefix("torch."),
+        bos_token=tokenizer.token_text("bos_token"),
+        eos_token=tokenizer.token_text("eos_token"),
+        stop_ids=stop_ids,
+        special_tokens=tokenizer.special_tokens,
+        chat_template=tokenizer.chat_template(),
+    )
+    return Engine(info, _Parts(tokenizer, transformer, cache, generator))
+
+
+def _context(spec: ModelSpec, wanted: int | None) -> int:
+    if wanted is None:
+        return min(spec.max_position_embeddings, _DEFAULT_MAX_SEQ_LEN)
+    if not 1 <= wanted <= spec.max_position_embeddings:
+        raise ModelError(
+            f"a context of {wanted:,} tokens was asked for; this model has 1 to {spec.max_position_embeddings:,}"
+        )
+    return wanted
+
+
+def _load_weights(
+    checkpoint: Checkpoint, spec: ModelSpec, loader: LayerLoader, on_progress: Callable[[LoadProgress], None] | None
+) -> Transformer:
+    steps = spec.num_layers + 2
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if on_progress is not None:
+            on_progress(LoadProgress(done, steps, "reading weights"))
+
+    has_head = any(f"lm_head.{kind}" in checkpoint.names for kind in ("q_weight", "qweight", "weight"))
+    try:
+        return load_transformer(spec, loader, has_head, tick)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(
+            f"{checkpoint.path}: the weights do not fit into memory; free some or take fewer bits"
+        ) from error

@@ -1,0 +1,30 @@
+"""Dense float16, bfloat16 and float32 weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.events import ModelError
+
+FLOAT_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
+
+
+def load_tensor(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
+    """A float tensor, still memory-mapped and in the file's dtype, checked against `shape`.
+
+    Raises:
+        ModelError: it is missing, of another shape or not a float.
+    """
+    found = checkpoint.shape(name)
+    file = checkpoint.file_of(name)
+    if found != shape:
+        raise ModelError(f"{file}: {name} is {_times(found)}, but config.json makes it {_times(shape)}")
+    if checkpoint.dtype(name) not in FLOAT_DTYPES:
+        raise ModelError(f"{file}: {name} is {checkpoint.dtype(name)}; float weights are {', '.join(FLOAT_DTYPES)}")
+    return checkpoint.tensor(name)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a single number"

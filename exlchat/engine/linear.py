@@ -1,0 +1,45 @@
+"""A linear layer as the transformer sees it, whatever format its weights came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`y = x W^T + b` with `weight` `[out, in]` and `bias` `[out]`, both in the compute dtype.
+
+    `mapped` says that the weight is still the file's memory, which a copy would double.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    mapped: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, in]` -> `[tokens, out]`."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Layers with one input, their outputs one after the other, where joining the weights would copy a mapped file."""
+
+    parts: tuple[Linear, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, in]` -> `[tokens, sum of out]`."""
+        return torch.cat([part(x) for part in self.parts], dim=-1)
+
+
+def join(parts: Sequence[Linear]) -> Linear | SideBySide:
+    """One layer for several that read the same input: fewer, larger products."""
+    if any(part.mapped for part in parts):
+        return SideBySide(tuple(parts))
+    biases = [part.bias for part in parts if part.bias is not None]
+    return Linear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)

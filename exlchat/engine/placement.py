@@ -1,0 +1,84 @@
+"""Where a model goes and in which dtype it computes there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.events import ModelError
+from exlchat.engine.formats.dense import FLOAT_DTYPES
+
+# Left to everything else on the machine: the cache, the program, the desktop.
+_USABLE = 0.8
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device for `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        ModelError: there is no such device, in one line.
+    """
+    if wanted == "auto":
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ModelError(f"device {wanted!r} is not known; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {wanted!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ModelError("device cuda: torch sees no NVIDIA GPU; `exlchat doctor` says why")
+        index = torch.cuda.current_device() if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            raise ModelError(f"device {wanted}: this machine has {torch.cuda.device_count()} GPU(s), counted from 0")
+        return torch.device("cuda", index)
+    return device
+
+
+def choose_dtype(checkpoint: Checkpoint, device: torch.device, parameters: int) -> torch.dtype:
+    """The dtype that is most exact among those that fit into the memory now free.
+
+    On a GPU float16, or bfloat16 for a bfloat16 model on a card that computes it. On a CPU float32 where it fits,
+    else the 16-bit dtype that holds the weights exactly.
+
+    Raises:
+        ModelError: not even 16 bits a weight fit.
+    """
+    narrow = torch.bfloat16 if _is_bfloat16(checkpoint) else torch.float16
+    free = free_memory(device)
+    if device.type == "cuda":
+        if narrow == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] < 8:
+            narrow = torch.float16
+        candidates = [narrow]
+    else:
+        candidates = [torch.float32, narrow]
+    for dtype in candidates:
+        if parameters * dtype.itemsize <= _USABLE * free:
+            return dtype
+    needed = parameters * candidates[-1].itemsize
+    raise ModelError(
+        f"{checkpoint.path}: needs {needed / 2**30:.1f} GiB for its weights, and {device.type} memory has "
+        f"{free / 2**30:.1f} GiB free; close other programs or take a smaller model"
+    )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be taken now: of the card, or of the machine without swapping."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ModelError("/proc/meminfo: MemAvailable is missing; exlchat runs on Linux")
+
+
+def _is_bfloat16(checkpoint: Checkpoint) -> bool:
+    """Whether the decoder's float weights are bfloat16; quantized layers decode to float16."""
+    names = [name for name in checkpoint.names if name.endswith(".weight")]
+    if any(name.endswith(".q_weight") for name in checkpoint.names):
+        return False
+    dtypes = [FLOAT_DTYPES.get(checkpoint.dtype(name)) for name in names]
+    return dtypes.count(torch.bfloat16) * 2 > len(dtypes)

@@ -1,0 +1,56 @@
+"""logits -> token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.sampling_settings import SamplingSettings
+
+
+def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """The distribution a token is drawn from.
+
+    Args:
+        logits: float `[vocab]`; -inf bars a token.
+        settings: not greedy.
+
+    Returns:
+        float64 `[vocab]` summing to 1, zero where a step has removed a token. Of equally likely tokens the ones
+        with the lower id stay.
+    """
+    p = torch.softmax(logits.double() / settings.temperature, dim=-1)
+    if settings.top_k or settings.top_p < 1.0:
+        ordered, order = p.sort(descending=True, stable=True)
+        if settings.top_k:
+            ordered[settings.top_k :] = 0.0
+        if settings.top_p < 1.0:
+            before = ordered.cumsum(0) - ordered
+            ordered[before >= settings.top_p * ordered.sum()] = 0.0
+        p = torch.zeros_like(p).scatter_(0, order, ordered)
+    if settings.min_p > 0.0:
+        p = torch.where(p >= settings.min_p * p.max(), p, 0.0)
+    return p / p.sum()
+
+
+class Sampler:
+    """Draws the tokens of one answer.
+
+    One uniform number a token from a generator on the CPU, whatever the device, turned into a token by the
+    inverse of the cumulative distribution in id order.
+    """
+
+    def __init__(self, settings: SamplingSettings, seed: int) -> None:
+        self._settings = settings
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def draw(self, logits: Tensor) -> int:
+        """A token from float `[vocab]`. Raises `ValueError` where a logit is not a number."""
+        if bool(torch.isnan(logits).any()):
+            raise ValueError("the logits are not numbers")
+        if self._settings.greedy:
+            return int(logits.argmax())
+        cumulative = probabilities(logits, self._settings).cumsum(0)
+        uniform = torch.rand((), generator=self._generator, dtype=torch.float64).item()
+        threshold = torch.tensor(uniform, dtype=torch.float64, device=logits.device) * cumulative[-1]
+        return int(torch.searchsorted(cumulative, threshold, right=True).clamp_max(len(cumulative) - 1))

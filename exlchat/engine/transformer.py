@@ -1,0 +1,170 @@
+"""The decoder: embedding, layers of attention and gated MLP, final norm, head.
+
+Plain torch on any device; this is also the reference that faster paths are tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
+
+from exlchat.engine.architecture import ModelSpec
+from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.linear import Linear, SideBySide, join
+from exlchat.engine.rope import RopeTable, rotate
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """`x * w / sqrt(mean(x^2) + eps)`, the mean in float32 (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, hidden]` -> the same."""
+        return functional.rms_norm(x.float(), (x.shape[-1],), eps=self.eps).to(x.dtype) * self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Weights of one layer. `qkv` and `gate_up` are the projections that read the same input, joined."""
+
+    attention_norm: RMSNorm
+    qkv: Linear | SideBySide
+    output: Linear
+    mlp_norm: RMSNorm
+    gate_up: Linear | SideBySide
+    down: Linear
+
+
+class Transformer:
+    """A loaded decoder.
+
+    `forward` computes in the dtype of the weights and returns float32 logits.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, embedding: Tensor, layers: list[DecoderLayer], norm: RMSNorm, head: Linear
+    ) -> None:
+        self.spec = spec
+        self._embedding = embedding
+        self._layers = layers
+        self._norm = norm
+        self._head = head
+        self._rope = RopeTable(spec.rope, spec.head_dim, embedding.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the decoder computes in."""
+        return self._embedding.dtype
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = True) -> Tensor:
+        """Logits of new tokens.
+
+        Args:
+            ids: int64 `[tokens]` at positions `start` and on, on the model's device.
+            cache: holds the positions before `start`; those of `ids` are added. Without one, `start` is 0.
+            last_only: only the last token's logits.
+
+        Returns:
+            float32 `[tokens, vocab]`, or `[1, vocab]`.
+        """
+        x = self._embedding[ids]
+        end = start + len(ids)
+        cos, sin = (table.to(x.dtype) for table in self._rope.slice(start, end))
+        for index, layer in enumerate(self._layers):
+            x = x + self._attend(index, layer.attention_norm(x), (cos, sin), cache=cache, start=start)
+            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
+            x = x + layer.down(functional.silu(gate) * up)
+        if last_only:
+            x = x[-1:]
+        return self._head(self._norm(x)).float()
+
+    def _attend(
+        self, index: int, x: Tensor, turn: tuple[Tensor, Tensor], *, cache: KVCache | None, start: int
+    ) -> Tensor:
+        spec, layer, tokens = self.spec, self._layers[index], x.shape[0]
+        heads = layer.qkv(x).view(tokens, -1, spec.head_dim).transpose(0, 1)
+        queries_keys = rotate(heads[: -spec.num_kv_heads], *turn)
+        queries, keys, values = (
+            queries_keys[: spec.num_heads],
+            queries_keys[spec.num_heads :],
+            heads[-spec.num_kv_heads :],
+        )
+        if cache is not None:
+            keys, values = cache.append(index, start, keys, values)
+        mixed = attention(queries, keys, values)
+        return layer.output(mixed.transpose(0, 1).reshape(tokens, -1))
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Causal attention of the last tokens over all.
+
+    Args:
+        queries: `[heads, tokens, head_dim]`, the last `tokens` of `length` positions.
+        keys, values: `[kv_heads, length, head_dim]`.
+
+    Returns:
+        `[heads, tokens, head_dim]`.
+    """
+    tokens, length = queries.shape[1], keys.shape[1]
+    mask = None if tokens == 1 else causal_lower_right(tokens, length)
+    return functional.scaled_dot_product_attention(
+        queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask, enable_gqa=True
+    ).squeeze(0)
+
+
+def load_transformer(spec: ModelSpec, loader: LayerLoader, has_head: bool, tick: Callable[[], None]) -> Transformer:
+    """Builds a decoder from Llama's tensor names.
+
+    Args:
+        has_head: whether the checkpoint holds a head of its own; a tied model without one uses the embedding.
+        tick: called after the embedding, each layer and the head.
+    """
+    hidden, kv_width = spec.hidden_size, spec.num_kv_heads * spec.head_dim
+
+    def norm(name: str) -> RMSNorm:
+        return RMSNorm(loader.tensor(f"{name}.weight", (hidden,)), spec.norm_eps)
+
+    def joined(keys_outputs: tuple[tuple[str, int], ...], *, bias: bool) -> Linear | SideBySide:
+        return join([loader.linear(key, hidden, outputs, bias=bias) for key, outputs in keys_outputs])
+
+    embedding = loader.tensor("model.embed_tokens.weight", (spec.vocab_size, hidden))
+    tick()
+    layers = []
+    for index in range(spec.num_layers):
+        prefix = f"model.layers.{index}"
+        attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        query_width = spec.num_heads * spec.head_dim
+        qkv = ((f"{attn}.q_proj", query_width), (f"{attn}.k_proj", kv_width), (f"{attn}.v_proj", kv_width))
+        gate_up = ((f"{mlp}.gate_proj", spec.intermediate_size), (f"{mlp}.up_proj", spec.intermediate_size))
+        layers.append(
+            DecoderLayer(
+                attention_norm=norm(f"{prefix}.input_layernorm"),
+                qkv=joined(qkv, bias=spec.attention_bias),
+                output=loader.linear(f"{attn}.o_proj", query_width, hidden, bias=spec.attention_bias),
+                mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
+                gate_up=joined(gate_up, bias=spec.mlp_bias),
+                down=loader.linear(f"{mlp}.down_proj", spec.intermediate_size, hidden, bias=spec.mlp_bias),
+            )
+        )
+        tick()
+    final_norm = norm("model.norm")
+    head = Linear(embedding)
+    if has_head or not spec.tied_head:
+        head = loader.linear("lm_head", hidden, spec.vocab_size, bias=False)
+    tick()
+    return Transformer(spec, embedding, layers, final_norm, head)
