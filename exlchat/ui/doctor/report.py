@@ -1,0 +1,35 @@
+"""Prints the doctor's findings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from exlchat.ui.doctor.checks import CHECKS, Finding
+from exlchat.ui.doctor.facts import MachineFacts, gather
+from exlchat.ui.exit_codes import ExitCode
+
+_STATUS_WIDTH = 9
+_SUBJECT_WIDTH = 18
+
+
+def run_doctor() -> ExitCode:
+    """Looks at this machine and prints a line for each finding; `ERROR` if exlchat cannot run here."""
+    findings = examine(gather())
+    sys.stdout.write("".join(f"{line}\n" for line in report_lines(findings)))
+    return ExitCode.ERROR if any(finding.essential for finding in findings) else ExitCode.OK
+
+
+def examine(facts: MachineFacts) -> list[Finding]:
+    """Every check's findings, in the order of the report."""
+    return [finding for check in CHECKS for finding in check(facts)]
+
+
+def report_lines(findings: Iterable[Finding]) -> list[str]:
+    """A line for each finding, and below it how to mend what is not right."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.status:<{_STATUS_WIDTH}}{finding.subject:<{_SUBJECT_WIDTH}}{finding.text}")
+        if finding.mend:
+            lines.append(f"{'':<{_STATUS_WIDTH}}{'':<{_SUBJECT_WIDTH}}-> {finding.mend}")
+    return lines

@@ -1,0 +1,97 @@
+"""Which model directory a start of the program means: the one named, the one used last, or the bundled guide.
+
+Only what can be seen without reading weights is checked here, so that a slip of the pen is answered at once;
+the engine checks the rest when it loads the model.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from exlchat.engine.events import ModelError
+
+GUIDE = "guide"
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = {
+    ".gguf": "a GGUF file, which exlchat does not read; get the model as EXL2 or as safetensors and give its folder",
+    ".safetensors": "one file of a model; give the folder it lies in",
+    ".bin": "a pickle, which exlchat does not read; get the model as EXL2 or as safetensors and give its folder",
+    ".pt": "a pickle, which exlchat does not read; get the model as EXL2 or as safetensors and give its folder",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The directory to load, and a line to show when it is not the one the user would expect."""
+
+    path: Path
+    notice: str | None = None
+
+
+def choose_model(argument: str | None, *, last_used: Path | None, bundled: Path) -> ModelChoice:
+    """The model that `argument` names; without it the one used last, else the bundled one.
+
+    The word `guide` is the bundled model unless the current folder holds a model of that name.
+
+    Raises:
+        ModelError: the argument is no model directory, or the bundled model is not installed.
+    """
+    if argument is None:
+        return _without_argument(last_used, bundled)
+    if argument == GUIDE and not is_model_folder(Path(GUIDE)):
+        return ModelChoice(_installed(bundled))
+    path = Path(argument).expanduser()
+    try:
+        _check(argument, path)
+    except OSError as error:
+        raise ModelError(f"{argument}: cannot be read as a folder ({error.strerror}); give a model folder") from error
+    return ModelChoice(path.resolve())
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether `path` looks like a model at all."""
+    return (path / "config.json").is_file()
+
+
+def _without_argument(last_used: Path | None, bundled: Path) -> ModelChoice:
+    if last_used is None:
+        return ModelChoice(_installed(bundled))
+    if is_model_folder(last_used):
+        return ModelChoice(last_used)
+    notice = f"the model used last is no longer at {last_used}; this is the bundled guide instead"
+    return ModelChoice(_installed(bundled), notice)
+
+
+def _installed(bundled: Path) -> Path:
+    if not is_model_folder(bundled):
+        raise ModelError(f"{bundled}: the bundled model is not there; install exlchat again, or give a model folder")
+    return bundled
+
+
+def _check(argument: str, path: Path) -> None:
+    if path.is_file():
+        what = _FILES.get(path.suffix.lower(), "a file; give the folder that holds config.json and *.safetensors")
+        raise ModelError(f"{path}: this is {what}")
+    if not path.exists():
+        raise ModelError(_missing(argument, path))
+    if is_model_folder(path):
+        return
+    inside = sorted(child.name for child in path.iterdir() if is_model_folder(child))
+    if inside:
+        raise ModelError(f"{path}: the model lies one folder further down; give {path / inside[0]}")
+    state = "has no config.json" if any(path.iterdir()) else "is empty"
+    raise ModelError(f"{path}: the folder {state}; a model folder holds config.json, tokenizer.json and *.safetensors")
+
+
+def _missing(argument: str, path: Path) -> str:
+    if _HUB_NAME.fullmatch(argument) and not path.parent.exists():
+        folder = path.name
+        return (
+            f"{argument}: no such folder. If it is a name on Hugging Face, download it first "
+            f"(hf download {argument} --local-dir {folder}), then run: exlchat {folder}"
+        )
+    near = f" (there is no {path.parent} either)" if not path.parent.exists() else ""
+    return f"{path}: no such folder{near}; give the folder that holds config.json and *.safetensors, or: exlchat guide"

@@ -1,0 +1,217 @@
+"""The doctor's checks over given facts: every failure that a GPU user meets has its own line and its own remedy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exlchat.engine.machine import GpuFacts, TorchFacts, probe_torch
+from exlchat.ui.doctor import facts as gathering
+from exlchat.ui.doctor.checks import Finding
+from exlchat.ui.doctor.facts import DriverFacts, FolderFacts, MachineFacts, TerminalFacts, Tried, read_nvidia_smi
+from exlchat.ui.doctor.report import examine, report_lines
+
+GIB = 1 << 30
+CARD = GpuFacts("NVIDIA GeForce RTX 4090", (8, 9), 24 * GIB, 20 * GIB)
+CUDA_13 = TorchFacts("2.13.0", "13.0", (CARD,), ("sm_75", "sm_80", "sm_86", "sm_90", "sm_120"))
+CPU_BUILD = TorchFacts("2.13.0+cpu")
+NEW_DRIVER = DriverFacts("580.95.05", "13.0")
+
+GPU_MACHINE = MachineFacts(
+    python=(3, 12, 4),
+    pip="python -m pip",
+    torch=CUDA_13,
+    driver=NEW_DRIVER,
+    card_on_bus=True,
+    visible_devices=None,
+    nvcc="13.0 at nvcc",
+    cxx="c++",
+    folders=(FolderFacts("data", Path("data")),),
+    settings=Tried("none yet"),
+    database=Tried("none yet"),
+    bundled=Tried("guide"),
+    terminal=TerminalFacts(is_tty=False),
+)
+CPU_MACHINE = replace(GPU_MACHINE, torch=CPU_BUILD, driver=DriverFacts(), card_on_bus=False, nvcc=None, cxx=None)
+
+
+def wrong(facts: MachineFacts) -> list[Finding]:
+    return [finding for finding in examine(facts) if finding.status != "ok"]
+
+
+def only(facts: MachineFacts) -> Finding:
+    findings = wrong(facts)
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+@pytest.mark.parametrize("facts", [GPU_MACHINE, CPU_MACHINE], ids=["gpu", "cpu"])
+def test_a_sound_machine_has_nothing_to_mend(facts: MachineFacts) -> None:
+    assert wrong(facts) == []
+
+
+def test_the_card_is_shown_with_capability_and_memory() -> None:
+    line = next(finding for finding in examine(GPU_MACHINE) if finding.subject == "GPU")
+    assert line.text == "NVIDIA GeForce RTX 4090, compute capability 8.9, 20.0 of 24.0 GiB free"
+
+
+def test_torch_without_cuda_on_a_machine_with_a_card() -> None:
+    found = only(replace(GPU_MACHINE, torch=CPU_BUILD))
+    assert found.subject == "torch with CUDA"
+    assert found.mend == "python -m pip install --force-reinstall torch"
+    assert not found.essential  # it still runs, on the CPU
+
+
+def test_torch_without_cuda_and_an_older_driver_gets_a_build_that_the_driver_can_run() -> None:
+    found = only(replace(GPU_MACHINE, torch=CPU_BUILD, driver=DriverFacts("550.54", "12.4")))
+    assert found.mend is not None
+    assert found.mend.endswith("--index-url https://download.pytorch.org/whl/cu126")
+
+
+def test_driver_too_old() -> None:
+    torch = replace(CUDA_13, gpus=(), problem="The NVIDIA driver on your system is too old")
+    found = only(replace(GPU_MACHINE, torch=torch, driver=DriverFacts("535.104.05", "12.2")))
+    assert found.subject == "NVIDIA driver"
+    assert "535.104.05, CUDA up to 12.2: too old for this torch, which was built for CUDA 13.0" in found.text
+    assert found.mend is not None
+    assert "580 or newer" in found.mend
+    assert "cu126" in found.mend
+
+
+def test_within_one_cuda_major_version_an_older_driver_will_do() -> None:
+    torch = replace(CUDA_13, cuda="13.2")
+    assert wrong(replace(GPU_MACHINE, torch=torch)) == []
+
+
+def test_card_without_a_driver() -> None:
+    found = only(replace(GPU_MACHINE, driver=DriverFacts(), torch=replace(CUDA_13, gpus=())))
+    assert found.subject == "NVIDIA driver"
+    assert "nvidia-smi is not there" in found.text
+
+
+def test_driver_that_does_not_answer_is_quoted() -> None:
+    said = "Failed to initialize NVML: Driver/library version mismatch"
+    driver = read_nvidia_smi(18, f"{said}\nNVML library version: 580.95\n")
+    found = only(replace(GPU_MACHINE, driver=driver, torch=replace(CUDA_13, gpus=())))
+    assert said in found.text
+    assert "restart" in (found.mend or "")
+
+
+def test_no_nvcc_is_named_but_not_needed_yet() -> None:
+    found = only(replace(GPU_MACHINE, nvcc=None))
+    assert (found.subject, found.status, found.essential) == ("nvcc", "warn", False)
+    assert "not needed yet" in found.text
+    assert only(replace(GPU_MACHINE, cxx=None)).subject == "C++ compiler"
+
+
+def test_cards_hidden_by_the_environment() -> None:
+    found = only(replace(GPU_MACHINE, torch=replace(CUDA_13, gpus=()), visible_devices=""))
+    assert "CUDA_VISIBLE_DEVICES=''" in found.text
+
+
+def test_cuda_that_does_not_start_is_quoted() -> None:
+    found = only(replace(GPU_MACHINE, torch=replace(CUDA_13, gpus=(), problem="CUDA unknown error")))
+    assert found.subject == "GPU"
+    assert "CUDA unknown error" in found.text
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((6, 1), ("sm_75", "sm_90"), False),
+        ((8, 9), ("sm_80",), True),
+        ((8, 0), ("sm_86",), False),
+        ((10, 0), ("sm_90", "compute_90"), True),
+        ((9, 0), ("sm_90a",), True),
+    ],
+)
+def test_a_card_that_this_torch_has_no_code_for(
+    capability: tuple[int, int], architectures: tuple[str, ...], runs: bool
+) -> None:
+    torch = replace(CUDA_13, gpus=(replace(CARD, capability=capability),), architectures=architectures)
+    findings = wrong(replace(GPU_MACHINE, torch=torch))
+    assert (findings == []) is runs
+    assert runs or "no code for it" in findings[0].text
+
+
+def test_a_card_whose_memory_is_taken() -> None:
+    found = only(replace(GPU_MACHINE, torch=replace(CUDA_13, gpus=(replace(CARD, free_bytes=GIB // 2),))))
+    assert "0.5 of 24.0 GiB free" in found.text
+    assert found.status == "warn"
+
+
+@pytest.mark.parametrize(
+    ("facts", "subject"),
+    [
+        (replace(CPU_MACHINE, python=(3, 10, 2)), "Python"),
+        (replace(CPU_MACHINE, torch=TorchFacts(None, problem="No module named 'torch'")), "torch"),
+        (replace(CPU_MACHINE, torch=TorchFacts("2.9.1+cpu")), "torch"),
+        (replace(CPU_MACHINE, folders=(FolderFacts("data", Path("d"), "d cannot be written"),)), "data folder"),
+        (replace(CPU_MACHINE, database=Tried(problem="db: file is not a database")), "conversations"),
+        (replace(CPU_MACHINE, settings=Tried(problem="settings.toml: unknown key")), "settings"),
+        (replace(CPU_MACHINE, bundled=Tried(problem="guide: config.json is missing")), "bundled model"),
+    ],
+)
+def test_what_exlchat_cannot_do_without_is_essential_and_mendable(facts: MachineFacts, subject: str) -> None:
+    found = only(facts)
+    assert (found.subject, found.status, found.essential) == (subject, "missing", True)
+    assert found.mend
+
+
+@pytest.mark.parametrize(
+    ("terminal", "said"),
+    [
+        (TerminalFacts(True, "dumb"), "cannot move the cursor"),
+        (TerminalFacts(True, "xterm", encoding="ANSI_X3.4-1968"), "UTF-8"),
+        (TerminalFacts(True, "xterm", columns=40), "small"),
+        (TerminalFacts(True, "tmux-256color", tmux_extended_keys="off"), "shift+enter"),
+    ],
+)
+def test_terminals_that_spoil_something(terminal: TerminalFacts, said: str) -> None:
+    found = only(replace(CPU_MACHINE, terminal=terminal))
+    assert said in found.text
+    assert not found.essential
+
+
+def test_a_remedy_stands_below_its_line() -> None:
+    lines = report_lines([Finding("ok", "Python", "3.12"), Finding("missing", "torch", "gone", "install it")])
+    assert lines[0].split() == ["ok", "Python", "3.12"]
+    assert lines[1].split() == ["missing", "torch", "gone"]
+    assert lines[2].strip() == "-> install it"
+
+
+def test_nvidia_smi_is_read() -> None:
+    table = "| NVIDIA-SMI 570.86.15     Driver Version: 570.86.15     CUDA Version: 12.8     |"
+    assert read_nvidia_smi(0, table) == DriverFacts("570.86.15", "12.8")
+    assert read_nvidia_smi(9, "").problem == "exit code 9"
+
+
+def test_a_card_is_found_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind in (("sound", "0x10de", "0x040300"), ("other", "0x8086", "0x030000")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    assert not gathering.card_on_bus(tmp_path)
+    (tmp_path / "sound" / "class").write_text("0x030200\n")
+    assert gathering.card_on_bus(tmp_path)
+
+
+def test_folders_and_database_are_tried_without_changing_them(tmp_path: Path) -> None:
+    assert gathering.try_folder("data", tmp_path / "new").problem is None
+    (tmp_path / "file").write_text("")
+    assert "is not a folder" in (gathering.try_folder("data", tmp_path / "file").problem or "")
+    database = tmp_path / "conversations.db"
+    assert gathering.try_database(database) == Tried("none yet")
+    database.write_bytes(os.urandom(4096))
+    before = database.read_bytes()
+    assert "not a database" in (gathering.try_database(database).problem or "")
+    assert database.read_bytes() == before
+
+
+def test_torch_is_probed_for_real() -> None:
+    torch = probe_torch()
+    assert torch.version is not None
+    assert torch.problem is None or torch.cuda is not None
