@@ -1,0 +1,114 @@
+"""The status line: model, context used, rate, cached and new tokens, first token; what does not fit is left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+if TYPE_CHECKING:
+    from textual.app import RenderResult
+
+_METER_CELLS = 10
+_GAP = "   "
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """What the line can tell. `None` and "" are left out. Rates in tokens per second, times in seconds.
+
+    `activity` is what goes on before text appears ("loading weights"), `fraction` how far that has come (0 to 1).
+    """
+
+    model: str = ""
+    activity: str = ""
+    fraction: float | None = None
+    context_used: int | None = None
+    context_max: int | None = None
+    rate: float | None = None
+    cached: int | None = None
+    new: int | None = None
+    first_token: float | None = None
+
+
+def status_segments(facts: StatusFacts, width: int) -> list[Content]:
+    """The parts that fit into `width` cells with gaps between, left to right; the least telling ones go first."""
+    ranked: list[tuple[int, Content | None]] = [
+        (0, _model(facts)),
+        (1, _activity(facts)),
+        (2, _context(facts, meter=True)),
+        (3, _rate(facts)),
+        (4, _prompt_tokens(facts)),
+        (5, _first_token(facts)),
+    ]
+    parts = [(rank, part) for rank, part in ranked if part is not None]
+    while len(parts) > 1 and _width(parts) > width:
+        parts.remove(max(parts, key=lambda ranked_part: ranked_part[0]))
+    return [part for _, part in parts]
+
+
+def _width(parts: list[tuple[int, Content]]) -> int:
+    return sum(cell_len(part.plain) for _, part in parts) + len(_GAP) * (len(parts) - 1)
+
+
+def _model(facts: StatusFacts) -> Content | None:
+    return Content.styled(facts.model, "$foreground") if facts.model else None
+
+
+def _activity(facts: StatusFacts) -> Content | None:
+    if not facts.activity:
+        return None
+    text = Content.styled(facts.activity, "$quiet")
+    if facts.fraction is None:
+        return text
+    percent = Content.styled(f" {facts.fraction:.0%}", "$quiet")
+    return Content.assemble(_meter(facts.fraction, "$secondary"), " ", text, percent)
+
+
+def _context(facts: StatusFacts, *, meter: bool) -> Content | None:
+    if facts.context_used is None or not facts.context_max:
+        return None
+    fraction = min(1.0, facts.context_used / facts.context_max)
+    color = "$error" if fraction >= 0.95 else "$warning" if fraction >= 0.8 else "$secondary"
+    figures = Content.styled(f"{facts.context_used:,}/{facts.context_max:,}", "$quiet")
+    return Content.assemble(_meter(fraction, color), " ", figures) if meter else figures
+
+
+def _meter(fraction: float, color: str) -> Content:
+    full = round(fraction * _METER_CELLS)
+    if fraction > 0:
+        full = max(full, 1)
+    return Content.assemble(Content.styled("━" * full, color), Content.styled("━" * (_METER_CELLS - full), "$line"))
+
+
+def _rate(facts: StatusFacts) -> Content | None:
+    return None if facts.rate is None else Content.styled(f"{facts.rate:.1f} tok/s", "$quiet")
+
+
+def _prompt_tokens(facts: StatusFacts) -> Content | None:
+    if facts.cached is None or facts.new is None:
+        return None
+    return Content.styled(f"{facts.cached:,} cached + {facts.new:,} new", "$quiet")
+
+
+def _first_token(facts: StatusFacts) -> Content | None:
+    return None if facts.first_token is None else Content.styled(f"first token {facts.first_token:.2f} s", "$quiet")
+
+
+class StatusLine(Widget):
+    """One row. Change it with `tell(...)`."""
+
+    facts: reactive[StatusFacts] = reactive(StatusFacts())
+
+    def tell(self, **changes: Any) -> None:
+        """Replace some of the facts, by the names of `StatusFacts`."""
+        self.facts = replace(self.facts, **changes)
+
+    def render(self) -> RenderResult:
+        """The parts that fit."""
+        segments = status_segments(self.facts, self.size.width - 2)
+        return Content(_GAP).join(segments).truncate(max(1, self.size.width - 1), ellipsis=True)
