@@ -14,7 +14,7 @@ class TextStream:
 
     Args:
         decode: ids -> text, as a whole.
-        stop: strings that end the answer and are never shown; the earliest in the text counts.
+        stop: strings that end the answer and are never shown; the first to be complete counts.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
@@ -49,10 +49,10 @@ class TextStream:
 
     def _release(self, text: str) -> str:
         self._held += text
-        ends = [(position, stop) for stop in self._stop if (position := self._held.find(stop)) >= 0]
-        if ends:
+        found = [(start + len(stop), start) for stop in self._stop if (start := self._held.find(stop)) >= 0]
+        if found:
             self.stopped = True
-            shown = self._held[: min(ends)[0]]
+            shown = self._held[: min(found)[1]]
             self._held = ""
             return shown
         keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)

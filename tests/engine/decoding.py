@@ -1,0 +1,41 @@
+"""Three ways through a decoder that must give the same logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from exlchat.engine.architecture import read_spec
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.transformer import Transformer, load_transformer
+
+
+def open_transformer(path: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Transformer:
+    checkpoint = Checkpoint(path)
+    spec = read_spec(checkpoint.config, "config.json")
+    has_head = any(name.startswith("lm_head.") for name in checkpoint.names)
+    return load_transformer(spec, LayerLoader(checkpoint, torch.device(device), dtype), has_head, lambda: None)
+
+
+def logits_in_steps(
+    transformer: Transformer, ids: Sequence[int], steps: Sequence[int], kv_cache: str = "fp32"
+) -> torch.Tensor:
+    """float32 `[len(ids), vocab]`, computed `steps[0]` tokens first, then `steps[1]`, and so on."""
+    assert sum(steps) == len(ids)
+    cache = KVCache(transformer.spec, kv_cache, transformer.dtype, transformer.device, len(ids))
+    parts = []
+    for step in steps:
+        start = len(cache)
+        cache.reserve(start + step)
+        chunk = torch.tensor(ids[start : start + step], device=transformer.device)
+        parts.append(transformer.forward(chunk, cache, start=start, last_only=False))
+        cache.ids += ids[start : start + step]
+    return torch.cat(parts).cpu()
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
