@@ -1,0 +1,56 @@
+"""Which dtype a model gets in the memory that is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from exlchat.engine import ModelError, load, placement
+from exlchat.engine.checkpoint import Checkpoint
+from tests.random_models import save_random_llama
+
+CPU = torch.device("cpu")
+
+
+def with_free_bytes(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(placement, "free_memory", lambda _device: free)
+
+
+@pytest.mark.parametrize(
+    ("stored", "free_per_weight", "chosen"),
+    [
+        (torch.float16, 8, torch.float32),
+        (torch.float16, 3, torch.float16),
+        (torch.bfloat16, 8, torch.float32),
+        (torch.bfloat16, 3, torch.bfloat16),
+    ],
+)
+def test_the_most_exact_dtype_that_fits(
+    stored: torch.dtype, free_per_weight: int, chosen: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_random_llama(tmp_path).to(stored).save_pretrained(tmp_path)
+    with_free_bytes(monkeypatch, 1_000_000 * free_per_weight)
+    assert placement.choose_dtype(Checkpoint(tmp_path), CPU, 1_000_000) == chosen
+
+
+def test_a_16_bit_model_computes_what_float32_does_nearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_random_llama(tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
+    exact = load(tmp_path, device="cpu").logits(range(30))
+    with_free_bytes(monkeypatch, 300_000)
+    narrow = load(tmp_path, device="cpu")
+    assert narrow.info.dtype == "bfloat16"
+    assert (narrow.logits(range(30)) - exact).norm() / exact.norm() < 0.05
+
+
+def test_a_model_that_does_not_fit_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_random_llama(tmp_path)
+    with_free_bytes(monkeypatch, 1 << 30)
+    with pytest.raises(ModelError, match=r"needs 3\.7 GiB .* 1\.0 GiB free"):
+        placement.choose_dtype(Checkpoint(tmp_path), CPU, 2_000_000_000)
+
+
+def test_free_memory_is_what_the_kernel_says() -> None:
+    free = placement.free_memory(CPU)
+    assert 64 * 2**20 < free < 2**46
