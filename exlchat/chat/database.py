@@ -1,0 +1,175 @@
+"""The SQLite file: opening, checking, upgrading, and saying in one line what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+APPLICATION_ID = 0x65786C63
+"""Written into the file's header ("exlc"), so that another program's database is never taken for ours."""
+
+BUSY_SECONDS = 5.0
+
+_SCHEMA_1 = (
+    """
+    CREATE TABLE conversation (
+        id TEXT NOT NULL PRIMARY KEY,
+        title TEXT,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        deleted_at REAL,
+        tip_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED
+    )
+    """,
+    "CREATE INDEX conversation_tip ON conversation (tip_id)",
+    """
+    CREATE TABLE message (
+        id TEXT NOT NULL PRIMARY KEY,
+        conversation_id TEXT NOT NULL REFERENCES conversation (id) DEFERRABLE INITIALLY DEFERRED,
+        parent_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+        role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
+        text TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('complete', 'streaming', 'partial')),
+        token_ids BLOB NOT NULL,
+        record TEXT
+    )
+    """,
+    "CREATE INDEX message_conversation ON message (conversation_id, role)",
+    "CREATE INDEX message_parent ON message (parent_id)",
+    """
+    CREATE TABLE answer_in_progress (
+        message_id TEXT NOT NULL PRIMARY KEY REFERENCES message (id) ON DELETE CASCADE,
+        writer TEXT NOT NULL,
+        previous_tip_id TEXT
+    )
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1,)
+"""Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.
+
+Never change one that was released.
+"""
+
+
+class StoreError(Exception):
+    """The conversations cannot be read or written: one line that names the file, the reason and how to mend it."""
+
+
+class MissingRowError(Exception):
+    """A row that a caller named is not there; leaves this floor only as a `StoreError`."""
+
+    def __init__(self, what: str, ident: str) -> None:
+        super().__init__(f"there is no {what} {ident}; it may have been removed by another program")
+
+
+def open_database(path: Path | None) -> sqlite3.Connection:
+    """Open the file at `path` (made if missing, readable by its owner only), or a database in memory for `None`.
+
+    The connection is in autocommit mode and may be used from any thread by one caller at a time. WAL lets other
+    processes read while this one writes; `synchronous=FULL` makes a commit survive a power cut, not only a crash,
+    for one fsync about three times a second while an answer is written.
+
+    Raises:
+        StoreError: not writable, not a database, another program's, damaged, or of a newer exlchat.
+    """
+    with explained(path):
+        if path is not None:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        database = sqlite3.connect(
+            path or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            database.execute("PRAGMA foreign_keys = ON")
+            database.execute("PRAGMA synchronous = FULL")
+            _upgrade(database, path)
+            database.execute("PRAGMA journal_mode = WAL")
+        except BaseException:
+            database.close()
+            raise
+    return database
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, path: Path | None, *, write: bool) -> Iterator[None]:
+    """All statements inside, or none of them.
+
+    Raises:
+        StoreError: the database refuses; nothing of the transaction is then on disk.
+    """
+    with explained(path):
+        database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        try:
+            yield
+            database.execute("COMMIT")
+        except BaseException:
+            # A full disk makes SQLite roll back by itself.
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def explained(path: Path | None) -> Iterator[None]:
+    """Turns what SQLite and the file system raise into a `StoreError`."""
+    name = str(path or "the database in memory")
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{name}: {_cause(error)}") from error
+    except MissingRowError as error:
+        raise StoreError(f"{name}: {error}") from None
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise StoreError(f"{name}: cannot be opened ({reason}); mend its permissions or set EXLCHAT_HOME") from error
+
+
+def _upgrade(database: sqlite3.Connection, path: Path | None) -> None:
+    """Bring the file to the newest schema in one transaction; two programs that start at once take turns."""
+    with transaction(database, path, write=False):
+        version = _version(database, path)
+    if version == len(MIGRATIONS):
+        return
+    with transaction(database, path, write=True):
+        for number in range(_version(database, path), len(MIGRATIONS)):
+            for statement in MIGRATIONS[number]:
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {number + 1}")
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _version(database: sqlite3.Connection, path: Path | None) -> int:
+    """The schema of the file; 0 for an empty one."""
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    owner: int = database.execute("PRAGMA application_id").fetchone()[0]
+    tables: int = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if (tables or version) and owner != APPLICATION_ID:
+        raise StoreError(f"{path}: is another program's database; move it away or set EXLCHAT_HOME to another folder")
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path}: is of a newer exlchat (schema {version}, this program knows up to {len(MIGRATIONS)}); "
+            "update exlchat, or set EXLCHAT_HOME to another folder"
+        )
+    return version
+
+
+_CAUSES: dict[int, str] = {
+    sqlite3.SQLITE_READONLY: "cannot be written (the file or its folder is read-only); mend its permissions",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; mend the permissions of the file and its folder",
+    sqlite3.SQLITE_PERM: "cannot be opened; mend the permissions of the file and its folder",
+    sqlite3.SQLITE_FULL: "the disk is full; free some space and try again",
+    sqlite3.SQLITE_NOTADB: "is not a conversation database; move it away and a new one is made",
+    sqlite3.SQLITE_CORRUPT: "is damaged; restore a copy, or move it away and a new one is made",
+    sqlite3.SQLITE_BUSY: f"another program has kept it busy for {BUSY_SECONDS:g} s; close that one and try again",
+    sqlite3.SQLITE_IOERR: "the disk reports an error; check the disk and its free space",
+}
+
+
+def _cause(error: sqlite3.Error) -> str:
+    # The low byte of an extended code is the primary one: https://sqlite.org/rescode.html
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return _CAUSES.get(code, f"SQLite says: {error}")

@@ -1,0 +1,70 @@
+"""Rows of the database <-> values of a conversation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.engine.events import GenerationStats
+from exlchat.engine.sampling_settings import SamplingSettings
+
+MESSAGE_COLUMNS = "id, parent_id, role, text, created_at, status, token_ids, record"
+MessageRow = tuple[str, str | None, Any, str, float, Any, bytes, str | None]
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian 32-bit words."""
+    words = array("I", ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def unpack_ids(blob: bytes) -> tuple[int, ...]:
+    """The inverse of `pack_ids`."""
+    words = array("I", blob)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return tuple(words)
+
+
+def pack_record(record: AnswerRecord | None) -> str | None:
+    """A record as JSON, field names as they are."""
+    return None if record is None else json.dumps(asdict(record), ensure_ascii=False)
+
+
+def unpack_record(text: str | None) -> AnswerRecord | None:
+    """The inverse of `pack_record`. Fields that this program does not know are left out.
+
+    A record that cannot be read at all is `None`: the message itself matters more than how it came to be.
+    """
+    if text is None:
+        return None
+    try:
+        content: dict[str, Any] = json.loads(text)
+        stats = content["stats"]
+        return AnswerRecord(
+            model=content["model"],
+            template=content["template"],
+            sampling=SamplingSettings(**_known(SamplingSettings, content["sampling"])),
+            stats=None if stats is None else GenerationStats(**_known(GenerationStats, stats)),
+            finish_reason=content["finish_reason"],
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def unpack_message(row: MessageRow) -> Message:
+    """A row of `MESSAGE_COLUMNS` as a message."""
+    ident, parent_id, role, text, created_at, status, token_ids, record = row
+    return Message(ident, parent_id, role, text, created_at, status, unpack_ids(token_ids), unpack_record(record))
+
+
+def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}

@@ -1,0 +1,197 @@
+"""The SQL of the conversation tree. Each function runs inside a transaction that its caller holds."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+
+from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
+from exlchat.chat.database import MissingRowError
+from exlchat.chat.plain_text import one_line, storable
+from exlchat.chat.rows import MESSAGE_COLUMNS, pack_ids, pack_record, unpack_message
+
+TITLE_LENGTH = 60
+UNTITLED = "New conversation"
+
+_M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS.split(", "))
+
+
+def conversation_summaries(db: sqlite3.Connection) -> list[ConversationSummary]:
+    """Conversations that have a message of the user and are not deleted, newest first."""
+    rows = db.execute(
+        "SELECT c.id, c.title, c.created_at, c.updated_at, count(*) FROM conversation c "
+        "JOIN message m ON m.conversation_id = c.id AND m.role <> 'system' WHERE c.deleted_at IS NULL "
+        "GROUP BY c.id HAVING max(m.role = 'user') ORDER BY c.updated_at DESC, c.rowid DESC"
+    )
+    return [
+        ConversationSummary(ident, title or UNTITLED, created_at, updated_at, count)
+        for ident, title, created_at, updated_at, count in rows
+    ]
+
+
+def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversation:
+    """A conversation and the branch that ends at its tip."""
+    row = db.execute(
+        "SELECT title, created_at, updated_at, tip_id FROM conversation WHERE id = ?", (conversation_id,)
+    ).fetchone()
+    if row is None:
+        raise MissingRowError("conversation", conversation_id)
+    title, created_at, updated_at, tip_id = row
+    rows = db.execute(
+        "WITH RECURSIVE branch (id, depth) AS (SELECT ?, 0 UNION ALL "
+        "SELECT m.parent_id, depth + 1 FROM branch JOIN message m ON m.id = branch.id) "
+        f"SELECT {_M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id ORDER BY depth DESC",
+        (tip_id,),
+    )
+    branch = tuple(unpack_message(row) for row in rows)
+    return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch)
+
+
+def load_message(db: sqlite3.Connection, message_id: str) -> Message:
+    """One message."""
+    row = db.execute(f"SELECT {MESSAGE_COLUMNS} FROM message WHERE id = ?", (message_id,)).fetchone()
+    if row is None:
+        raise MissingRowError("message", message_id)
+    return unpack_message(row)
+
+
+def alternatives(db: sqlite3.Connection, message_id: str) -> tuple[Message, ...]:
+    """Messages of the same role under the same parent, oldest first."""
+    rows = db.execute(
+        f"SELECT {_M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
+        "WHERE m.conversation_id = self.conversation_id AND m.parent_id IS self.parent_id "
+        "AND m.role = self.role ORDER BY m.rowid",
+        (message_id,),
+    )
+    return tuple(unpack_message(row) for row in rows)
+
+
+def tip_of(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """The tip of an existing conversation."""
+    row = db.execute("SELECT tip_id FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
+    if row is None:
+        raise MissingRowError("conversation", conversation_id)
+    tip_id: str | None = row[0]
+    return tip_id
+
+
+def move_tip(db: sqlite3.Connection, conversation_id: str, message_id: str | None, now: float) -> None:
+    """Let the branch end at a message of this conversation, or before the first one."""
+    if message_id is not None:
+        _require_message(db, conversation_id, message_id)
+    update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (message_id, now))
+
+
+def update_conversation(
+    db: sqlite3.Connection, conversation_id: str, assignments: str, values: Sequence[str | float | None]
+) -> None:
+    """Set columns of an existing conversation; `assignments` is SQL with a question mark for each value."""
+    done = db.execute(f"UPDATE conversation SET {assignments} WHERE id = ?", (*values, conversation_id))
+    if done.rowcount != 1:
+        raise MissingRowError("conversation", conversation_id)
+
+
+def insert_message(db: sqlite3.Connection, conversation_id: str, message: Message) -> None:
+    """Hang a new message into the tree and move the tip to it; a user's first one gives the title."""
+    if message.parent_id is not None:
+        _require_message(db, conversation_id, message.parent_id)
+    stored = replace(message, text=storable(message.text))
+    db.execute(
+        f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            conversation_id,
+            stored.id,
+            stored.parent_id,
+            stored.role,
+            stored.text,
+            stored.created_at,
+            stored.status,
+            pack_ids(stored.token_ids),
+            pack_record(stored.record),
+        ),
+    )
+    update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (stored.id, stored.created_at))
+    if stored.role == "user":
+        update_conversation(db, conversation_id, "title = coalesce(title, ?)", (clean_title(stored.text),))
+
+
+def write_answer(
+    db: sqlite3.Connection,
+    message_id: str,
+    *,
+    text: str,
+    token_ids: Sequence[int],
+    status: MessageStatus = "streaming",
+    record: AnswerRecord | None = None,
+) -> None:
+    """Write an answer that is still `streaming`; without a record the one there is stays."""
+    done = db.execute(
+        "UPDATE message SET text = ?, token_ids = ?, status = ?, record = coalesce(?, record) "
+        "WHERE id = ? AND status = 'streaming'",
+        (storable(text), pack_ids(token_ids), status, pack_record(record), message_id),
+    )
+    if done.rowcount != 1:
+        raise MissingRowError("answer being written", message_id)
+
+
+def discard_answer(db: sqlite3.Connection, message_id: str) -> None:
+    """Remove a streaming answer and put the tip back where it was; one that was replied to only becomes `partial`."""
+    row = db.execute("SELECT previous_tip_id FROM answer_in_progress WHERE message_id = ?", (message_id,)).fetchone()
+    if row is None:
+        raise MissingRowError("answer being written", message_id)
+    db.execute("DELETE FROM answer_in_progress WHERE message_id = ?", (message_id,))
+    if db.execute("SELECT 1 FROM message WHERE parent_id = ?", (message_id,)).fetchone():
+        db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
+    else:
+        db.execute("UPDATE conversation SET tip_id = ? WHERE tip_id = ?", (row[0], message_id))
+        db.execute("DELETE FROM message WHERE id = ?", (message_id,))
+
+
+def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
+    """Close an answer whose writer has died: whether it had text and was kept."""
+    row = db.execute("SELECT text FROM message WHERE id = ? AND status = 'streaming'", (message_id,)).fetchone()
+    if row is None:
+        return False
+    if not row[0]:
+        discard_answer(db, message_id)
+        return False
+    db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
+    db.execute("DELETE FROM answer_in_progress WHERE message_id = ?", (message_id,))
+    return True
+
+
+def remove_conversations(db: sqlite3.Connection, *, deleted_before: float, empty_before: float) -> int:
+    """Remove for good what was deleted, and what has stayed without a message, for long enough."""
+    rows = db.execute(
+        "SELECT c.id FROM conversation c WHERE c.deleted_at < ? OR (c.created_at < ? AND NOT EXISTS "
+        "(SELECT 1 FROM message m WHERE m.conversation_id = c.id AND m.role <> 'system'))",
+        (deleted_before, empty_before),
+    ).fetchall()
+    db.executemany("DELETE FROM message WHERE conversation_id = ?", rows)
+    db.executemany("DELETE FROM conversation WHERE id = ?", rows)
+    return len(rows)
+
+
+def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """What the user's first message says in its first line."""
+    row = db.execute(
+        "SELECT text FROM message WHERE conversation_id = ? AND role = 'user' ORDER BY rowid LIMIT 1",
+        (conversation_id,),
+    ).fetchone()
+    return None if row is None else clean_title(row[0])
+
+
+def clean_title(text: str) -> str | None:
+    """The first line that is not blank, shortened; `None` when there is none."""
+    for line in storable(text).splitlines():
+        title = one_line(line, TITLE_LENGTH)
+        if title:
+            return title
+    return None
+
+
+def _require_message(db: sqlite3.Connection, conversation_id: str, message_id: str) -> None:
+    row = db.execute("SELECT conversation_id FROM message WHERE id = ?", (message_id,)).fetchone()
+    if row is None or row[0] != conversation_id:
+        raise MissingRowError("message", message_id)
