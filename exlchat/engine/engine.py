@@ -19,9 +19,10 @@ from exlchat.engine.placement import choose_device, choose_dtype
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer, load_transformer
 
-# Tokens a prefill computes between two looks at the cancel flag. On 2 CPU cores 256 tokens of the 10 M guide take
-# 0.1 s; a GPU is only busy with thousands.
-_PREFILL_CHUNK = {"cpu": 256, "cuda": 2048}
+# A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
+# with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
+_CUDA_PREFILL_CHUNK = 2048
+_CPU_PREFILL_WEIGHTS = 5e10
 # A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
 _DEFAULT_MAX_SEQ_LEN = 32768
 
@@ -104,7 +105,7 @@ def load(
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
         kv_cache: how keys and values are stored, `fp16` or `fp32`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
-        prefill_chunk: prompt tokens a step; by device unless given.
+        prefill_chunk: prompt tokens a step; by device and size of the model unless given.
         on_progress: called in this thread while weights are read.
 
     Raises:
@@ -120,7 +121,7 @@ def load(
     dtype = choose_dtype(checkpoint, target, parameters)
     cache = KVCache(spec, kv_cache, dtype, target, context)
     transformer = _load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype), on_progress)
-    chunk = prefill_chunk or _PREFILL_CHUNK[target.type]
+    chunk = prefill_chunk or _prefill_chunk(target, parameters)
     generator = Generator(transformer, tokenizer, cache, stop_ids, chunk)
     info = ModelInfo(
         name=checkpoint.path.resolve().name,
@@ -139,6 +140,12 @@ def load(
         chat_template=tokenizer.chat_template(),
     )
     return Engine(info, _Parts(tokenizer, transformer, cache, generator))
+
+
+def _prefill_chunk(device: torch.device, parameters: int) -> int:
+    if device.type == "cuda":
+        return _CUDA_PREFILL_CHUNK
+    return max(16, min(512, int(_CPU_PREFILL_WEIGHTS / parameters)))
 
 
 def _context(spec: ModelSpec, wanted: int | None) -> int:
