@@ -6,6 +6,7 @@ the engine checks the rest when it loads the model.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from exlchat.engine.events import ModelError
 
 GUIDE = "guide"
 
+_WORDS = ("ask", "doctor", GUIDE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = {
     ".gguf": "a GGUF file, which exlchat does not read; get the model as EXL2 or as safetensors and give its folder",
@@ -43,11 +45,13 @@ def choose_model(argument: str | None, *, last_used: Path | None, bundled: Path)
         return _without_argument(last_used, bundled)
     if argument == GUIDE and not is_model_folder(Path(GUIDE)):
         return ModelChoice(_installed(bundled))
-    path = Path(argument).expanduser()
     try:
+        path = Path(argument).expanduser()
         _check(argument, path)
-    except OSError as error:
-        raise ModelError(f"{argument}: cannot be read as a folder ({error.strerror}); give a model folder") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        # In this order: the file system refuses; a NUL character; "~name" of a user who does not exist.
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelError(f"{argument[:200]}: cannot be read as a folder ({reason}); give a model folder") from error
     return ModelChoice(path.resolve())
 
 
@@ -93,5 +97,8 @@ def _missing(argument: str, path: Path) -> str:
             f"{argument}: no such folder. If it is a name on Hugging Face, download it first "
             f"(hf download {argument} --local-dir {folder}), then run: exlchat {folder}"
         )
+    meant = difflib.get_close_matches(argument, _WORDS, n=1)
+    if meant:
+        return f"{argument}: no such folder; did you mean: exlchat {meant[0]}"
     near = f" (there is no {path.parent} either)" if not path.parent.exists() else ""
     return f"{path}: no such folder{near}; give the folder that holds config.json and *.safetensors, or: exlchat guide"

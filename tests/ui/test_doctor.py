@@ -207,7 +207,7 @@ def test_folders_and_database_are_tried_without_changing_them(tmp_path: Path) ->
     assert gathering.try_database(database) == Tried("none yet")
     database.write_bytes(os.urandom(4096))
     before = database.read_bytes()
-    assert "not a database" in (gathering.try_database(database).problem or "")
+    assert "is not a conversation database" in (gathering.try_database(database).problem or "")
     assert database.read_bytes() == before
 
 

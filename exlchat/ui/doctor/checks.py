@@ -145,7 +145,7 @@ def check_database(facts: MachineFacts) -> Iterator[Finding]:
     if facts.database.problem is None:
         yield Finding("ok", "conversations", facts.database.text)
     else:
-        mend = "the app opens without it, but nothing would be saved; mend or move the file away"
+        mend = "until then answers are not kept"
         yield Finding("missing", "conversations", facts.database.problem, mend, True)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat import paths
+from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import ModelError
 from exlchat.engine.machine import TorchFacts, probe_torch
 from exlchat.settings import SettingsError, load_settings
@@ -178,21 +178,16 @@ def try_settings(file: Path) -> Tried:
 
 
 def try_database(file: Path) -> Tried:
-    """Opens the conversations for reading only: looking must not change them."""
+    """Opens the conversations as the app does, if there are any yet."""
     if not file.exists():
         return Tried("none yet")
     try:
-        connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
-        try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            count = connection.execute("SELECT count(*) FROM conversations").fetchone()[0]
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        return Tried(problem=f"{file}: {error}")
-    if not os.access(file, os.W_OK):
-        return Tried(problem=f"{file}: is read-only")
-    return Tried(f"{count} in {file} (schema {version})")
+        store = ConversationStore(file)
+        count = len(store.list_conversations())
+        store.close()
+    except StoreError as error:
+        return Tried(problem=str(error))
+    return Tried(f"{count} in {file}")
 
 
 def try_model(folder: Path) -> Tried:
