@@ -103,9 +103,9 @@ def require_venv_module() -> None:
         raise SetupError(by_hand)
     say(f"installing {package} with {' '.join([*prefix, 'apt-get'])}")
     environment = ["env", "DEBIAN_FRONTEND=noninteractive"]
-    subprocess.run([*prefix, *environment, "apt-get", "update", "-qq"], check=False, stdout=sys.stderr)
+    subprocess.run([*prefix, *environment, "apt-get", "update", "-qq"], check=False, stdout=subprocess.DEVNULL)
     install = [*prefix, *environment, "apt-get", "install", "-qq", "-y", "--no-install-recommends", package]
-    if subprocess.run(install, check=False, stdout=sys.stderr).returncode:
+    if subprocess.run(install, check=False, stdout=subprocess.DEVNULL).returncode:
         raise SetupError(by_hand)
 
 
