@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -40,7 +40,7 @@ def status_segments(facts: StatusFacts, width: int) -> list[Content]:
     ranked: list[tuple[int, Content | None]] = [
         (0, _model(facts)),
         (1, _activity(facts)),
-        (2, _context(facts, meter=True)),
+        (2, _context(facts)),
         (3, _rate(facts)),
         (4, _prompt_tokens(facts)),
         (5, _first_token(facts)),
@@ -69,13 +69,13 @@ def _activity(facts: StatusFacts) -> Content | None:
     return Content.assemble(_meter(facts.fraction, "$secondary"), " ", text, percent)
 
 
-def _context(facts: StatusFacts, *, meter: bool) -> Content | None:
+def _context(facts: StatusFacts) -> Content | None:
     if facts.context_used is None or not facts.context_max:
         return None
     fraction = min(1.0, facts.context_used / facts.context_max)
     color = "$error" if fraction >= 0.95 else "$warning" if fraction >= 0.8 else "$secondary"
     figures = Content.styled(f"{facts.context_used:,}/{facts.context_max:,}", "$quiet")
-    return Content.assemble(_meter(fraction, color), " ", figures) if meter else figures
+    return Content.assemble(_meter(fraction, color), " ", figures)
 
 
 def _meter(fraction: float, color: str) -> Content:
@@ -100,13 +100,9 @@ def _first_token(facts: StatusFacts) -> Content | None:
 
 
 class StatusLine(Widget):
-    """One row. Change it with `tell(...)`."""
+    """One row that shows its `facts`."""
 
     facts: reactive[StatusFacts] = reactive(StatusFacts())
-
-    def tell(self, **changes: Any) -> None:
-        """Replace some of the facts, by the names of `StatusFacts`."""
-        self.facts = replace(self.facts, **changes)
 
     def render(self) -> RenderResult:
         """The parts that fit."""

@@ -1,0 +1,245 @@
+"""What the engine thread reports, brought into transcript and status line."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from exlchat.chat.plain_text import one_line
+from exlchat.chat.store import StoreError
+from exlchat.chat.turn import AnswerClosed, AnswerStarted
+from exlchat.engine.events import PrefillProgress, TextDelta
+from exlchat.ui.engine_thread import JobEnded, JobEvent, Loaded, LoadFailed, Loading
+from exlchat.ui.tui.items import footer, waiting_item, waiting_key
+from exlchat.ui.tui.widgets.status_line import StatusFacts
+from exlchat.ui.tui.widgets.transcript import TranscriptItem
+
+if TYPE_CHECKING:
+    from exlchat.chat.conversation import Message
+    from exlchat.engine.events import LoadProgress, ModelInfo
+    from exlchat.ui.chat_session import Answering
+    from exlchat.ui.engine_thread import Report
+    from exlchat.ui.tui.screens.chat import ChatScreen
+
+_RATE_EVERY_SECONDS = 0.25
+
+
+class AnswerDisplay:
+    """Belongs to one screen and runs on its thread."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._info: ModelInfo | None = None
+        self._failure: str | None = None
+        self._notices_told: set[str] = set()
+        self._prompt_tokens = 0
+        self._tokens = 0
+        self._first_at = 0.0
+        self._told_at = 0.0
+
+    def take(self, report: Report) -> None:
+        """Show one report."""
+        match report:
+            case Loading(progress=progress):
+                self._loading(progress)
+            case Loaded(info=info):
+                self._loaded(info)
+            case LoadFailed(line=line):
+                self._load_failed(line)
+            case JobEvent():
+                self._job_event(report)
+            case JobEnded():
+                self._job_ended(report)
+
+    # The model
+
+    def _loading(self, progress: LoadProgress) -> None:
+        fraction = progress.done / progress.total if progress.total else None
+        self._tell_status(activity=progress.what or "loading", fraction=fraction)
+
+    def _loaded(self, info: ModelInfo) -> None:
+        self._info = info
+        self._screen.model_name = info.name
+        self._screen.status.facts = replace(
+            self._screen.status.facts, model=info.name, activity="", fraction=None, context_max=info.max_seq_len
+        )
+        self._screen.refresh_around()
+        self.show_figures_of(self._screen.session.last_answer)
+        self.show_waiting()
+
+    def _load_failed(self, line: str) -> None:
+        self._failure = line
+        self._screen.status.facts = StatusFacts(model=self._screen.model_name, activity="no model")
+        self._screen.note(f"{line}\nConversations can be read; to chat, start again with: exlchat MODEL_DIR")
+
+    def describe_model(self) -> str:
+        """What is loaded and how, or why not."""
+        info = self._info
+        if info is None:
+            return self._failure or "The model is still being loaded"
+        return (
+            f"{info.name}: {info.architecture}, {info.quantization}, {info.parameters / 1e6:,.1f} million parameters, "
+            f"context {info.max_seq_len:,}, on {info.device} in {info.dtype}, from {info.path}"
+        )
+
+    # Answers
+
+    def show_waiting(self) -> None:
+        """Say what the answer of the open conversation waits for, if it does."""
+        answering = self._screen.session.answering
+        if answering is None or answering.message is not None:
+            return
+        key = waiting_key(answering.conversation_id)
+        self._screen.take_away(key)
+        if (line := self._waits_for(answering)) is not None:
+            self._screen.transcript.append_message(waiting_item(answering.conversation_id, line))
+
+    def _waits_for(self, answering: Answering) -> str | None:
+        if self._info is None and self._failure is None:
+            return "Waiting for the model to be loaded; the message is saved."
+        writing = self._screen.session.being_written
+        if writing is not None and writing is not answering:
+            return "Waiting for the answer in another conversation to end; the message is saved."
+        return None
+
+    def _job_event(self, report: JobEvent) -> None:
+        session = self._screen.session
+        before = session.branch[-1].id if session.branch else None
+        answering = session.job_event(report)
+        if answering is None:
+            return
+        shown = answering.conversation_id == session.conversation_id
+        match report.event:
+            case AnswerStarted(notice=notice, prompt_tokens=prompt_tokens):
+                self._started(answering, prompt_tokens, shown=shown, in_place=before == answering.replaces)
+                if notice and notice not in self._notices_told:
+                    self._notices_told.add(notice)
+                    self._screen.tell(notice)
+            case PrefillProgress(done=done, total=total) if shown:
+                self._tell_status(activity="reading", fraction=done / total if total else None)
+            case TextDelta(text=text, token_ids=ids):
+                self._text(answering, text, len(ids), shown=shown)
+            case AnswerClosed(message=message):
+                self._closed(message, shown=shown)
+
+    def _started(self, answering: Answering, prompt_tokens: int, *, shown: bool, in_place: bool) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._tokens = 0
+        self._first_at = self._told_at = 0.0
+        message = answering.message
+        if not shown or message is None:
+            self._screen.refresh_around()
+            return
+        transcript = self._screen.transcript
+        self._screen.take_away(waiting_key(answering.conversation_id))
+        if answering.replaces is not None and not in_place:
+            self._screen.show_messages()
+        else:
+            if answering.replaces is not None:
+                self._screen.take_away(answering.replaces)
+            transcript.append_message(TranscriptItem(message.id, "assistant", message.text, status="streaming"))
+            self._screen.refresh_around()
+        self._tell_status(activity="reading", fraction=None)
+
+    def _text(self, answering: Answering, text: str, tokens: int, *, shown: bool) -> None:
+        now = time.monotonic()
+        self._first_at = self._first_at or now
+        self._tokens += tokens
+        if not shown or answering.message is None:
+            return
+        self._screen.transcript.append_text(answering.message.id, text)
+        if now - self._told_at >= _RATE_EVERY_SECONDS:
+            self._told_at = now
+            seconds = now - self._first_at
+            self._screen.status.facts = replace(
+                self._screen.status.facts,
+                activity="",
+                fraction=None,
+                rate=(self._tokens - 1) / seconds if seconds > 0 and self._tokens > 1 else None,
+                context_used=self._prompt_tokens + self._tokens,
+            )
+
+    def _closed(self, message: Message, *, shown: bool) -> None:
+        if shown:
+            self._screen.transcript.close_message(
+                message.id, text=message.text, footer=footer(message), status=message.status
+            )
+            self.show_figures_of(message)
+
+    def _job_ended(self, report: JobEnded) -> None:
+        session = self._screen.session
+        try:
+            answering = session.job_ended(report)
+            if answering is None:
+                return
+            if report.error is not None:
+                self._failed(answering, report.error)
+            prompt = session.send_next_queued(answering.conversation_id)
+        except StoreError as error:
+            self._screen.tell(str(error), warning=True)
+            return
+        if answering.conversation_id != session.conversation_id:
+            self._screen.refresh_around()
+            return
+        self._screen.take_away(waiting_key(answering.conversation_id))
+        self._tell_status(activity="no model" if self._failure else "", fraction=None)
+        if prompt is not None:
+            self._screen.show_prompt(prompt)
+            self._screen.keep_draft()
+        self._screen.refresh_around()
+
+    def _failed(self, answering: Answering, line: str) -> None:
+        """Say why. A prompt that the loaded model could not take goes back into the composer."""
+        screen = self._screen
+        if answering.conversation_id != screen.session.conversation_id:
+            screen.tell(line, warning=True)
+            return
+        begun = answering.message is not None
+        composer_free = not screen.composer.text.strip()
+        if not begun and self._failure is None and composer_free and screen.session.take_back(answering):
+            assert answering.prompt is not None
+            screen.composer.set_text(answering.prompt.text)
+        screen.show_messages()
+        screen.note(line)
+
+    # Figures
+
+    def show_figures_of(self, answer: Message | None) -> None:
+        """The figures of the newest answer of the open conversation in the status line."""
+        stats = answer.record.stats if answer is not None and answer.record is not None else None
+        facts = StatusFacts(
+            model=self._screen.status.facts.model,
+            activity=self._screen.status.facts.activity if self._info is None else "",
+            fraction=self._screen.status.facts.fraction if self._info is None else None,
+            context_max=self._info.max_seq_len if self._info else None,
+            context_used=0 if self._info else None,
+        )
+        if stats is not None:
+            facts = replace(
+                facts,
+                context_used=stats.prompt_tokens + stats.new_tokens,
+                rate=stats.tokens_per_second or None,
+                cached=stats.cached_tokens,
+                new=stats.prompt_tokens - stats.cached_tokens,
+                first_token=stats.time_to_first_token,
+            )
+        self._screen.status.facts = facts
+
+    def describe_last(self) -> str:
+        """Everything that is recorded about the newest answer."""
+        answer = self._screen.session.last_answer
+        record = answer.record if answer is not None else None
+        if record is None or record.stats is None:
+            return "There are no figures for the last answer"
+        stats = record.stats
+        return (
+            f"{one_line(record.model)} · template {record.template} · {stats.new_tokens} tokens at "
+            f"{stats.tokens_per_second:.1f} tok/s · prompt {stats.prompt_tokens} tokens, {stats.cached_tokens} of them "
+            f"cached · first token {stats.time_to_first_token:.2f} s · reading {stats.prefill_seconds:.2f} s · writing "
+            f"{stats.decode_seconds:.2f} s · temperature {record.sampling.temperature:g} · seed {stats.seed} · "
+            f"ended by {record.finish_reason}"
+        )
+
+    def _tell_status(self, *, activity: str, fraction: float | None) -> None:
+        self._screen.status.facts = replace(self._screen.status.facts, activity=activity, fraction=fraction)

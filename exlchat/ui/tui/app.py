@@ -1,0 +1,156 @@
+"""The Textual app: themes, keys that work everywhere, and the life of the engine thread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
+
+from exlchat import paths
+from exlchat.settings import SettingsError, save_setting
+from exlchat.ui.chat_session import ChatSession
+from exlchat.ui.engine_thread import EngineThread
+from exlchat.ui.theme_files import ThemeError, load_themes
+from exlchat.ui.tui.clipboard import copy_with_tool
+from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.screens.chat import ChatScreen, EngineReport
+from exlchat.ui.tui.services import Services, open_services
+from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from exlchat.ui.engine_thread import Report
+    from exlchat.ui.options import AppOptions
+    from exlchat.ui.themes import ThemeFile
+
+_STOP_SECONDS = 5.0
+"""How long a quit waits for the answer being written to be put on disk; a stop takes one token."""
+_ABANDON_LOAD_SECONDS = 0.5
+
+
+class ChatApp(App[int], inherit_bindings=False):
+    """One window on one model and many conversations."""
+
+    TITLE = "exlchat"
+    CSS_PATH = "exlchat.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar = set()
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "leave", "Quit", show=False, priority=True, id="quit")]
+
+    def __init__(self, services: Services) -> None:
+        tell_alt_enter_from_enter()
+        super().__init__()
+        self.services = services
+        self._themes = services.themes
+        self._chosen_theme = services.theme
+        self._register_themes()
+        self.engine_thread = EngineThread(services.load_engine, self._post)
+        self.session = ChatSession(
+            services.store,
+            self.engine_thread,
+            template=services.template,
+            system=services.system,
+            generation=services.generation,
+        )
+        self.chat_screen = ChatScreen(self.session, services)
+
+    def get_default_screen(self) -> Screen[None]:
+        """The chat."""
+        return self.chat_screen
+
+    def on_mount(self) -> None:
+        """Take the theme, and load the model once the first screen has been painted."""
+        self.theme = self._chosen_theme
+        self.call_after_refresh(self.engine_thread.start)
+
+    async def on_unmount(self) -> None:
+        """Keep the answer being written: stop it and wait until it is on disk."""
+        writing = self.session.being_written is not None
+        timeout = _STOP_SECONDS if writing else _ABANDON_LOAD_SECONDS
+        await asyncio.to_thread(self.engine_thread.close, timeout)
+
+    def leave(self) -> None:
+        """Quit."""
+        self.chat_screen.keep_draft()
+        self.exit(0)
+
+    def action_leave(self) -> None:
+        """Quit by key, from any screen."""
+        self.leave()
+
+    def _post(self, report: Report) -> None:
+        """Called on the engine thread."""
+        self.chat_screen.post_message(EngineReport(report))
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Through the terminal and through the desktop's own tool."""
+        super().copy_to_clipboard(text)
+        self.run_worker(lambda: copy_with_tool(text), thread=True, group="clipboard", exit_on_error=False)
+
+    # Themes
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our own colours, so that the style sheet holds under any theme."""
+        return self.services.themes[self.services.theme].textual_theme().variables
+
+    def reload_themes(self) -> dict[str, ThemeFile]:
+        """Read the user's themes anew; a broken one is named, and the last good reading of it stays."""
+        try:
+            themes, errors = load_themes(paths.shipped_themes(), paths.folders().themes)
+        except ThemeError as error:
+            self.chat_screen.tell(str(error), warning=True)
+            return self._themes
+        for line in errors:
+            self.chat_screen.tell(line, warning=True)
+        self._themes = {**self._themes, **themes}
+        self._register_themes()
+        return self._themes
+
+    def choose_theme(self, name: str) -> None:
+        """Use a theme now and from now on."""
+        self._chosen_theme = name
+        self.theme = name
+        if not self.services.kept:
+            return
+        try:
+            save_setting("theme", name)
+        except SettingsError as error:
+            self.chat_screen.tell(f"The theme holds for this session only: {error}", warning=True)
+
+    def watch_theme(self, name: str) -> None:
+        """Code blocks follow the theme."""
+        if name in self._themes and self.chat_screen.is_mounted:
+            self.chat_screen.transcript.code_style = self._themes[name].pygments_style()
+
+    def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
+        """Show a theme while it is highlighted."""
+        prompt = str(event.highlighted_event.option.prompt)
+        name = prompt.removeprefix(THEME_PREFIX).splitlines()[0].strip() if prompt.startswith(THEME_PREFIX) else ""
+        self.theme = name if name in self._themes else self._chosen_theme
+
+    def on_command_palette_closed(self) -> None:
+        """Go back to the theme that was chosen."""
+        self.theme = self._chosen_theme
+
+    def _register_themes(self) -> None:
+        for theme in self._themes.values():
+            self.register_theme(theme.textual_theme())
+
+
+def run_app(options: AppOptions) -> int:
+    """Run the chat until it is quit; the exit code.
+
+    Raises:
+        ThemeError: the installation is broken.
+    """
+    services = open_services(options)
+    app = ChatApp(services)
+    try:
+        code = app.run()
+    finally:
+        services.store.close()
+    return app.return_code or 0 if code is None else code

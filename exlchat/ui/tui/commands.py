@@ -1,0 +1,251 @@
+"""What each action of the registry does in the app, by whichever door it came."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from exlchat.chat.plain_text import one_line
+from exlchat.chat.store import StoreError
+from exlchat.ui.actions import ACTIONS, BY_ID
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.screens.help import HelpScreen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from textual.types import IgnoreReturnCallbackType
+
+    from exlchat.chat.conversation import ConversationSummary
+    from exlchat.ui.tui.app import ChatApp
+    from exlchat.ui.tui.screens.chat import ChatScreen
+
+_QUIT_WITHIN_SECONDS = 2.0
+_TITLE_CELLS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class PaletteEntry:
+    """A line of the command palette."""
+
+    title: str
+    help: str
+    run: IgnoreReturnCallbackType
+
+
+class Commands:
+    """Carries actions out on one screen. Failures are told in one line and change nothing."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._last_ctrl_c = 0.0
+        self._by_id: dict[str, Callable[[str], None]] = {
+            "stop": self._stop,
+            "new": lambda _: screen.new_conversation(),
+            "sidebar": self._sidebar,
+            "open": self._open,
+            "retry": lambda _: self._answer_again(screen.session.retry),
+            "continue": lambda _: self._answer_again(screen.session.continue_answer),
+            "copy": self._copy,
+            "rename": self._rename,
+            "delete": self._delete,
+            "undo": self._undo,
+            "system": self._system,
+            "template": self._template,
+            "theme": self._theme,
+            "set": self._set,
+            "model": lambda _: screen.note(screen.answers.describe_model()),
+            "stats": lambda _: screen.note(screen.answers.describe_last()),
+            "palette": lambda _: self._app.action_command_palette(),
+            "help": lambda _: self._show_help(),
+            "copy-or-stop": self._copy_or_stop,
+            "quit": lambda _: self._app.leave(),
+        }
+
+    @property
+    def _app(self) -> ChatApp:
+        from exlchat.ui.tui.app import ChatApp
+
+        app = self._screen.app
+        assert isinstance(app, ChatApp)
+        return app
+
+    def run(self, action_id: str, argument: str = "") -> None:
+        """Do an action; one that is not available now says so."""
+        screen = self._screen
+        if action_id == "stop" and screen.hide_menu():
+            return
+        if not BY_ID[action_id].available(screen.situation()):
+            screen.tell(f"{BY_ID[action_id].title}: not possible now", warning=True)
+            return
+        try:
+            self._by_id[action_id](argument)
+        except (StoreError, NotPossibleError, ValueError) as error:
+            screen.tell(str(error), warning=True)
+
+    # Answers
+
+    def _stop(self, _: str) -> None:
+        self._screen.session.stop()
+
+    def _answer_again(self, begin: Callable[[], None]) -> None:
+        begin()
+        self._screen.show_messages()
+
+    def _copy(self, _: str) -> None:
+        answer = self._screen.session.last_answer
+        if answer is not None:
+            self._app.copy_to_clipboard(answer.text)
+            self._screen.tell("Copied the last answer")
+
+    def _copy_or_stop(self, _: str) -> None:
+        screen = self._screen
+        now = time.monotonic()
+        if selected := screen.get_selected_text():
+            self._app.copy_to_clipboard(selected)
+            screen.clear_selection()
+            screen.tell("Copied")
+        elif now - self._last_ctrl_c < _QUIT_WITHIN_SECONDS:
+            self._app.leave()
+        else:
+            self._last_ctrl_c = now
+            stopped = screen.session.stop()
+            screen.tell("Stopped; ctrl+c again quits" if stopped else "ctrl+c again quits")
+
+    # Conversations
+
+    def _sidebar(self, _: str) -> None:
+        screen = self._screen
+        if screen.sidebar_shown and screen.sidebar.has_focus:
+            screen.show_sidebar(False)
+        else:
+            self._open("")
+
+    def _open(self, _: str) -> None:
+        self._screen.show_sidebar(True)
+        self._screen.sidebar.focus()
+
+    def _rename(self, title: str) -> None:
+        conversation_id = self._screen.session.conversation_id
+        if conversation_id is None:
+            raise NotPossibleError("a new conversation has no title yet; write in it first")
+        if title:
+            self.rename_to(conversation_id, title)
+        else:
+            self._screen.ask_title(conversation_id)
+
+    def rename_to(self, conversation_id: str, title: str | None) -> None:
+        """Give a title that was asked for; `None` keeps the old one."""
+        if title is None:
+            return
+        try:
+            self._screen.session.rename(conversation_id, title)
+        except StoreError as error:
+            self._screen.tell(str(error), warning=True)
+        self._screen.refresh_around()
+
+    def _delete(self, _: str) -> None:
+        if (conversation_id := self._screen.session.conversation_id) is not None:
+            self.delete_conversation(conversation_id)
+
+    def delete_conversation(self, conversation_id: str) -> None:
+        """Delete with a way back."""
+        screen = self._screen
+        was_open = conversation_id == screen.session.conversation_id
+        if was_open:
+            screen.keep_draft()
+        try:
+            title = screen.session.delete(conversation_id)
+        except StoreError as error:
+            screen.tell(str(error), warning=True)
+            return
+        if was_open:
+            screen.show_conversation()
+        else:
+            screen.refresh_around()
+        screen.tell(f"Deleted “{one_line(title, _TITLE_CELLS)}”; /undo, or u in the sidebar, brings it back")
+
+    def _undo(self, _: str) -> None:
+        conversation_id, title = self._screen.session.undo_delete()
+        self._screen.open_conversation(conversation_id)
+        self._screen.tell(f"“{one_line(title, _TITLE_CELLS)}” is back")
+
+    # Settings
+
+    def _system(self, text: str) -> None:
+        screen = self._screen
+        if text:
+            screen.session.set_system(text)
+            if screen.session.branch:
+                screen.show_messages()
+            screen.tell("The system prompt is set")
+        else:
+            prompt = screen.session.system_prompt
+            screen.note(f"System prompt: {prompt}" if prompt else "There is no system prompt; /system TEXT sets one")
+
+    def _template(self, name: str) -> None:
+        session = self._screen.session
+        if name:
+            session.template = None if name == "model" else name
+            self._screen.tell(f"The prompt template is {name} from the next message on")
+        else:
+            self._screen.note(f"Prompt template: {session.template or 'model'}")
+
+    def _theme(self, name: str) -> None:
+        themes = self._app.reload_themes()
+        if name in themes:
+            self._app.choose_theme(name)
+        elif name:
+            nearest = difflib.get_close_matches(name, themes, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(themes)}"
+            raise NotPossibleError(f"there is no theme {name}; {hint}")
+        else:
+            self._screen.note(f"Theme: {self._app.theme}. There are {', '.join(themes)}; /theme NAME chooses one")
+
+    def _set(self, argument: str) -> None:
+        session = self._screen.session
+        words = argument.replace("=", " ").split()
+        if len(words) == 2:
+            session.generation = session.generation.with_value(*words)
+        elif words:
+            raise NotPossibleError("/set needs a name and a value, such as /set temperature 0.7")
+        self._screen.note(session.generation.describe())
+
+    # The rest
+
+    def _show_help(self) -> None:
+        self._app.push_screen(HelpScreen())
+
+    def palette_actions(self) -> Iterable[PaletteEntry]:
+        """Actions that can be done now."""
+        now = self._screen.situation()
+        for action in ACTIONS:
+            if action.in_palette and action.available(now):
+                keys = f"{action.help}  {', '.join(action.keys)}" if action.keys else action.help
+                yield PaletteEntry(action.title, keys, partial(self._from_palette, action.id))
+
+    def palette_themes(self) -> Iterable[PaletteEntry]:
+        """Themes; those of the user are read anew."""
+        for name, theme in self._app.reload_themes().items():
+            brightness = "dark" if theme.dark else "light"
+            yield PaletteEntry(f"{THEME_PREFIX}{name}", brightness, partial(self._app.choose_theme, name))
+
+    def palette_conversations(self, summaries: Sequence[ConversationSummary]) -> Iterable[PaletteEntry]:
+        """Conversations, newest first."""
+        for summary in summaries:
+            title = one_line(summary.title, _TITLE_CELLS)
+            messages = "1 message" if summary.message_count == 1 else f"{summary.message_count} messages"
+            yield PaletteEntry(title, messages, partial(self._screen.open_conversation, summary.id))
+
+    def _from_palette(self, action_id: str) -> None:
+        """What needs an argument is begun in the composer."""
+        action = BY_ID[action_id]
+        if action.argument_required or action.id in ("system", "set", "template"):
+            self._screen.composer.set_text(f"{action.slash} ")
+            self._screen.composer.focus()
+        else:
+            self.run(action_id)

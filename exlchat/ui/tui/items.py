@@ -1,0 +1,60 @@
+"""Messages as the transcript shows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exlchat.ui.chat_session import was_cut
+from exlchat.ui.tui.widgets.transcript import TranscriptItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from exlchat.chat.conversation import Message
+    from exlchat.ui.chat_session import Answering
+
+UNANSWERED = "unanswered"
+_WAITING = "waiting"
+_CUT_BY = {
+    "max_new_tokens": "cut at the answer limit",
+    "context_full": "cut: the context is full",
+    "cancelled": "stopped",
+}
+
+
+def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iterable[TranscriptItem]:
+    """The items of a conversation, with the live text of an answer that is still being written."""
+    for message in branch:
+        live = answering is not None and answering.message is not None and answering.message.id == message.id
+        if live and answering is not None:
+            yield TranscriptItem(message.id, "assistant", answering.so_far, status="streaming")
+        elif message.status == "streaming":
+            yield TranscriptItem(message.id, "assistant", message.text, "being written by another exlchat", "partial")
+        else:
+            yield message_item(message)
+    said = [message for message in branch if message.role != "system"]
+    if said and said[-1].role == "user" and answering is None:
+        yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; ctrl+r has it answered.")
+
+
+def message_item(message: Message) -> TranscriptItem:
+    """One finished message."""
+    return TranscriptItem(message.id, message.role, message.text, footer(message), message.status)
+
+
+def footer(message: Message) -> str:
+    """Why an answer is not whole; empty for everything else."""
+    if not was_cut(message):
+        return ""
+    reason = message.record.finish_reason if message.record else None
+    return f"{_CUT_BY.get(reason or '', 'interrupted')} · /continue goes on"
+
+
+def waiting_item(conversation_id: str, line: str) -> TranscriptItem:
+    """Says what an answer is waiting for."""
+    return TranscriptItem(waiting_key(conversation_id), "notice", line)
+
+
+def waiting_key(conversation_id: str) -> str:
+    """Key of the item that `waiting_item` makes."""
+    return f"{_WAITING}:{conversation_id}"

@@ -1,0 +1,75 @@
+"""What ctrl+p finds: actions that can be done now, themes, conversations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from textual.screen import Screen
+    from textual.types import IgnoreReturnCallbackType
+
+THEME_PREFIX = "Theme: "
+_CONVERSATIONS_SHOWN_AT_FIRST = 8
+
+
+class Entry(Protocol):
+    """A line of the palette."""
+
+    @property
+    def title(self) -> str:
+        """What is shown and searched."""
+
+    @property
+    def help(self) -> str:
+        """A dimmed line below."""
+
+    @property
+    def run(self) -> IgnoreReturnCallbackType:
+        """What choosing it does."""
+
+
+class PaletteSource(Protocol):
+    """The screen the palette serves."""
+
+    def palette_actions(self) -> Iterable[Entry]:
+        """Actions that can be done now."""
+
+    def palette_themes(self) -> Iterable[Entry]:
+        """Themes, titles beginning with `THEME_PREFIX`."""
+
+    def palette_conversations(self) -> Iterable[Entry]:
+        """Conversations, newest first."""
+
+
+class ChatProvider(Provider):
+    """Lists actions, themes and the newest conversations at once; searches all of them."""
+
+    def __init__(self, screen: Screen[Any], match_style: Any = None) -> None:
+        super().__init__(screen, match_style)
+        self._entries: list[Entry] = []
+        self._first: list[Entry] = []
+
+    async def startup(self) -> None:
+        """Collect the entries once, when the palette opens."""
+        source = cast("PaletteSource", self.screen)
+        conversations = list(source.palette_conversations())
+        fixed = [*source.palette_actions(), *source.palette_themes()]
+        self._entries = fixed + conversations
+        self._first = fixed + conversations[:_CONVERSATIONS_SHOWN_AT_FIRST]
+
+    async def discover(self) -> Hits:
+        """What is shown before anything is typed."""
+        for entry in self._first:
+            yield DiscoveryHit(entry.title, entry.run, text=entry.title, help=entry.help)
+
+    async def search(self, query: str) -> Hits:
+        """Fuzzy search over all titles."""
+        matcher = self.matcher(query)
+        for entry in self._entries:
+            if (score := matcher.match(entry.title)) > 0:
+                yield Hit(score, matcher.highlight(entry.title), entry.run, text=entry.title, help=entry.help)

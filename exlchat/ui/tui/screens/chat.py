@@ -1,0 +1,395 @@
+"""The one screen of the app: sidebar, transcript, composer, status line. Widgets meet the chat session here."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import getters, on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Static, TextArea
+
+from exlchat.chat.store import StoreError
+from exlchat.paths import FolderError
+from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, completions, parse_input
+from exlchat.ui.chat_session import was_cut
+from exlchat.ui.engine_thread import Report
+from exlchat.ui.tui.answer_display import AnswerDisplay
+from exlchat.ui.tui.commands import Commands, PaletteEntry
+from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
+from exlchat.ui.tui.palette import ChatProvider
+from exlchat.ui.tui.screens.rename import RenameScreen
+from exlchat.ui.tui.widgets.command_menu import CommandMenu
+from exlchat.ui.tui.widgets.composer import Composer
+from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
+from exlchat.ui.tui.widgets.sidebar import Sidebar
+from exlchat.ui.tui.widgets.status_line import StatusFacts, StatusLine
+from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
+from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.timer import Timer
+
+    from exlchat.chat.conversation import ConversationSummary
+    from exlchat.chat.conversation import Message as ChatMessage
+    from exlchat.ui.chat_session import ChatSession
+    from exlchat.ui.tui.services import Services
+
+NARROW_CELLS = 80
+SHORT_ROWS = 12
+_DRAFT_SAVE_SECONDS = 1.0
+
+
+@dataclass
+class EngineReport(Message):
+    """Something the engine thread has posted."""
+
+    report: Report
+
+
+def _bindings() -> list[BindingType]:
+    everywhere = [action for action in ACTIONS if action.place == "everywhere" and action.keys]
+    return [
+        Binding(",".join(action.keys), f"act('{action.id}')", action.title, show=False, id=action.id)
+        for action in everywhere
+        if not action.id.startswith("scroll-")
+    ]
+
+
+class ChatScreen(Screen[None]):
+    """Shows the session and passes on what is pressed; owns no conversation state of its own."""
+
+    COMMANDS: ClassVar = {ChatProvider}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *_bindings(),
+        Binding("pageup", "scroll_page(-1)", show=False, id="scroll-page-up"),
+        Binding("pagedown", "scroll_page(1)", show=False, id="scroll-page-down"),
+        Binding("ctrl+home", "scroll_to(False)", show=False, id="scroll-first"),
+        Binding("ctrl+end", "scroll_to(True)", show=False, id="scroll-last"),
+    ]
+
+    transcript = getters.query_one("#transcript", Transcript)
+    welcome = getters.query_one("#welcome", Welcome)
+    composer = getters.query_one("#composer", Composer)
+    menu = getters.query_one("#menu", CommandMenu)
+    queued = getters.query_one("#queued", QueuedPrompts)
+    sidebar = getters.query_one("#conversations", Sidebar)
+    side = getters.query_one("#side", Vertical)
+    status = getters.query_one("#status", StatusLine)
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_CELLS, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (SHORT_ROWS, "-tall")]
+
+    def __init__(self, session: ChatSession, services: Services) -> None:
+        super().__init__(id="chat")
+        self.session = session
+        self.services = services
+        self.model_name = services.model_name
+        self.commands = Commands(self)
+        self.answers = AnswerDisplay(self)
+        self._draft_timer: Timer | None = None
+        self._notes = 0
+
+    def compose(self) -> ComposeResult:
+        """Sidebar on the left; the rest in one column."""
+        with Horizontal():
+            with Vertical(id="side"):
+                yield Static("exlchat", id="mark", markup=False)
+                yield Sidebar(id="conversations", markup=False)
+            with Vertical(id="main"):
+                yield Transcript(id="transcript")
+                yield Welcome(id="welcome")
+                yield QueuedPrompts(id="queued")
+                yield CommandMenu(id="menu", markup=False)
+                yield Composer(id="composer")
+                yield StatusLine(id="status")
+
+    def on_mount(self) -> None:
+        """Show what is on disk; the model is loaded once this has been painted."""
+        self.queued.display = False
+        self.menu.display = False
+        self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
+        self.status.facts = StatusFacts(model=self.model_name, activity="loading")
+        newest = next(iter(self._summaries()), None) if self.services.continue_last else None
+        if newest is None or not self.open_conversation(newest.id):
+            self.show_conversation()
+        self.composer.focus()
+        for notice in self.services.notices:
+            self.tell(notice, warning=True)
+
+    # What is shown
+
+    def tell(self, line: str, *, warning: bool = False) -> None:
+        """A line that goes away by itself."""
+        self.notify(line, severity="warning" if warning else "information", markup=False, timeout=12 if warning else 5)
+
+    def note(self, text: str) -> None:
+        """A remark of the program in the transcript; not part of the conversation, so never on disk."""
+        if not self.session.branch:
+            self.tell(text)
+            return
+        self._notes += 1
+        self.transcript.append_message(TranscriptItem(f"note:{self._notes}", "notice", text))
+
+    def take_away(self, key: str) -> None:
+        """Remove an item of the transcript if it is there."""
+        with contextlib.suppress(KeyError):
+            self.transcript.remove_message(key)
+
+    def show_conversation(self) -> None:
+        """Show the open conversation from its beginning to its tip, with its draft."""
+        self.show_messages()
+        self.composer.set_text(self.services.drafts.get(self.session.conversation_id))
+        self.answers.show_figures_of(self.session.last_answer)
+
+    def show_messages(self) -> None:
+        """Show the messages of the open conversation anew."""
+        session = self.session
+        self.transcript.set_messages(list(branch_items(session.branch, session.answering)))
+        self.answers.show_waiting()
+        self.transcript.scroll_to_end()
+        self.refresh_around()
+
+    def show_prompt(self, prompt: ChatMessage) -> None:
+        """Add a prompt that was just put on disk."""
+        if len(self.session.branch) <= 2:
+            self.show_messages()
+            return
+        self.take_away(UNANSWERED)
+        self.transcript.append_message(message_item(prompt))
+        self.answers.show_waiting()
+        self.transcript.scroll_to_end()
+        self.refresh_around()
+
+    def refresh_around(self) -> None:
+        """Bring everything beside the transcript up to date with the session."""
+        session = self.session
+        self.queued.prompts = session.queued
+        self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
+        empty = not session.branch
+        self.welcome.lines = tuple(welcome_lines(self.model_name, is_guide=self.services.is_guide))
+        self.welcome.display = empty
+        self.transcript.display = not empty
+        writing = session.being_written
+        answering = writing.conversation_id if writing else None
+        self.sidebar.show(self._summaries(), session.conversation_id, answering, datetime.date.today())
+        self.refresh_bindings()
+
+    def show_sidebar(self, shown: bool) -> None:
+        """Show or hide the sidebar; in a narrow terminal it takes the place of the conversation."""
+        if not shown and self.sidebar.has_focus:
+            self.composer.focus()
+        self.set_class(shown, "-side-open")
+        if shown and self.has_class("-narrow"):
+            self.sidebar.focus()
+
+    @property
+    def sidebar_shown(self) -> bool:
+        """Whether the sidebar is there."""
+        return self.has_class("-side-open")
+
+    def _summaries(self) -> list[ConversationSummary]:
+        try:
+            return self.session.store.list_conversations()
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return []
+
+    # Conversations
+
+    def open_conversation(self, conversation_id: str) -> bool:
+        """Leave the open conversation for another; whether that could be read."""
+        self.keep_draft()
+        try:
+            self.session.open(conversation_id)
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return False
+        self.show_conversation()
+        return True
+
+    def new_conversation(self) -> None:
+        """Leave the open conversation for a new one."""
+        self.keep_draft()
+        self.session.start_new()
+        self.show_conversation()
+        self.composer.focus()
+
+    def keep_draft(self) -> None:
+        """Put what is typed and not sent on disk."""
+        if self._draft_timer is not None:
+            self._draft_timer.stop()
+            self._draft_timer = None
+        try:
+            self.services.drafts.put(self.session.conversation_id, self.session.queued, self.composer.text)
+        except FolderError as error:
+            self.tell(str(error), warning=True)
+
+    def ask_title(self, conversation_id: str) -> None:
+        """Ask for a new title of a conversation."""
+        try:
+            title = self.session.store.load(conversation_id).title
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return
+        self.app.push_screen(RenameScreen(title), lambda new: self.commands.rename_to(conversation_id, new))
+
+    # Typing
+
+    @on(Composer.Submitted)
+    def _take_input(self, event: Composer.Submitted) -> None:
+        match parse_input(event.text):
+            case BadCommand(line=line):
+                self.tell(line, warning=True)
+            case Command(action=action, argument=argument):
+                if self.menu.display and self.menu.chosen_id not in (None, action.id) and not argument:
+                    action = BY_ID[self.menu.chosen_id or ""]
+                self.composer.take()
+                self.commands.run(action.id, argument)
+            case prompt if prompt.text:
+                self.send(prompt.text)
+
+    def send(self, text: str) -> None:
+        """Send a prompt, or let it wait for the present answer; what cannot be written stays in the composer."""
+        old_draft_of = self.session.conversation_id
+        try:
+            message = self.session.send(text)
+        except StoreError as error:
+            self.tell(f"Not sent: {error}", warning=True)
+            return
+        self.composer.take()
+        if old_draft_of is None:
+            self.services.drafts.put(None, (), "")
+        self.keep_draft()
+        if message is None:
+            self.refresh_around()
+        else:
+            self.show_prompt(message)
+
+    @on(TextArea.Changed, "#composer")
+    def _typed(self) -> None:
+        offered = completions(self.composer.text)
+        self.menu.offer(offered)
+        self.composer.offering = bool(offered)
+        if self._draft_timer is None:
+            self._draft_timer = self.set_timer(_DRAFT_SAVE_SECONDS, self.keep_draft)
+
+    @on(Composer.CompletionMoved)
+    def _move_in_menu(self, event: Composer.CompletionMoved) -> None:
+        self.menu.move(event.by)
+
+    @on(Composer.CompletionTaken)
+    def _complete(self) -> None:
+        if (chosen := self.menu.chosen_id) is not None:
+            action = BY_ID[chosen]
+            self.composer.set_text(f"{action.slash} " if action.argument else f"{action.slash}")
+
+    @on(CommandMenu.OptionSelected)
+    def _command_clicked(self, event: CommandMenu.OptionSelected) -> None:
+        action = BY_ID[event.option_id or ""]
+        self.composer.set_text(f"{action.slash} ")
+        self.composer.focus()
+
+    def hide_menu(self) -> bool:
+        """Stop offering commands; whether any were offered."""
+        shown = bool(self.menu.display)
+        self.menu.offer([])
+        self.composer.offering = False
+        return shown
+
+    # Sidebar
+
+    @on(Sidebar.Chosen)
+    def _open_chosen(self, event: Sidebar.Chosen) -> None:
+        if self.open_conversation(event.conversation_id):
+            self._leave_sidebar()
+
+    @on(Sidebar.RenameWanted)
+    def _rename_chosen(self, event: Sidebar.RenameWanted) -> None:
+        self.ask_title(event.conversation_id)
+
+    @on(Sidebar.DeleteWanted)
+    def _delete_chosen(self, event: Sidebar.DeleteWanted) -> None:
+        self.commands.delete_conversation(event.conversation_id)
+
+    @on(Sidebar.UndoWanted)
+    def _undo_delete(self) -> None:
+        self.commands.run("undo")
+
+    @on(Sidebar.Left)
+    def _leave_sidebar(self) -> None:
+        if self.has_class("-narrow"):
+            self.show_sidebar(False)
+        self.composer.focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """A terminal that becomes narrow keeps the conversation in sight, not the list."""
+        if event.size.width < NARROW_CELLS and self.sidebar_shown and not self.sidebar.has_focus:
+            self.show_sidebar(False)
+
+    # The engine thread
+
+    @on(EngineReport)
+    def _engine_reported(self, event: EngineReport) -> None:
+        self.answers.take(event.report)
+
+    # Actions
+
+    def situation(self) -> Situation:
+        """What the availability of actions depends on."""
+        session = self.session
+        last = session.last_said
+        return Situation(
+            answering=session.answering is not None or session.being_written is not None,
+            has_messages=bool(session.branch),
+            has_answer=session.last_answer is not None,
+            can_retry=last is not None,
+            answer_was_cut=last is not None and was_cut(last),
+            can_undo_delete=session.can_undo_delete,
+        )
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of actions that cannot be done now do nothing."""
+        if action != "act":
+            return True
+        if parameters == ("stop",) and self.is_mounted and self.menu.display:
+            return True
+        return BY_ID[str(parameters[0])].available(self.situation())
+
+    def action_act(self, action_id: str) -> None:
+        """Do an action of the registry."""
+        self.commands.run(action_id)
+
+    def action_scroll_page(self, pages: int) -> None:
+        """Scroll the conversation by pages."""
+        self.transcript.scroll_relative(y=pages * max(1, self.transcript.size.height - 1), animate=False)
+
+    def action_scroll_to(self, end: bool) -> None:
+        """Go to the first or last line."""
+        if end:
+            self.transcript.scroll_to_end()
+        else:
+            self.transcript.scroll_home(animate=False)
+
+    # The command palette
+
+    def palette_actions(self) -> Iterable[PaletteEntry]:
+        """Actions that can be done now."""
+        return self.commands.palette_actions()
+
+    def palette_themes(self) -> Iterable[PaletteEntry]:
+        """Themes."""
+        return self.commands.palette_themes()
+
+    def palette_conversations(self) -> Iterable[PaletteEntry]:
+        """Conversations, newest first."""
+        return self.commands.palette_conversations(self._summaries())

@@ -1,0 +1,33 @@
+"""Prompts that wait for the present answer, dimmed, between transcript and composer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from exlchat.ui.markdown.sanitize import printable
+
+if TYPE_CHECKING:
+    from textual.app import RenderResult
+
+_SHOWN = 3
+
+
+class QueuedPrompts(Widget):
+    """One row for each waiting prompt, three at most; hidden when there is none."""
+
+    prompts: reactive[tuple[str, ...]] = reactive((), layout=True)
+
+    def watch_prompts(self, prompts: tuple[str, ...]) -> None:
+        """Take no room when there is nothing to show."""
+        self.display = bool(prompts)
+
+    def render(self) -> RenderResult:
+        """The first line of each prompt."""
+        rows = [f"waits  {printable(' '.join(prompt.split()))}" for prompt in self.prompts[:_SHOWN]]
+        if len(self.prompts) > _SHOWN:
+            rows.append(f"and {len(self.prompts) - _SHOWN} more")
+        return Content("\n").join([Content(row) for row in rows])

@@ -1,0 +1,121 @@
+"""An engine that says what the test tells it to, one character a token, at the pace the test sets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from exlchat.engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    GenerationStats,
+    ModelInfo,
+    PrefillProgress,
+    TextDelta,
+)
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+
+
+class ScriptedEngine:
+    """Satisfies `EnginePort`. Answers come from `answers` in turn, then "ok" for ever.
+
+    With `hold()` every token waits for `step(n)` or `release()`; a cancel ends the wait.
+    """
+
+    def __init__(self, *answers: str, max_seq_len: int = 4096, chat_template: str | None = CHATML) -> None:
+        self.answers = list(answers)
+        self.prompts: list[str] = []
+        self.requests: list[GenerationRequest] = []
+        self.fail_after: int | None = None
+        self._changed = threading.Condition()
+        self._held = False
+        self._steps = 0
+        self._cancelled = False
+        self._info = ModelInfo(
+            name="scripted",
+            path="models/scripted",
+            architecture="LlamaForCausalLM",
+            quantization="none",
+            parameters=1_000_000,
+            vocab_size=0x110000,
+            max_seq_len=max_seq_len,
+            device="cpu",
+            dtype="float32",
+            bos_token="",
+            eos_token="<|im_end|>",
+            stop_ids=(0,),
+            special_tokens=("<|im_start|>", "<|im_end|>"),
+            chat_template=chat_template,
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(one) for one in ids)
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+    def cancel(self) -> None:
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+
+    def hold(self) -> None:
+        """From here on tokens wait."""
+        self._held = True
+
+    def step(self, tokens: int) -> None:
+        """Let some tokens through."""
+        with self._changed:
+            self._steps += tokens
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """Let all tokens through."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+        self._cancelled = False
+        self.requests.append(request)
+        self.prompts.append(self.decode(request.prompt_ids))
+        total = len(request.prompt_ids)
+        yield PrefillProgress(total, total, total // 2)
+        answer = self.answers.pop(0) if self.answers else "ok"
+        said = ""
+        reason: FinishReason = "stop_token"
+        for character in answer:
+            if not self._may_go_on():
+                reason = "cancelled"
+                break
+            if request.max_new_tokens is not None and len(said) >= request.max_new_tokens:
+                reason = "max_new_tokens"
+                break
+            if self.fail_after is not None and len(said) >= self.fail_after:
+                raise RuntimeError("the script says: fail")
+            said += character
+            yield TextDelta(character, (ord(character),))
+        stats = GenerationStats(total, total // 2, len(said), 0.25, 0.2, 1.0, request.seed or 7)
+        yield Finished(reason, stats, said, tuple(self.encode(said)))
+
+    def _may_go_on(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._cancelled or not self._held or self._steps > 0, timeout=30)
+            if self._steps:
+                self._steps -= 1
+            return not self._cancelled

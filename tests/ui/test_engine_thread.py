@@ -1,0 +1,215 @@
+"""The engine thread: jobs in order, stops that are felt, errors in one line, an end that comes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from exlchat.chat.engine_port import EnginePort
+from exlchat.engine.events import GenerationRequest, LoadProgress, ModelError, TextDelta
+from exlchat.ui.engine_thread import EngineThread, Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
+from tests.ui.scripted_engine import ScriptedEngine
+
+OnProgress = Callable[[LoadProgress], None]
+
+
+class Receiver:
+    """Reports as they come in."""
+
+    def __init__(self) -> None:
+        self.reports: queue.Queue[Report] = queue.Queue()
+
+    def until(self, kind: type[Report]) -> list[Report]:
+        """All reports up to and with the next of a kind."""
+        seen: list[Report] = []
+        while not (seen and isinstance(seen[-1], kind)):
+            seen.append(self.reports.get(timeout=10))
+        return seen
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+def started(receiver: Receiver, load: Callable[[OnProgress], EnginePort]) -> EngineThread:
+    thread = EngineThread(load, receiver.reports.put)
+    thread.start()
+    return thread
+
+
+def talk(engine: EnginePort) -> Iterator[TextDelta]:
+    for event in engine.generate(GenerationRequest([65])):
+        if isinstance(event, TextDelta):
+            yield event
+
+
+def said(reports: list[Report]) -> str:
+    return "".join(r.event.text for r in reports if isinstance(r, JobEvent) and isinstance(r.event, TextDelta))
+
+
+def test_it_loads_with_progress_and_then_does_jobs_in_order(receiver: Receiver) -> None:
+    def load(on_progress: OnProgress) -> EnginePort:
+        on_progress(LoadProgress(1, 2, "reading weights"))
+        return ScriptedEngine("first", "second")
+
+    thread = EngineThread(load, receiver.reports.put)
+    one, two = Job("a", talk), Job("b", talk)
+    thread.submit(one)
+    thread.submit(two)
+    thread.start()
+    assert receiver.until(Loaded)[:-1] == [Loading(LoadProgress(1, 2, "reading weights"))]
+    first, second = receiver.until(JobEnded), receiver.until(JobEnded)
+    assert (said(first), first[-1]) == ("first", JobEnded(one, None))
+    assert (said(second), second[-1]) == ("second", JobEnded(two, None))
+    assert thread.close(5)
+
+
+def test_a_job_is_not_run_on_the_callers_thread(receiver: Receiver) -> None:
+    names: list[str] = []
+
+    def work(_: EnginePort) -> Iterator[TextDelta]:
+        names.append(threading.current_thread().name)
+        yield TextDelta("x")
+
+    thread = started(receiver, lambda _: ScriptedEngine())
+    thread.submit(Job("a", work))
+    receiver.until(JobEnded)
+    assert names == ["exlchat-engine"]
+    assert thread.close(5)
+
+
+def test_stop_ends_the_running_job_and_the_next_goes_on(receiver: Receiver) -> None:
+    engine = ScriptedEngine("a long answer", "next")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    job = Job("a", talk)
+    thread.submit(job)
+    engine.step(3)
+    receiver.until(Loaded)
+    seen = [receiver.reports.get(timeout=10) for _ in range(3)]
+    thread.stop(job)
+    seen += receiver.until(JobEnded)
+    assert said(seen) == "a l"
+    engine.release()
+    thread.submit(Job("a", talk))
+    assert said(receiver.until(JobEnded)) == "next"
+    assert thread.close(5)
+
+
+def test_a_stop_before_the_engine_generates_is_not_forgotten(receiver: Receiver) -> None:
+    engine = ScriptedEngine("never more than a bit of this")
+    prepared, go_on = threading.Event(), threading.Event()
+
+    def work(port: EnginePort) -> Iterator[TextDelta]:
+        prepared.set()
+        go_on.wait(10)
+        yield from talk(port)
+
+    thread = started(receiver, lambda _: engine)
+    job = Job("a", work)
+    thread.submit(job)
+    assert prepared.wait(10)
+    thread.stop(job)
+    go_on.set()
+    assert said(receiver.until(JobEnded)) == "n"
+    assert thread.close(5)
+
+
+def test_stopping_a_job_that_waits_takes_it_out(receiver: Receiver) -> None:
+    engine = ScriptedEngine("one", "two")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    running, waiting = Job("a", talk), Job("b", talk)
+    thread.submit(running)
+    thread.submit(waiting)
+    thread.stop(waiting)
+    assert receiver.until(JobEnded)[-1] == JobEnded(waiting, None)
+    engine.release()
+    assert receiver.until(JobEnded)[-1] == JobEnded(running, None)
+    assert thread.close(5)
+
+
+def test_a_failing_job_is_explained_and_the_next_runs(receiver: Receiver) -> None:
+    engine = ScriptedEngine("abcdef", "fine")
+    engine.fail_after = 2
+    thread = started(receiver, lambda _: engine)
+    thread.submit(Job("a", talk))
+    ended = receiver.until(JobEnded)
+    assert said(ended) == "ab"
+    assert isinstance(ended[-1], JobEnded)
+    assert ended[-1].error == "RuntimeError: the script says: fail"
+    engine.fail_after = None
+    thread.submit(Job("a", talk))
+    assert said(receiver.until(JobEnded)) == "fine"
+    assert thread.close(5)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            ModelError("model.safetensors: truncated; download it again"),
+            "model.safetensors: truncated; download it again",
+        ),
+        (RuntimeError("first line\nsecond line"), "RuntimeError: first line"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_a_model_that_does_not_load_fails_jobs_with_the_reason(receiver: Receiver, error: Exception, line: str) -> None:
+    def load(_: OnProgress) -> EnginePort:
+        raise error
+
+    thread = started(receiver, load)
+    assert receiver.until(LoadFailed)[-1] == LoadFailed(line)
+    job = Job("a", talk)
+    thread.submit(job)
+    assert receiver.until(JobEnded)[-1] == JobEnded(job, line)
+    assert thread.close(5)
+
+
+def test_close_stops_the_running_job_and_keeps_its_end(receiver: Receiver) -> None:
+    engine = ScriptedEngine("a long answer")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    job = Job("a", talk)
+    thread.submit(job)
+    receiver.until(Loaded)
+    engine.step(1)
+    receiver.until(JobEvent)
+    begin = time.monotonic()
+    assert thread.close(5)
+    assert time.monotonic() - begin < 2
+    assert receiver.until(JobEnded)[-1] == JobEnded(job, None)
+
+
+def test_close_does_not_wait_for_a_load_that_reports_progress(receiver: Receiver) -> None:
+    def load(on_progress: OnProgress) -> EnginePort:
+        for step in range(1000):
+            time.sleep(0.01)
+            on_progress(LoadProgress(step, 1000, "reading weights"))
+        return ScriptedEngine()
+
+    thread = started(receiver, load)
+    receiver.until(Loading)
+    assert thread.close(2)
+
+
+def test_close_gives_up_on_a_load_that_is_stuck(receiver: Receiver) -> None:
+    stuck = threading.Event()
+
+    def load(_: OnProgress) -> EnginePort:
+        stuck.wait(30)
+        return ScriptedEngine()
+
+    thread = started(receiver, load)
+    assert not thread.close(0.1)
+    stuck.set()
+
+
+def test_close_before_start_is_harmless(receiver: Receiver) -> None:
+    assert EngineThread(lambda _: ScriptedEngine(), receiver.reports.put).close(1)
