@@ -1,0 +1,104 @@
+"""The tree of a Markdown text: frozen blocks, each made of spans of marked text. No widths, no colours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Literal
+
+
+class Mark(Flag):
+    """How a span is set off from the text around it."""
+
+    NONE = 0
+    STRONG = auto()
+    EMPHASIS = auto()
+    STRIKE = auto()
+    CODE = auto()
+    LINK = auto()
+    ADDRESS = auto()
+    """The address of a link, shown after its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of text with the same marks. A newline in it is a line break that the author typed."""
+
+    text: str
+    marks: Mark = Mark.NONE
+
+
+Inline = tuple[Span, ...]
+Align = Literal["left", "center", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Running text. `gap`, here and below: whether a blank line stands before the block."""
+
+    spans: Inline
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of level 1 to 6."""
+
+    level: int
+    spans: Inline
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A fence or indented code. `info` is the fence's label; `growing` while more lines may come."""
+
+    lines: tuple[str, ...]
+    info: str = ""
+    growing: bool = False
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A block quote."""
+
+    children: tuple[Block, ...]
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One list item. Lists have no block of their own, so that an item can be finished while its list grows."""
+
+    marker: str
+    children: tuple[Block, ...]
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; every row has as many cells as the head."""
+
+    head: tuple[Inline, ...]
+    aligns: tuple[Align, ...]
+    rows: tuple[tuple[Inline, ...], ...]
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A thematic break."""
+
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Text shown as it was typed, without any markup."""
+
+    text: str
+    gap: bool = False
+
+
+Block = Paragraph | Heading | Code | Quote | Item | Table | Rule | Verbatim

@@ -1,0 +1,70 @@
+"""Text from a model or a file is untrusted: what could steer a terminal or hide from the eye never reaches it.
+
+Every rule here looks at one character alone (`printable`) or at one finished piece of text (`drop_stray_joiners`),
+so that text which arrives in pieces gives the same result as text which arrives whole.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+REPLACEMENT: Final = "\ufffd"
+TAB_STOP: Final = 4
+
+_BIDI_MARKS: Final = (0x061C, 0x200E, 0x200F)
+_BIDI_CONTROLS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_INVISIBLE: Final = (
+    0x00AD,  # soft hyphen
+    0x180E,
+    0x200B,  # zero width space
+    *range(0x2060, 0x2066),  # word joiner, invisible operators
+    *range(0x206A, 0x2070),
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0FFF + 1),  # tag characters carry text that no one can see
+)
+_LINE_SEPARATORS: Final = (0x2028, 0x2029)
+
+
+def _table() -> dict[int, str | None]:
+    table: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n\r"}
+    table[0x7F] = "\u2421"
+    table.update(dict.fromkeys(range(0x80, 0xA0), REPLACEMENT))
+    table.update(dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT))
+    table.update(dict.fromkeys(_BIDI_CONTROLS, REPLACEMENT))
+    table.update(dict.fromkeys(_BIDI_MARKS + _INVISIBLE))
+    table.update(dict.fromkeys(_LINE_SEPARATORS, "\n"))
+    return table
+
+
+_TABLE: Final = _table()
+_EMOJI: Final = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
+_STRAY_JOINER: Final = re.compile(f"(?<![{_EMOJI}])\u200d|\u200d(?![{_EMOJI}])")
+
+
+def printable(text: str) -> str:
+    r"""Replace what could act on a terminal: C0 by its picture, C1, bidi controls and surrogates by U+FFFD.
+
+    Invisible characters are removed. Newline, carriage return, tab and the zero-width joiners stay.
+    """
+    return text.translate(_TABLE)
+
+
+def drop_stray_joiners(text: str) -> str:
+    """Remove zero-width joiners that do not join two emoji.
+
+    Rich counts the character after any joiner as zero cells wide, which is right for emoji alone;
+    between letters it would push the rest of the line out of place.
+    """
+    return _STRAY_JOINER.sub("", text) if "\u200d" in text else text
+
+
+def expand_tabs(text: str) -> str:
+    """Replace tabs by spaces up to the next multiple of four characters."""
+    return text.expandtabs(TAB_STOP) if "\t" in text else text
+
+
+def normalize_newlines(text: str) -> str:
+    r"""Make every line end in "\n". The caller keeps back a last "\r" that may be half of "\r\n"."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

@@ -1,0 +1,38 @@
+"""What a rendered text looks like: one Rich style per part, and a Pygments style for code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+
+if TYPE_CHECKING:
+    from pygments.style import Style as PygmentsStyle
+
+    CodeStyle = str | type[PygmentsStyle]
+
+
+@dataclass(frozen=True)
+class TextStyles:
+    """Styles by part. All but `text` and `code_block` are laid over the style around them.
+
+    `code_style` is a Pygments style or the name of one; an unknown name is an error when code is first rendered.
+    """
+
+    text: Style = field(default_factory=Style.null)
+    strong: Style = field(default_factory=lambda: Style(bold=True))
+    emphasis: Style = field(default_factory=lambda: Style(italic=True))
+    strike: Style = field(default_factory=lambda: Style(strike=True))
+    code: Style = field(default_factory=Style.null)
+    link: Style = field(default_factory=lambda: Style(underline=True))
+    address: Style = field(default_factory=lambda: Style(dim=True))
+    heading: Style = field(default_factory=lambda: Style(bold=True))
+    quote: Style = field(default_factory=Style.null)
+    frame: Style = field(default_factory=lambda: Style(dim=True))
+    """Rules, table lines and the bar beside a quote."""
+    marker: Style = field(default_factory=Style.null)
+    table_head: Style = field(default_factory=lambda: Style(bold=True))
+    code_block: Style = field(default_factory=Style.null)
+    code_label: Style = field(default_factory=lambda: Style(dim=True))
+    code_style: CodeStyle = "default"

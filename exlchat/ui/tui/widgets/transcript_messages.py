@@ -1,0 +1,214 @@
+"""The messages behind a transcript: their texts, heights and, for those lately seen, their lines."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from rich.segment import Segment
+from textual.strip import Strip
+
+from exlchat.ui.markdown.sanitize import normalize_newlines, printable
+from exlchat.ui.markdown.wrap import wrap
+from exlchat.ui.tui.widgets.transcript_heights import HeightIndex
+from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.style import Style
+
+    from exlchat.ui.markdown.render import Renderer
+    from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem
+
+CACHED_LINES: Final = 20_000
+"""Lines kept laid out, besides those on screen."""
+
+_EMPTY: Final = Strip([Segment("")], 0)
+
+
+class Message:
+    """A message that may grow. Its layout exists while it is on screen or was lately."""
+
+    def __init__(self, item: TranscriptItem) -> None:
+        self.key: Final = item.key
+        self.role: Final[Role] = item.role
+        self.footer = item.footer
+        self.status: Status = item.status
+        self.layout: MessageLayout | None = None
+        self.measured: int | None = None
+        """Height when last laid out at the present width, in lines."""
+        self._footer_lines: list[Strip] = []
+        self._set_text(item.text)
+
+    def _set_text(self, text: str) -> None:
+        self._pieces = [text]
+        self._characters = len(text)
+        self._newlines = text.count("\n")
+
+    @property
+    def text(self) -> str:
+        """The whole text so far."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    @property
+    def lines(self) -> Sequence[Strip]:
+        """Lines of the text as last laid out; none without a layout."""
+        return self.layout.lines if self.layout is not None else ()
+
+    def append(self, text: str) -> None:
+        """Add text at the end."""
+        self._pieces.append(text)
+        self._characters += len(text)
+        self._newlines += text.count("\n")
+        if self.layout is not None:
+            self.layout.append(text)
+
+    def close(self, text: str | None, footer: str, status: Status) -> None:
+        """Finish the message; `text`, if given and different, takes the place of what was streamed."""
+        if text is not None and text != self.text:
+            self._set_text(text)
+            self.layout = None
+        self.footer, self.status = footer, status
+        if self.layout is not None:
+            self.layout.close()
+
+    def height(self, width: int) -> int:
+        """Lines with footer and the blank line below: as measured, else a guess that needs no parsing."""
+        if self.measured is not None:
+            return self.measured
+        return self._newlines + self._characters // width + 2 + bool(self.footer)
+
+    def lay_out(self, renderer: Renderer, footer_style: Style) -> int:
+        """Bring the lines up to date; returns the first that may have changed."""
+        if self.layout is None:
+            self.layout = MessageLayout(self.role, self.text, renderer)
+            if self.status != "streaming":
+                self.layout.close()
+        first_changed = self.layout.update()
+        footer = printable(normalize_newlines(self.footer))
+        lines = wrap([(footer, footer_style)], renderer.width) if footer else []
+        self._footer_lines = [Strip(line) for line in lines]
+        self.measured = max(len(self.layout.lines), 1) + len(self._footer_lines) + 1
+        return first_changed
+
+    def line(self, number: int) -> Strip | None:
+        """A line of the text or the footer; None for the blank one below or past the end."""
+        body = self.lines
+        if number < len(body):
+            return body[number]
+        number -= max(len(body), 1)
+        if number < 0:
+            return _EMPTY
+        return self._footer_lines[number] if number < len(self._footer_lines) else None
+
+
+class MessageList:
+    """All messages of a transcript, their heights, and the layouts of those lately seen."""
+
+    def __init__(self, renderer: Renderer, footer_style: Style) -> None:
+        self._renderer = renderer
+        self._footer_style = footer_style
+        self._messages: list[Message] = []
+        self._index: dict[str, int] = {}
+        self._recent: OrderedDict[str, int] = OrderedDict()
+        """Keys of the messages with a layout, least lately seen first, and their heights."""
+        self._recent_lines = 0
+        self.heights = HeightIndex()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: int) -> Message:
+        return self._messages[index]
+
+    @property
+    def width(self) -> int:
+        """Cells a line of text may fill."""
+        return self._renderer.width
+
+    def index(self, key: str) -> int:
+        """Where a message stands.
+
+        Raises:
+            KeyError: there is no message of that key.
+        """
+        return self._index[key]
+
+    def replace(self, items: Iterable[TranscriptItem]) -> None:
+        """Forget all messages and take these.
+
+        Raises:
+            ValueError: two of them have the same key.
+        """
+        messages = [Message(item) for item in items]
+        if len({message.key for message in messages}) < len(messages):
+            raise ValueError("two messages of the transcript have the same key")
+        self._messages = messages
+        self._recent.clear()
+        self._recent_lines = 0
+        self._reindex()
+
+    def append(self, item: TranscriptItem) -> None:
+        """Add a message at the end.
+
+        Raises:
+            ValueError: its key is taken.
+        """
+        if item.key in self._index:
+            raise ValueError(f"the transcript already has a message {item.key!r}")
+        message = Message(item)
+        self._index[item.key] = len(self._messages)
+        self._messages.append(message)
+        self.heights.append(message.height(self._renderer.width))
+
+    def remove(self, key: str) -> None:
+        """Take a message out.
+
+        Raises:
+            KeyError: there is no message of that key.
+        """
+        del self._messages[self._index[key]]
+        self._recent_lines -= self._recent.pop(key, 0)
+        self._reindex()
+
+    def _reindex(self) -> None:
+        self._index = {message.key: index for index, message in enumerate(self._messages)}
+        width = self.width
+        self.heights = HeightIndex(message.height(width) for message in self._messages)
+
+    def restyle(self, renderer: Renderer, footer_style: Style) -> None:
+        """Lay out anew what is seen from now on; another width also makes all heights guesses again."""
+        same_width = renderer.width == self._renderer.width
+        self._renderer, self._footer_style = renderer, footer_style
+        self._recent.clear()
+        self._recent_lines = 0
+        for message in self._messages:
+            message.layout = None
+            if not same_width:
+                message.measured = None
+        if not same_width:
+            self._reindex()
+
+    def lay_out(self, index: int) -> tuple[int, int]:
+        """Bring a message's lines up to date; returns how many lines it grew by and the first that may have changed."""
+        message = self._messages[index]
+        first_changed = message.lay_out(self._renderer, self._footer_style)
+        height = message.height(self._renderer.width)
+        self._recent_lines += height - self._recent.get(message.key, 0)
+        self._recent[message.key] = height
+        return self.heights.set(index, height), first_changed
+
+    def show(self, first: int, last: int) -> None:
+        """Say which messages are on screen. Of the others, those seen longest ago lose their layouts."""
+        for message in self._messages[first : last + 1]:
+            if message.key in self._recent:
+                self._recent.move_to_end(message.key)
+        surplus = len(self._recent) - (last + 1 - first)
+        while self._recent_lines > CACHED_LINES and surplus > 0:
+            key, height = self._recent.popitem(last=False)
+            self._messages[self._index[key]].layout = None
+            self._recent_lines -= height
+            surplus -= 1
