@@ -1,0 +1,166 @@
+"""Messages -> prompt text: the model's own Jinja template, a user's file, or one of two built-in formats."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exlchat.chat.plain_text import one_line
+
+if TYPE_CHECKING:
+    from exlchat.engine.events import ModelInfo
+
+MODEL_FORMAT = "model"
+"""The name that stands for the template a model brings along."""
+
+_CHATML = (
+    # Some ChatML models have <|im_start|> as their BOS, and its text must not come twice.
+    "{{ bos_token if bos_token != '<|im_start|>' }}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_PLAIN = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}User: {% elif message['role'] == 'assistant' %}Assistant: {% endif %}"
+    "{{ message['content'] | trim }}\n\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+
+
+class PromptError(Exception):
+    """A prompt that cannot be made: one line that names the format, what is wrong and how to mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFormat:
+    """How messages become a prompt.
+
+    Args:
+        name: how it is called on the screen and in an answer's record.
+        source: Jinja.
+        stop: what ends an answer in this format, beside the model's own stop ids.
+    """
+
+    name: str
+    source: str
+    stop: tuple[str, ...] = ()
+
+    def render(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True, **variables: object
+    ) -> str:
+        """The prompt text of role/content mappings; `variables` are what the template sees beside them.
+
+        Raises:
+            PromptError: the template refuses the conversation, is wrong, or runs without end.
+        """
+        from jinja2 import TemplateSyntaxError
+
+        from exlchat.chat import template_sandbox
+
+        seen: dict[str, object] = {"bos_token": "", "eos_token": "", "tools": None, "documents": None, **variables}
+        seen["messages"] = [dict(message) for message in messages]
+        seen["add_generation_prompt"] = add_generation_prompt
+        try:
+            return template_sandbox.run(self.source, seen)
+        except TemplateSyntaxError as error:
+            cause = f"line {error.lineno}: {one_line(str(error.message))}"
+            raise PromptError(f"prompt format {self.name}: {cause}; mend the template or choose another") from None
+        except Exception as error:
+            # Anything can be raised by a template that is not trusted, down to a plain TypeError.
+            cause = one_line(str(error)) or type(error).__name__
+            raise PromptError(f"prompt format {self.name} cannot take this conversation: {cause}") from None
+
+
+BUILT_IN = {
+    "chatml": PromptFormat("chatml", _CHATML, ("<|im_end|>",)),
+    "plain": PromptFormat("plain", _PLAIN, ("\nUser:",)),
+}
+
+
+def render(
+    messages: Sequence[Mapping[str, str]], template: str, *, add_generation_prompt: bool = True, **variables: object
+) -> str:
+    """The prompt text of `messages`.
+
+    Args:
+        messages: mappings with `role` and `content`.
+        template: "chatml", "plain", or Jinja source.
+        add_generation_prompt: whether the text ends where the model is to go on.
+        variables: what the template sees beside the messages, such as `bos_token` and `eos_token` ("" if left out).
+
+    Raises:
+        PromptError: unknown name, or a template that refuses, is wrong, or runs without end.
+    """
+    is_source = any(character in template for character in "{\n")
+    if not is_source and template not in BUILT_IN:
+        raise _unknown(template, BUILT_IN)
+    chosen = BUILT_IN.get(template) or PromptFormat("(given as source)", template)
+    return chosen.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+
+def choose_format(
+    info: ModelInfo, wanted: str | None, templates_dir: Path | None = None
+) -> tuple[PromptFormat, str | None]:
+    """The format that `wanted` names, and a line to show when it is not the one that was meant.
+
+    Args:
+        info: the loaded model.
+        wanted: "model" or `None` for the model's own; "chatml"; "plain"; a file in `templates_dir`, with or without
+            `.jinja`; or the path of a file.
+        templates_dir: the user's own formats.
+
+    Raises:
+        PromptError: there is no such format, or its file cannot be read.
+    """
+    if wanted is None or wanted == MODEL_FORMAT:
+        if info.chat_template:
+            return PromptFormat(MODEL_FORMAT, info.chat_template), None
+        has_chatml = {"<|im_start|>", "<|im_end|>"} <= set(info.special_tokens)
+        chosen = BUILT_IN["chatml" if has_chatml else "plain"]
+        return chosen, f"{info.name} has no chat template of its own; using the built-in format {chosen.name}"
+    if wanted in BUILT_IN:
+        return BUILT_IN[wanted], None
+    file = _find_file(wanted, templates_dir)
+    if file is None:
+        names = [MODEL_FORMAT, *BUILT_IN, *format_files(templates_dir)]
+        raise _unknown(wanted, names)
+    return PromptFormat(file.stem, _read(file)), None
+
+
+def format_files(templates_dir: Path | None) -> list[str]:
+    """Names of the user's own formats, sorted."""
+    if templates_dir is None or not templates_dir.is_dir():
+        return []
+    return sorted(file.stem for file in templates_dir.glob("*.jinja"))
+
+
+def _find_file(wanted: str, templates_dir: Path | None) -> Path | None:
+    candidates = [Path(wanted).expanduser()] if "/" in wanted or wanted.endswith(".jinja") else []
+    if templates_dir is not None and Path(wanted).name == wanted:
+        candidates += [templates_dir / wanted, templates_dir / f"{wanted}.jinja"]
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{file}: byte {error.start} is not UTF-8; save the template as UTF-8") from None
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise PromptError(f"{file}: cannot be read ({reason}); mend its permissions") from None
+
+
+def _unknown(wanted: str, names: Sequence[str] | Mapping[str, object]) -> PromptError:
+    known = list(names)
+    nearest = difflib.get_close_matches(wanted, known, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}, and the path of a file"
+    return PromptError(f"there is no prompt format {one_line(wanted, 60)!r}; {hint}")

@@ -1,0 +1,232 @@
+"""Messages -> prompt ids, so that nothing a message says becomes a control token and no answer is computed twice.
+
+1. The text of a special token inside a message stays text, whoever wrote it.
+2. An answer of the model is represented by the ids it generated, not by a new encoding of its text, which may differ.
+   The prompt of the next turn then begins with exactly the prompt and the answer of this one, which the cache holds.
+
+A template is a program, so where a message ended up is found out by experiment: the conversation is rendered again
+with marks in the place of messages. Where the marked text, with the messages put back, is the real text, the places
+are known; where it is not, the message is simply encoded with the text around it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from exlchat.chat.answer_ids import agreement, answer_ids, encode_after
+from exlchat.chat.conversation import Message
+from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.prompt_format import PromptError, PromptFormat
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message as the template sees it; `token_ids` are those of an answer, in order."""
+
+    role: str
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
+    """What of a branch goes into the prompt: the newest system message first, then everybody else in order.
+
+    Messages of the user that follow each other (the answer between them came to nothing) become one, because many
+    templates refuse anything but turns.
+    """
+    system = [message.text for message in branch if message.role == "system"]
+    found = [PromptMessage("system", system[-1])] if system and system[-1].strip() else []
+    for message in branch:
+        if message.role == "system":
+            continue
+        if message.role == "user" and found and found[-1].role == "user":
+            found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{message.text}")
+        else:
+            found.append(PromptMessage(message.role, message.text, message.token_ids))
+    return found
+
+
+def prompt_ids(
+    engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+) -> list[int]:
+    """The ids of the whole prompt, BOS where the format has it.
+
+    Raises:
+        PromptError: the format cannot take these messages.
+    """
+    return _Prompt(engine, messages, form, add_generation_prompt).ids()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the answer `index` stands in the rendered text."""
+
+    start: int
+    end: int
+    index: int
+
+
+class _Prompt:
+    def __init__(
+        self, engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
+    ) -> None:
+        from exlchat.chat.template_sandbox import strftime_now
+
+        self._engine = engine
+        self._messages = messages
+        self._form = form
+        self._add_generation_prompt = add_generation_prompt
+        info = engine.info
+        # One moment for all renderings: a clock that moves between them would hide every place.
+        times: dict[str, str] = {}
+        self._variables = {
+            "bos_token": info.bos_token,
+            "eos_token": info.eos_token,
+            "strftime_now": lambda pattern: times.setdefault(pattern, strftime_now(pattern)),
+        }
+        special = sorted((token for token in info.special_tokens if token), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
+        self._specials = special
+        self._answers = [index for index, message in enumerate(messages) if self._has_ids(message)]
+        texts = "".join(message.text for message in messages) + form.source
+        unused = _characters_not_in(texts)
+        self._mark, self._token_mark = next(unused), next(unused)
+
+    def ids(self) -> list[int]:
+        texts = [message.text for message in self._messages]
+        texts = self._guarded(texts, [index for index in range(len(texts)) if index not in self._answers])
+        rendered, places = self._located(texts)
+        found = {place.index for place in places}
+        guarded = self._guarded(texts, [index for index in self._answers if index not in found])
+        if guarded != texts:
+            rendered, places = self._located(guarded)
+        ids: list[int] = []
+        position = 0
+        for place in places:
+            ids += self._encode(rendered[position : place.start], first=position == 0)
+            message = self._messages[place.index]
+            stripped = message.text[-1] != rendered[place.end - 1]
+            ids += answer_ids(self._engine, message.text, message.token_ids, stripped=stripped)
+            position = place.end
+        return ids + self._encode(rendered[position:], first=position == 0)
+
+    def _has_ids(self, message: PromptMessage) -> bool:
+        if message.role != "assistant" or not message.token_ids or not message.text.strip():
+            return False
+        return agreement(self._engine, message.text, message.token_ids)[0] > 0
+
+    def _render(self, texts: Sequence[str], *, add_generation_prompt: bool) -> str:
+        messages = [
+            {"role": message.role, "content": text} for message, text in zip(self._messages, texts, strict=False)
+        ]
+        return self._form.render(messages, add_generation_prompt=add_generation_prompt, **self._variables)
+
+    # Special tokens that a message only talks about
+
+    def _guarded(self, texts: Sequence[str], indices: Sequence[int]) -> list[str]:
+        """`texts` with marks for the special tokens in those messages whose special tokens reach the prompt.
+
+        Where they do not (a template drops the thinking of old answers, say), the template gets to see them.
+        """
+        guarded = list(texts)
+        wanted = [index for index in indices if self._special.search(texts[index])]
+        if not wanted:
+            return guarded
+        plain = self._special_tokens_of(guarded)
+        for index in wanted:
+            silent = [*guarded[:index], self._mark, *guarded[index + 1 :]]
+            if self._special_tokens_of(silent) != plain:
+                guarded[index] = self._special.sub(self._marked_token, texts[index])
+                plain = self._special_tokens_of(guarded)
+        return guarded
+
+    def _special_tokens_of(self, texts: Sequence[str]) -> list[str]:
+        return self._special.findall(self._render(texts, add_generation_prompt=self._add_generation_prompt))
+
+    def _marked_token(self, match: re.Match[str]) -> str:
+        return f"{self._token_mark}{self._specials.index(match.group())}{self._token_mark}"
+
+    def _encode(self, text: str, *, first: bool) -> list[int]:
+        """Ids of template text: its special tokens count, marked ones do not."""
+        ids: list[int] = []
+        for number, piece in enumerate(re.split(f"{self._token_mark}(\\d+){self._token_mark}", text)):
+            is_token = number % 2 == 1
+            encode = self._engine.encode_ordinary if is_token else self._engine.encode
+            part = self._specials[int(piece)] if is_token else piece
+            if part:
+                ids += encode(part) if first and not ids else encode_after(encode, part)
+        return ids
+
+    # Where the answers stand
+
+    def _located(self, texts: Sequence[str]) -> tuple[str, list[_Place]]:
+        """The rendered text, and the places of the answers that were found in it, in order."""
+        rendered = self._render(texts, add_generation_prompt=self._add_generation_prompt)
+        places = self._places(texts, rendered, self._answers)
+        if places is None:
+            alone = [self._places(texts, rendered, [index]) or [] for index in self._answers]
+            places = sorted(chain.from_iterable(alone), key=lambda place: place.start)
+        opening = self._opening(texts, rendered) if places else ""
+        return rendered, [self._widened(place, texts, rendered, opening) for place in places]
+
+    def _places(self, texts: Sequence[str], rendered: str, indices: Sequence[int]) -> list[_Place] | None:
+        """Places of the answers `indices`, or `None` when putting them back does not give `rendered`."""
+        marked_texts = list(texts)
+        for index in indices:
+            marked_texts[index] = f"{self._mark}{index}{self._mark}"
+        marked = self._render(marked_texts, add_generation_prompt=self._add_generation_prompt)
+        first, *parts = re.split(f"{self._mark}(\\d+){self._mark}", marked)
+        numbers = [int(number) for number in parts[::2]]
+        if not rendered.startswith(first) or len(set(numbers)) != len(numbers):
+            return None
+        places: list[_Place] = []
+        position = len(first)
+        for index, following in zip(numbers, parts[1::2], strict=True):
+            shown = _shown(texts[index], following, rendered, position)
+            if shown is None:
+                return None
+            places.append(_Place(position, position + len(shown), index))
+            position += len(shown) + len(following)
+        return places if position == len(rendered) else None
+
+    def _opening(self, texts: Sequence[str], rendered: str) -> str:
+        """What `add_generation_prompt` adds at the end; "" for templates without it."""
+        if not self._add_generation_prompt:
+            asked = self._render(texts, add_generation_prompt=True)
+            return asked[len(rendered) :] if asked.startswith(rendered) else ""
+        closed = self._render(texts, add_generation_prompt=False)
+        return rendered[len(closed) :] if rendered.startswith(closed) else ""
+
+    def _widened(self, place: _Place, texts: Sequence[str], rendered: str, opening: str) -> _Place:
+        """`place` with the white space that the template puts before an answer but not before the model's turn.
+
+        The model has generated that white space itself, so it is in the answer's ids already ("[/INST]" + " Hi").
+        """
+        before = rendered[: place.start]
+        if not before[-1:].isspace() or (opening and before.endswith(opening)):
+            return place
+        try:
+            asked = self._render(texts[: place.index], add_generation_prompt=True)
+        except PromptError:
+            return place
+        if before.startswith(asked) and before[len(asked) :].isspace():
+            return _Place(len(asked), place.end, place.index)
+        return place
+
+
+def _shown(text: str, following: str, rendered: str, position: int) -> str | None:
+    """How `text` stands at `position`: as it is, or with outer white space stripped by the template."""
+    for candidate in (text, text.strip(), text.lstrip(), text.rstrip()):
+        if candidate and rendered.startswith(candidate + following, position):
+            return candidate
+    return None
+
+
+def _characters_not_in(text: str) -> Iterator[str]:
+    """Noncharacters, which no text should have, then private ones; those that occur in `text` are left out."""
+    used = set(text)
+    codes = chain(range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE))
+    return (chr(code) for code in codes if chr(code) not in used)

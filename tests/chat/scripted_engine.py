@@ -1,0 +1,190 @@
+"""An engine whose answers are written beforehand, with a real tokenizer and an account of what a cache would hold."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from exlchat.engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    GenerationStats,
+    ModelInfo,
+    PrefillProgress,
+    TextDelta,
+)
+
+SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+_TRAINING = [
+    "the quick brown fox jumps over the lazy dog. ",
+    "Hello there, how are you? ",
+    "def f(x):\n    return x\n",
+] * 9
+
+
+def byte_level_tokenizer() -> Tokenizer:
+    """A small byte-level BPE, in the manner of Llama 3 and Qwen."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_TRAINING, trainer)
+    return tokenizer
+
+
+def space_prefixing_tokenizer() -> Tokenizer:
+    """A small BPE that puts a space before a text and drops it when decoding, in the manner of Llama 2."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Metaspace()])
+    bytes_as_tokens = [f"<0x{value:02X}>" for value in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=[*SPECIAL, "<unk>", *bytes_as_tokens], show_progress=False
+    )
+    tokenizer.train_from_iterator(_TRAINING, trainer)
+    # The trainer takes fixed tokens only as special ones, but a byte is ordinary text.
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in bytes_as_tokens]
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def tokenizer_from(folder: Path) -> Tokenizer:
+    """The tokenizer of a model directory."""
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@dataclass
+class Reply:
+    """What to answer: ids, pauses in seconds before tokens (by number), and how it ends."""
+
+    ids: Sequence[int]
+    reason: FinishReason = "stop_token"
+    pauses: dict[int, float] = field(default_factory=dict)
+    raises: BaseException | None = None
+    text: str | None = None
+    """What is shown instead of the whole text of the ids, such as a text without its stop string."""
+
+
+class ScriptedEngine:
+    """Satisfies `EnginePort`. `requests` are those it got; `closed` counts answers that were not read to their end."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None = None,
+        *,
+        chat_template: str | None = None,
+        max_seq_len: int = 4096,
+        bos_token: str = "<s>",
+    ) -> None:
+        self._tokenizer = tokenizer or byte_level_tokenizer()
+        special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        self._info = ModelInfo(
+            name="scripted",
+            path="/models/scripted",
+            architecture="Llama",
+            quantization="fp16",
+            parameters=1,
+            vocab_size=self._tokenizer.get_vocab_size(),
+            max_seq_len=max_seq_len,
+            device="cpu",
+            dtype="float32",
+            bos_token=bos_token,
+            eos_token="</s>",
+            stop_ids=tuple(self._tokenizer.encode("</s>", add_special_tokens=False).ids),
+            special_tokens=tuple(special),
+            chat_template=chat_template,
+        )
+        self.replies: list[Reply] = []
+        self.requests: list[GenerationRequest] = []
+        self.closed = 0
+        self._cancelled = threading.Event()
+        self._cache: list[int] = []
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    def with_info(self, **changes: object) -> None:
+        self._info = replace(self._info, **changes)  # type: ignore[arg-type]
+
+    def encode(self, text: str) -> list[int]:
+        self._tokenizer.encode_special_tokens = False
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        self._tokenizer.encode_special_tokens = True
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def text_with_special_tokens(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+    def will_say(self, text: str, **how: object) -> Reply:
+        """Queue an answer whose ids are those of single characters: never what encoding its text gives."""
+        reply = Reply(self.spelled(text), **how)  # type: ignore[arg-type]
+        self.replies.append(reply)
+        return reply
+
+    def spelled(self, text: str) -> list[int]:
+        """`text` as one or more tokens per character."""
+        alone = self.encode_ordinary("x")
+        ids: list[int] = []
+        for character in text:
+            joined = self.encode_ordinary("x" + character)
+            ids += joined[len(alone) :] if joined[: len(alone)] == alone else self.encode_ordinary(character)
+        return ids
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+        self.requests.append(request)
+        self._cancelled.clear()
+        reply = self.replies.pop(0)
+        prompt = list(request.prompt_ids)
+        cached = 0
+        while cached < min(len(prompt) - 1, len(self._cache)) and prompt[cached] == self._cache[cached]:
+            cached += 1
+        finished = False
+        try:
+            yield PrefillProgress(cached, len(prompt), cached)
+            yield PrefillProgress(len(prompt), len(prompt), cached)
+            yield from self._decode(request, reply, prompt, cached)
+            finished = True
+        finally:
+            self.closed += not finished
+
+    def _decode(self, request: GenerationRequest, reply: Reply, prompt: list[int], cached: int) -> Iterator[Event]:
+        shown, reason, said = "", reply.reason, []
+        limit = len(reply.ids) if request.max_new_tokens is None else request.max_new_tokens
+        for number, token in enumerate(reply.ids):
+            time.sleep(reply.pauses.get(number, 0.0))
+            if self._cancelled.is_set() or number >= limit:
+                reason = "cancelled" if self._cancelled.is_set() else "max_new_tokens"
+                break
+            said.append(token)
+            whole = self.decode(said) if reply.text is None else reply.text[: len(self.decode(said))]
+            fresh = "" if whole.endswith("\ufffd") else whole[len(shown) :]
+            shown += fresh
+            yield TextDelta(fresh, (token,))
+        if reply.raises is not None:
+            raise reply.raises
+        self._cache = prompt + said
+        stats = GenerationStats(len(prompt), cached, len(said), 0.25, 0.125, 0.5, request.seed or 7)
+        yield Finished(reason, stats, shown, tuple(said))

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exlchat.chat.prompt_format import PromptError, choose_format, format_files, render
+from exlchat.engine.events import ModelInfo
+from tests.chat import templates
+
+Messages = list[dict[str, str]]
+
+SYSTEM = {"role": "system", "content": "Be brief.  "}
+HELLO = {"role": "user", "content": "  Hello <b> & 'you'\n"}
+ANSWER = {"role": "assistant", "content": " Hi!\n\n```py\nx = {}\n``` "}
+THOUGHT = {"role": "assistant", "content": "<think>\nwell\n</think>\n\nHi!"}
+MORE = {"role": "user", "content": "Mehr, bitte: ä € 😀"}
+
+CONVERSATIONS: dict[str, Messages] = {
+    "one": [HELLO],
+    "system": [SYSTEM, HELLO],
+    "three": [HELLO, ANSWER, MORE],
+    "system and three": [SYSTEM, HELLO, ANSWER, MORE],
+    "thinking": [HELLO, THOUGHT, MORE],
+    "answer last": [HELLO, ANSWER],
+    "out of order": [HELLO, HELLO],
+}
+
+
+@pytest.fixture(scope="module")
+def peer() -> Any:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    empty = tokenizers.Tokenizer(tokenizers.models.BPE())
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=empty, bos_token="<s>", eos_token="</s>")
+
+
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("template", templates.ALL)
+def test_the_text_is_what_transformers_makes(
+    peer: Any, template: str, conversation: str, add_generation_prompt: bool
+) -> None:
+    source, messages = templates.ALL[template], CONVERSATIONS[conversation]
+    expected = peer_text(peer, messages, source, add_generation_prompt)
+    if isinstance(expected, str):
+        ours = render(messages, source, add_generation_prompt=add_generation_prompt, bos_token="<s>", eos_token="</s>")
+        assert ours == expected
+    else:
+        with pytest.raises(PromptError, match=re.escape(str(expected))):
+            render(messages, source, add_generation_prompt=add_generation_prompt, bos_token="<s>", eos_token="</s>")
+
+
+def peer_text(peer: Any, messages: Messages, source: str, add_generation_prompt: bool) -> str | Exception:
+    from jinja2.exceptions import TemplateError
+
+    try:
+        text: str = peer.apply_chat_template(
+            messages, chat_template=source, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+    except TemplateError as refusal:
+        return refusal
+    return text
+
+
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_the_built_in_chatml_is_the_usual_one(peer: Any, conversation: str, add_generation_prompt: bool) -> None:
+    messages = CONVERSATIONS[conversation]
+    expected = peer.apply_chat_template(
+        messages, chat_template=templates.CHATML, tokenize=False, add_generation_prompt=add_generation_prompt
+    )
+    assert render(messages, "chatml", add_generation_prompt=add_generation_prompt) == expected
+    with_bos = render(messages, "chatml", add_generation_prompt=add_generation_prompt, bos_token="<s>")
+    assert with_bos == "<s>" + expected
+    its_bos = render(messages, "chatml", add_generation_prompt=add_generation_prompt, bos_token="<|im_start|>")
+    assert its_bos == expected
+
+
+def test_the_plain_format_reads_like_a_dialogue() -> None:
+    messages = [SYSTEM, HELLO, {"role": "assistant", "content": " Hi "}, MORE]
+    assert render(messages, "plain", bos_token="<s>") == (
+        "<s>Be brief.\n\nUser: Hello <b> & 'you'\n\nAssistant: Hi\n\nUser: Mehr, bitte: ä € 😀\n\nAssistant:"
+    )
+
+
+def test_variables_reach_the_template() -> None:
+    assert render([HELLO], "{{ mood }}{{ eos_token }}", mood="fine", eos_token="</s>") == "fine</s>"
+    assert render([HELLO], "{{ bos_token + 'x' }}") == "x"
+
+
+@pytest.mark.parametrize(
+    ("template", "parts"),
+    [
+        ("chatlm", ["'chatlm'", "did you mean chatml?"]),
+        ("zzz", ["'zzz'", "chatml, plain"]),
+        ("{% for x in %}", ["line 1"]),
+        ("a\nb\n{{ x", ["line 3"]),
+        ("{{ raise_exception('No system, \x1b[31mplease\n') }}", ["No system, [31mplease"]),
+        ("{{ none + 'x' }}", ["unsupported operand"]),
+        ("{{ nothing.at.all }}", ["'nothing' is undefined"]),
+        ("{{ messages[9].content.strip() }}", ["no element 9"]),
+        ("{{ 1 / 0 }}", ["division by zero"]),
+        ("{% include 'other' %}", ["no loader"]),
+    ],
+)
+def test_a_template_that_fails_says_why_in_one_line(template: str, parts: list[str]) -> None:
+    with pytest.raises(PromptError) as caught:
+        render([HELLO], template)
+    line = str(caught.value)
+    assert line.isprintable()
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append({}) }}",
+        "{{ messages[0].update(role='x') }}",
+        "{{ render.__globals__ }}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ namespace(__class__=1) }}",
+        "{% set ns = namespace() %}{% set ns.__html__ = 1 %}",
+        "{{ lipsum(n=10**9) }}",
+    ],
+)
+def test_a_template_cannot_leave_its_sandbox(template: str) -> None:
+    messages = [dict(HELLO)]
+    with pytest.raises(PromptError):
+        render(messages, template)
+    assert messages == [HELLO]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{{ 'x' * 10**9 }}",
+        "{{ [0] * 10**9 }}",
+        "{{ 10**99999 }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (10**9, 1) }}",
+        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_a_huge_wish_is_refused_at_once(template: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(PromptError):
+        render([HELLO], template)
+    assert time.perf_counter() - started < 2.0
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{% set a = f(n - 1) + f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% set ns = namespace(n=0) %}{% for i in range(99999) recursive %}"
+        "{% if loop.depth < 50 %}{% set x = loop(range(99999)) %}{% endif %}{% endfor %}",
+    ],
+)
+def test_a_template_without_end_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exlchat.chat.template_sandbox.SECONDS", 0.3)
+    started = time.perf_counter()
+    with pytest.raises(PromptError, match=r"longer than 0\.3 s"):
+        render([HELLO], template)
+    assert time.perf_counter() - started < 3.0
+
+
+def test_endless_writing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exlchat.chat.template_sandbox.CHARACTERS", 10_000)
+    with pytest.raises(PromptError, match="more than 10000 characters"):
+        render([HELLO], "{% for i in range(9999) %}four{% endfor %}")
+
+
+def info(chat_template: str | None = None, special_tokens: tuple[str, ...] = ()) -> ModelInfo:
+    return ModelInfo(
+        "tiny", "/m", "Llama", "fp16", 1, 1, 1, "cpu", "f32", "<s>", "</s>", (), special_tokens, chat_template
+    )
+
+
+def test_the_models_own_template_comes_first() -> None:
+    for wanted in (None, "model"):
+        chosen, notice = choose_format(info("{{ 1 }}", ("<|im_start|>", "<|im_end|>")), wanted)
+        assert (chosen.name, chosen.source, notice) == ("model", "{{ 1 }}", None)
+
+
+@pytest.mark.parametrize(
+    ("special", "name"),
+    [(("<s>", "<|im_start|>", "<|im_end|>"), "chatml"), (("<|im_start|>",), "plain"), ((), "plain")],
+)
+def test_without_one_the_tokenizer_decides_and_a_line_says_so(special: tuple[str, ...], name: str) -> None:
+    chosen, notice = choose_format(info(None, special), None)
+    assert chosen.name == name
+    assert notice == f"tiny has no chat template of its own; using the built-in format {name}"
+
+
+def test_formats_by_name_and_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "mine.jinja").write_text("mine")
+    (tmp_path / "loose.jinja").write_text("loose")
+    monkeypatch.chdir(tmp_path)
+    assert choose_format(info("{{ 1 }}"), "plain", folder)[0].name == "plain"
+    for wanted in ("mine", "mine.jinja"):
+        chosen, notice = choose_format(info(), wanted, folder)
+        assert (chosen.name, chosen.source, notice) == ("mine", "mine", None)
+    assert choose_format(info(), str(tmp_path / "loose.jinja"), folder)[0].source == "loose"
+    assert choose_format(info(), "loose.jinja", folder)[0].source == "loose"
+    assert choose_format(info(), "./loose.jinja", None)[0].source == "loose"
+    assert format_files(folder) == ["mine"]
+    assert format_files(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "part"),
+    [("mnie", "did you mean mine?"), ("../loose", "there is no prompt format"), ("bad", "not UTF-8")],
+)
+def test_a_format_that_is_not_there_is_named(tmp_path: Path, wanted: str, part: str) -> None:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "mine.jinja").write_text("mine")
+    (folder / "bad.jinja").write_bytes(b"\xff")
+    (tmp_path / "loose.jinja").write_text("loose")
+    with pytest.raises(PromptError) as caught:
+        choose_format(info(), wanted, folder)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_jinja_is_imported_by_the_first_rendering_only() -> None:
+    heavy = "{'jinja2', 'torch', 'tokenizers', 'textual'}"
+    code = f"import sys, exlchat.chat.turn, exlchat.chat.store; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_format_strings_do_not_reach_into_objects() -> None:
+    assert render([HELLO], "{{ '{0.__class__}|{0}'.format(1) }}") == "|1"
