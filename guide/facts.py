@@ -1,0 +1,92 @@
+"""The facts the guide knows: one list, in facts/*.toml, read into checked values."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "facts"
+FIELDS = {"id", "key", "answers", "goals", "topics", "names", "asks", "more", "then"}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing the guide can say, and how people ask for it.
+
+    Args:
+        id: its name; ids that begin with "out-" answer questions that have nothing to do with exlchat.
+        key: strings of which every answer contains at least one.
+        answers: wordings; the first is the usual one, another is used when the same thing is asked again.
+        goals: patterns that complete "how do I ...".
+        topics: patterns that complete "what is ...".
+        names: keys, commands and options, completing "what does ... do".
+        asks: patterns of whole questions.
+        more: what to add when asked for more.
+        then: follow-up questions that only make sense after this fact, by the fact that answers them.
+    """
+
+    id: str
+    key: tuple[str, ...]
+    answers: tuple[str, ...]
+    goals: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    more: str = ""
+    then: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def out_of_scope(self) -> bool:
+        """Whether its questions have nothing to do with exlchat."""
+        return self.id.startswith("out-")
+
+
+@cache
+def load_facts() -> dict[str, Fact]:
+    """All facts by id.
+
+    Raises:
+        ValueError: a fact that contradicts itself, in one line.
+    """
+    facts: dict[str, Fact] = {}
+    for path in sorted(FOLDER.glob("*.toml")):
+        for entry in tomllib.loads(path.read_text("utf-8"))["fact"]:
+            fact = _fact(entry, path.name)
+            if fact.id in facts:
+                raise ValueError(f"{path.name}: two facts are called {fact.id}")
+            facts[fact.id] = fact
+    for fact in facts.values():
+        for target in fact.then:
+            if target not in facts:
+                raise ValueError(f"fact {fact.id} is followed by {target}, which does not exist")
+    return facts
+
+
+@cache
+def load_slots() -> dict[str, list[str]]:
+    """The word lists behind `<slot>`."""
+    slots: dict[str, list[str]] = {}
+    for path in sorted(FOLDER.glob("*.toml")):
+        slots |= tomllib.loads(path.read_text("utf-8")).get("slots", {})
+    return slots
+
+
+def _fact(entry: dict[str, object], file: str) -> Fact:
+    name = str(entry.get("id"))
+    if unknown := set(entry) - FIELDS:
+        raise ValueError(f"{file}: fact {name} has an unknown field {sorted(unknown)[0]}")
+    listed = {key: tuple(_strings(entry[key])) for key in ("key", "answers", "goals", "topics", "names", "asks") if key in entry}
+    then = {target: tuple(_strings(asks)) for target, asks in dict(entry.get("then", {})).items()}  # type: ignore[call-overload]
+    fact = Fact(id=name, more=str(entry.get("more", "")), then=then, **listed)
+    for answer in fact.answers:
+        if not any(key.lower() in answer.lower() for key in fact.key):
+            raise ValueError(f"{file}: an answer of fact {name} contains none of its keys")
+    return fact
+
+
+def _strings(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"a list of strings was expected, not {value!r}")
+    return value
