@@ -25,6 +25,8 @@ _ESCAPABLE: Final = frozenset("*_`#~|<>+-.!")
 
 _TEX_ENDS: Final = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
 _DELIMITER_CELL: Final = re.compile(r":?-+:?")
+_OTHER_BLOCK: Final = re.compile(r"[-+*](\s|$)|\d{1,9}[.)](\s|$)|>|#{1,6}(\s|$)|```|~~~")
+"""What begins another block is no table head: whether it is one would hang on what stands before."""
 _CELL_END: Final = re.compile(r"(?<!\\)\|")
 
 BlockRule = Callable[[StateBlock, int, int, bool], bool]
@@ -123,7 +125,7 @@ def _table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> b
         return False
     aligns = _aligns(_line(state, start_line + 1))
     header = _line(state, start_line)
-    if aligns is None or "|" not in header or len(_cells(header)) != len(aligns):
+    if aligns is None or "|" not in header or _OTHER_BLOCK.match(header) or len(_cells(header)) != len(aligns):
         return False
     if silent:
         return True

@@ -1,6 +1,6 @@
 """Text from a model or a file is untrusted: what could steer a terminal or hide from the eye never reaches it.
 
-Every rule here looks at one character alone (`printable`) or at one finished piece of text (`drop_stray_joiners`),
+Every rule here looks at one character alone (`printable`) or at one finished line (`stray_joiners`),
 so that text which arrives in pieces gives the same result as text which arrives whole.
 """
 
@@ -51,13 +51,13 @@ def printable(text: str) -> str:
     return text.translate(_TABLE)
 
 
-def drop_stray_joiners(text: str) -> str:
-    """Remove zero-width joiners that do not join two emoji.
+def stray_joiners(text: str) -> list[int]:
+    """Positions of the zero-width joiners in a line that do not join two emoji; they are not to be shown.
 
     Rich counts the character after any joiner as zero cells wide, which is right for emoji alone;
     between letters it would push the rest of the line out of place.
     """
-    return _STRAY_JOINER.sub("", text) if "\u200d" in text else text
+    return [match.start() for match in _STRAY_JOINER.finditer(text)]
 
 
 def expand_tabs(text: str) -> str:

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, split_graphemes
 from rich.segment import Segment
 
-from exlchat.ui.markdown.sanitize import drop_stray_joiners, expand_tabs
+from exlchat.ui.markdown.sanitize import TAB_STOP, expand_tabs, stray_joiners
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,11 +26,6 @@ _WIDE: Final = (
 _CLOSING: Final = "、。，．！？：；）」』】〉》〕］｝"
 # A line may break after white space, and between wide characters (but not before closing punctuation).
 _WORD: Final = re.compile(rf"[{_WIDE}][{_CLOSING}]*\s*|[^\s{_WIDE}]+\s*|\s+")
-
-
-def tidy(text: str) -> str:
-    """Make the widths of a line's characters certain: no tabs, no joiners but between emoji."""
-    return expand_tabs(drop_stray_joiners(text))
 
 
 def wrap(pieces: Iterable[Piece], width: int, *, words: bool = True) -> list[Line]:
@@ -61,15 +56,28 @@ def split_lines(pieces: Iterable[Piece]) -> list[list[Piece]]:
 
 
 def _tidy_line(line: list[Piece]) -> list[Piece]:
-    if not any("\t" in text or "\u200d" in text for text, _ in line):
+    """Make the widths of a line's characters certain: no tabs, no stray joiners, no emoji cut by a change of style."""
+    text = "".join(part for part, _ in line)
+    if "\u200d" in text or "\ufe0f" in text:
+        line = _whole_graphemes(line, text)
+    if "\t" not in text:
         return line
     column = 0
     result: list[Piece] = []
-    for text, style in line:
-        tidied = tidy(" " * (column % 4) + text)[column % 4 :]
-        column += len(tidied)
-        result.append((tidied, style))
+    for part, style in line:
+        expanded = expand_tabs(" " * (column % TAB_STOP) + part)[column % TAB_STOP :]
+        column += len(expanded)
+        result.append((expanded, style))
     return result
+
+
+def _whole_graphemes(line: list[Piece], text: str) -> list[Piece]:
+    styles = [style for part, style in line for _ in part]
+    stray = set(stray_joiners(text))
+    kept = [index for index in range(len(text)) if index not in stray]
+    text = "".join(text[index] for index in kept)
+    spans, _ = split_graphemes(text)
+    return [(text[start:end], styles[kept[start]]) for start, end, _ in spans]
 
 
 def _chops(text: str, width: int) -> list[tuple[int, int]]:

@@ -32,6 +32,7 @@ class MessageLayout:
         self._code_lines = 0
         """Complete lines of the growing code whose lines are kept, and how many of `lines` they and all before make."""
         self._kept = 0
+        self._code_info = ""
 
     def append(self, text: str) -> None:
         """Take more text; `update` lays it out."""
@@ -68,18 +69,21 @@ class MessageLayout:
 
     def _update_code(self, code: Code, previous: Block | None) -> int:
         """Lay out only the lines that came since the last time. The last line is laid out again: it may be half."""
-        if not self._kept:
+        first_changed = self._kept
+        if not self._kept or code.info != self._code_info:
+            first_changed = self._closed_lines
+            self._code_info, self._code_lines = code.info, 0
             del self.lines[self._closed_lines :]
             if previous is not None and needs_gap(previous, code):
                 self._add([[]])
             self._add(self._renderer.code_label(code))
             self._kept = len(self.lines)
-        first_changed = self._kept
-        del self.lines[first_changed:]
+        del self.lines[self._kept :]
         complete = max(len(code.lines) - 1, self._code_lines)
         self._add(self._renderer.growing_code(code.lines[self._code_lines : complete], code.info))
         self._code_lines, self._kept = complete, len(self.lines)
-        self._add(self._renderer.growing_code(code.lines[complete:], code.info))
+        nothing_yet = ("",) if not code.info and not complete else ()
+        self._add(self._renderer.growing_code(code.lines[complete:] or nothing_yet, code.info))
         return first_changed
 
     def _add(self, lines: Sequence[Line]) -> None:
