@@ -257,11 +257,13 @@ class ChatSession:
         if answering is None or answering.job is not report.job:
             return None
         match report.event:
-            case turn.AnswerStarted(message=message) | turn.AnswerClosed(message=message):
-                answering.message = message
-                answering.text = [message.text]
-                if report.job.conversation_id == self.conversation_id:
-                    self._place(message)
+            case turn.AnswerStarted(message=message):
+                self._take(answering, message)
+            case turn.AnswerClosed(message=message, kept=True):
+                self._take(answering, message)
+            case turn.AnswerClosed():
+                if answering.conversation_id == self.conversation_id:
+                    self.reload()
             case turn.TextDelta(text=text):
                 answering.text.append(text)
         return answering
@@ -341,6 +343,12 @@ class ChatSession:
         job = Job(conversation_id, work)
         self._answering[conversation_id] = Answering(job, prompt, retry_of or continue_from)
         self._jobs.submit(job)
+
+    def _take(self, answering: Answering, message: Message) -> None:
+        answering.message = message
+        answering.text = [message.text]
+        if answering.conversation_id == self.conversation_id:
+            self._place(message)
 
     def _place(self, message: Message) -> None:
         """Bring the open branch up to date with an answer that has begun or ended, without reading all of it again."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_THEME = "exlchat-dark"
 
-PALETTE_NEEDED = ("background", "surface", "panel", "line", "foreground", "quiet", "selection")
+PALETTE_NEEDED = ("background", "surface", "panel", "line", "foreground", "quiet", "selection", "sun", "glow")
 USES = {
     "interface": ("primary", "secondary", "accent", "success", "warning", "error"),
     "roles": ("user", "assistant", "system", "notice"),

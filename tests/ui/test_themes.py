@@ -42,7 +42,7 @@ def test_black_on_white_has_the_known_contrast() -> None:
 def test_every_text_colour_is_legible_on_every_surface_it_is_used_on(theme: ThemeFile) -> None:
     texts = {key: color for key, color in theme.colors.items() if key in ("foreground", "quiet") or "." in key}
     del texts["text.code-background"]
-    surfaces = ("background", "surface", "panel")
+    surfaces = ("background", "surface", "panel", "selection")
     weak = {
         f"{key} on {surface}": round(contrast(color, theme.colors[surface]), 2)
         for key, color in texts.items()

@@ -6,7 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from exlchat import paths
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted
 from exlchat.engine.events import PrefillProgress, TextDelta
@@ -73,6 +75,15 @@ class AnswerDisplay:
         self._screen.status.facts = StatusFacts(model=self._screen.model_name, activity="no model")
         self._screen.note(f"{line}\nConversations can be read; to chat, start again with: exlchat MODEL_DIR")
 
+    def check_template(self, name: str) -> None:
+        """See that a prompt format exists, as far as that is known before the model is.
+
+        Raises:
+            PromptError: there is none of that name, or its file cannot be read.
+        """
+        if self._info is not None:
+            choose_format(self._info, name, paths.folders().templates)
+
     def describe_model(self) -> str:
         """What is loaded and how, or why not."""
         info = self._info
@@ -105,14 +116,13 @@ class AnswerDisplay:
 
     def _job_event(self, report: JobEvent) -> None:
         session = self._screen.session
-        before = session.branch[-1].id if session.branch else None
         answering = session.job_event(report)
         if answering is None:
             return
         shown = answering.conversation_id == session.conversation_id
         match report.event:
             case AnswerStarted(notice=notice, prompt_tokens=prompt_tokens):
-                self._started(answering, prompt_tokens, shown=shown, in_place=before == answering.replaces)
+                self._started(answering, prompt_tokens, shown=shown)
                 if notice and notice not in self._notices_told:
                     self._notices_told.add(notice)
                     self._screen.tell(notice)
@@ -120,10 +130,10 @@ class AnswerDisplay:
                 self._tell_status(activity="reading", fraction=done / total if total else None)
             case TextDelta(text=text, token_ids=ids):
                 self._text(answering, text, len(ids), shown=shown)
-            case AnswerClosed(message=message):
-                self._closed(message, shown=shown)
+            case AnswerClosed() as closed:
+                self._closed(closed, shown=shown)
 
-    def _started(self, answering: Answering, prompt_tokens: int, *, shown: bool, in_place: bool) -> None:
+    def _started(self, answering: Answering, prompt_tokens: int, *, shown: bool) -> None:
         self._prompt_tokens = prompt_tokens
         self._tokens = 0
         self._first_at = self._told_at = 0.0
@@ -131,14 +141,13 @@ class AnswerDisplay:
         if not shown or message is None:
             self._screen.refresh_around()
             return
-        transcript = self._screen.transcript
-        self._screen.take_away(waiting_key(answering.conversation_id))
-        if answering.replaces is not None and not in_place:
+        if answering.replaces is not None:
             self._screen.show_messages()
         else:
-            if answering.replaces is not None:
-                self._screen.take_away(answering.replaces)
-            transcript.append_message(TranscriptItem(message.id, "assistant", message.text, status="streaming"))
+            self._screen.take_away(waiting_key(answering.conversation_id))
+            self._screen.transcript.append_message(
+                TranscriptItem(message.id, "assistant", message.text, status="streaming")
+            )
             self._screen.refresh_around()
         self._tell_status(activity="reading", fraction=None)
 
@@ -160,12 +169,20 @@ class AnswerDisplay:
                 context_used=self._prompt_tokens + self._tokens,
             )
 
-    def _closed(self, message: Message, *, shown: bool) -> None:
-        if shown:
+    def _closed(self, closed: AnswerClosed, *, shown: bool) -> None:
+        message = closed.message
+        if closed.error is not None:
+            self._screen.tell(closed.error, warning=True)
+        if not shown:
+            return
+        if closed.kept:
             self._screen.transcript.close_message(
                 message.id, text=message.text, footer=footer(message), status=message.status
             )
             self.show_figures_of(message)
+        else:
+            self._screen.show_messages()
+            self._screen.note("Stopped before there was any text.")
 
     def _job_ended(self, report: JobEnded) -> None:
         session = self._screen.session

@@ -16,7 +16,7 @@ from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.theme_files import ThemeError, load_themes
 from exlchat.ui.tui.clipboard import copy_with_tool
 from exlchat.ui.tui.palette import THEME_PREFIX
-from exlchat.ui.tui.screens.chat import ChatScreen, EngineReport
+from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.services import Services, open_services
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 5.0
 """How long a quit waits for the answer being written to be put on disk; a stop takes one token."""
 _ABANDON_LOAD_SECONDS = 0.5
+_SHORT_ROWS = 12
 
 
 class ChatApp(App[int], inherit_bindings=False):
@@ -43,8 +44,11 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def __init__(self, services: Services) -> None:
         tell_alt_enter_from_enter()
-        super().__init__()
+        # Textual asks for theme variables while it constructs itself.
         self.services = services
+        super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_CELLS, "-wide")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (_SHORT_ROWS, "-tall")]
         self._themes = services.themes
         self._chosen_theme = services.theme
         self._register_themes()

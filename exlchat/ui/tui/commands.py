@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.chat_session import NotPossibleError
@@ -84,7 +85,7 @@ class Commands:
             return
         try:
             self._by_id[action_id](argument)
-        except (StoreError, NotPossibleError, ValueError) as error:
+        except (StoreError, PromptError, NotPossibleError, ValueError) as error:
             screen.tell(str(error), warning=True)
 
     # Answers
@@ -190,6 +191,7 @@ class Commands:
     def _template(self, name: str) -> None:
         session = self._screen.session
         if name:
+            self._screen.answers.check_template(name)
             session.template = None if name == "model" else name
             self._screen.tell(f"The prompt template is {name} from the next message on")
         else:

@@ -7,9 +7,9 @@ from typing import cast
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.keys import Keys
 
-NEW_LINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j", "shift+\r", "\r")
-"""Keys of the new line as Textual names them. `shift+\\r` and `\\r` are what it makes of xterm's modifyOtherKeys forms
-of shift+enter and alt+enter (`CSI 27;2;13~`, `CSI 27;3;13~`)."""
+MODIFY_OTHER_KEYS_NEW_LINE = frozenset({"shift+\r", "\r"})
+"""What Textual makes of xterm's modifyOtherKeys forms of shift+enter and alt+enter (`CSI 27;2;13~`, `CSI 27;3;13~`).
+A binding cannot name them, so the composer looks at the key itself."""
 
 
 def tell_alt_enter_from_enter() -> None:

@@ -33,7 +33,7 @@ from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.services import Services
 
 NARROW_CELLS = 80
-SHORT_ROWS = 12
 _DRAFT_SAVE_SECONDS = 1.0
 
 
@@ -86,9 +85,6 @@ class ChatScreen(Screen[None]):
     side = getters.query_one("#side", Vertical)
     status = getters.query_one("#status", StatusLine)
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_CELLS, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (SHORT_ROWS, "-tall")]
-
     def __init__(self, session: ChatSession, services: Services) -> None:
         super().__init__(id="chat")
         self.session = session
@@ -115,6 +111,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
+        self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.queued.display = False
         self.menu.display = False
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
@@ -229,8 +226,11 @@ class ChatScreen(Screen[None]):
         if self._draft_timer is not None:
             self._draft_timer.stop()
             self._draft_timer = None
+        self._put_draft(self.session.conversation_id, self.session.queued, self.composer.text)
+
+    def _put_draft(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
         try:
-            self.services.drafts.put(self.session.conversation_id, self.session.queued, self.composer.text)
+            self.services.drafts.put(conversation_id, queued, text)
         except FolderError as error:
             self.tell(str(error), warning=True)
 
@@ -249,26 +249,24 @@ class ChatScreen(Screen[None]):
     def _take_input(self, event: Composer.Submitted) -> None:
         match parse_input(event.text):
             case BadCommand(line=line):
+                self.composer.give_back(event.text)
                 self.tell(line, warning=True)
             case Command(action=action, argument=argument):
-                if self.menu.display and self.menu.chosen_id not in (None, action.id) and not argument:
-                    action = BY_ID[self.menu.chosen_id or ""]
-                self.composer.take()
                 self.commands.run(action.id, argument)
             case prompt if prompt.text:
                 self.send(prompt.text)
 
     def send(self, text: str) -> None:
-        """Send a prompt, or let it wait for the present answer; what cannot be written stays in the composer."""
+        """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
         old_draft_of = self.session.conversation_id
         try:
             message = self.session.send(text)
         except StoreError as error:
+            self.composer.give_back(text)
             self.tell(f"Not sent: {error}", warning=True)
             return
-        self.composer.take()
         if old_draft_of is None:
-            self.services.drafts.put(None, (), "")
+            self._put_draft(None, (), "")
         self.keep_draft()
         if message is None:
             self.refresh_around()

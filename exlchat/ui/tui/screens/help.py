@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.table import Table
+from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from exlchat.ui.actions import ACTIONS, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from textual.app import ComposeResult
 
-_KEY_CELLS = 34
 _HEADINGS: dict[Place, str] = {"everywhere": "Keys", "composer": "In the message", "sidebar": "In the sidebar"}
 
 
@@ -31,7 +31,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """One scrolling column, for terminals of any height."""
         with VerticalScroll(id="help"):
-            yield Static(help_text(), id="help-text")
+            yield Static(_table(self.app.theme_variables), id="help-text")
 
     def on_mount(self) -> None:
         """Say how to leave on the frame itself, where there is always room."""
@@ -45,24 +45,29 @@ class HelpScreen(ModalScreen[None]):
         self.dismiss()
 
 
-def help_text() -> Content:
-    """Everything of the registry: keys by place, then slash commands."""
-    return Content("\n").join(list(_lines()))
-
-
-def _lines() -> Iterable[Content]:
+def help_rows() -> Iterable[tuple[str, str]]:
+    """Everything of the registry, keys by place and then slash commands; headings have an empty right side."""
     for place, heading in _HEADINGS.items():
-        yield Content.styled(heading, "bold $primary")
+        yield heading, ""
         for action in ACTIONS:
             if action.place == place and action.keys:
-                yield _line(", ".join(action.keys), action.help)
-        yield Content("")
-    yield Content.styled("Commands", "bold $primary")
+                yield ", ".join(action.keys), action.help
+    yield "Commands", ""
     for action in ACTIONS:
         if action.slash:
-            yield _line(action.usage, action.help)
-    yield _line("//text", "Send text that begins with a slash.")
+            yield action.usage, action.help
+    yield "//text", "Send text that begins with a slash."
 
 
-def _line(left: str, right: str) -> Content:
-    return Content.assemble("  ", Content.styled(left.ljust(_KEY_CELLS), "$secondary"), right)
+def _table(colors: Mapping[str, str]) -> Table:
+    table = Table.grid(padding=(0, 3, 0, 0), expand=True)
+    table.add_column(style=colors["secondary"], ratio=2)
+    table.add_column(ratio=5)
+    for number, (left, right) in enumerate(help_rows()):
+        if right:
+            table.add_row(Text(left), Text(right))
+        else:
+            if number:
+                table.add_row("", "")
+            table.add_row(Text(left, style=f"bold {colors['primary']}"), "")
+    return table

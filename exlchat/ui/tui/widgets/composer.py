@@ -10,21 +10,21 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from exlchat.ui.tui.terminal_keys import NEW_LINE_KEYS
+from exlchat.ui.actions import BY_ID, BY_SLASH
+from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
+_NEW_LINE_KEYS = frozenset(BY_ID["new-line"].keys) | MODIFY_OTHER_KEYS_NEW_LINE
 
 
 class Composer(TextArea):
     """A text area that grows with its text up to the height its style allows, and remembers earlier prompts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "submit", "Send", priority=True, id="send"),
-        Binding(",".join(NEW_LINE_KEYS), "new_line", "New line", priority=True, id="new-line"),
         Binding("up", "earlier", "Earlier prompt", show=False, id="earlier-prompt"),
         Binding("down", "later", "Later prompt", show=False, id="later-prompt"),
         Binding("tab", "complete", "Complete", show=False, id="complete"),
@@ -34,7 +34,7 @@ class Composer(TextArea):
 
     @dataclass
     class Submitted(Message):
-        """Enter was pressed on this text, which is still in the composer."""
+        """Enter was pressed; the composer is empty again. What cannot be sent belongs back: `give_back`."""
 
         text: str
 
@@ -45,7 +45,7 @@ class Composer(TextArea):
         by: int
 
     class CompletionTaken(Message):
-        """Tab was pressed while commands are being offered."""
+        """Tab, or Enter on the beginning of a command, was pressed while commands are being offered."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, id=id)
@@ -64,11 +64,9 @@ class Composer(TextArea):
         self.text = text
         self.move_cursor(self.document.end)
 
-    def take(self) -> None:
-        """Empty the composer after its text has been taken over."""
-        self._at = None
-        self._draft = ""
-        self.text = ""
+    def give_back(self, text: str) -> None:
+        """Put a text that could not be sent back, before what has been typed since."""
+        self.set_text("\n\n".join(part for part in (text, self.text) if part))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Tab completes a command while one is offered; else it moves the focus as everywhere."""
@@ -76,17 +74,19 @@ class Composer(TextArea):
             return self.offering
         return super().check_action(action, parameters)
 
-    def action_submit(self) -> None:
-        """Send, unless the line ends with a backslash: then make a new line in its place."""
+    def _submit(self) -> None:
+        """Send; a backslash at the end of the line makes it a new line, the beginning of a command is completed."""
         row, column = self.cursor_location
         if self.selection.is_empty and self.cursor_at_end_of_line and self.document[row].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
             return
-        self.post_message(self.Submitted(self.text))
-
-    def action_new_line(self) -> None:
-        """Make a new line at the cursor."""
-        self.replace("\n", *self.selection, maintain_selection_offset=False)
+        if self.offering and self.text.lower() not in BY_SLASH:
+            self.post_message(self.CompletionTaken())
+            return
+        text = self.text
+        self._at = None
+        self.text = ""
+        self.post_message(self.Submitted(text))
 
     def action_complete(self) -> None:
         """Take the offered command."""
@@ -122,6 +122,21 @@ class Composer(TextArea):
         else:
             self._at = at
             self.set_text(self._prompts[at])
+
+    def on_key(self, event: events.Key) -> None:
+        """Enter in its many forms.
+
+        Not a binding, because Textual runs a priority binding at once, ahead of the letters that still wait in this
+        widget's queue: a line that arrives in one piece would be sent before its end was typed.
+        """
+        if event.key == "enter":
+            self._submit()
+        elif event.key in _NEW_LINE_KEYS:
+            self.replace("\n", *self.selection, maintain_selection_offset=False)
+        else:
+            return
+        event.stop()
+        event.prevent_default()
 
     def on_resize(self, event: events.Resize) -> None:
         """A long placeholder would be cut in a narrow terminal."""

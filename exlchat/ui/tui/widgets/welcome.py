@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from textual.color import Color, Gradient
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 
     from textual.app import RenderResult
 
-_HORIZON = 46
-_SUN = "▁▂▃▄▅▆▇█▇▆▅▄▃▂▁"
+_HORIZON_CELLS = 46
+_SUN_CELLS = 14
+_SUN_ROWS = 2
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 class Welcome(Widget):
@@ -26,31 +29,37 @@ class Welcome(Widget):
     def render(self) -> RenderResult:
         """Centred by the style sheet; wraps where it must."""
         text = Content("\n").join([Content(line) for line in self.lines])
-        if self.size.width < _HORIZON + 8 or self.size.height < len(self.lines) + 6:
+        if self.size.width < _HORIZON_CELLS + 8 or self.size.height < len(self.lines) + 8:
             return text
-        return Content("\n").join([*self._horizon(), Content(""), text])
+        return Content("\n").join([*self._horizon(), Content(""), Content("e x l c h a t"), Content(""), text])
 
     def _horizon(self) -> list[Content]:
         colors = self.app.theme_variables
-        dark, warm, bright = (Color.parse(colors[name]) for name in ("line", "accent", "primary"))
+        dark, warm, bright = (Color.parse(colors[name]) for name in ("line", "glow", "sun"))
+        sun = [Content.styled(row, bright.hex) for row in _sun()]
         sky = Gradient((0.0, dark), (0.3, warm), (0.5, bright), (0.7, warm), (1.0, dark))
-        sun = _row(_SUN.center(_HORIZON), sky)
-        land = _row("━" * _HORIZON, sky)
-        return [sun, land, Content.styled("e x l c h a t".center(_HORIZON), "$quiet")]
+        cells = (Content.styled("━", sky.get_color(at / (_HORIZON_CELLS - 1)).hex) for at in range(_HORIZON_CELLS))
+        return [*sun, Content.assemble(*cells)]
 
 
-def _row(characters: str, sky: Gradient) -> Content:
-    last = max(1, len(characters) - 1)
-    return Content.assemble(
-        *(Content.styled(mark, sky.get_color(index / last).hex) for index, mark in enumerate(characters))
-    )
+def _sun() -> list[str]:
+    """The upper half of an ellipse in eighths of a row, top row first."""
+    rows = []
+    for row in range(_SUN_ROWS - 1, -1, -1):
+        cells = ""
+        for cell in range(_SUN_CELLS):
+            across = (cell + 0.5) * 2 / _SUN_CELLS - 1
+            height = _SUN_ROWS * math.sqrt(1 - across * across)
+            cells += _EIGHTHS[round(8 * min(1.0, max(0.0, height - row)))]
+        rows.append(cells)
+    return rows
 
 
 def welcome_lines(model: str, *, is_guide: bool) -> Sequence[str]:
     """The three lines: what this is, how to stop and quit, how to come to a real model."""
     if is_guide:
-        first = "This is the guide, a tiny model that knows exlchat and little else. Ask it how things work."
-        last = "For a real model: exlchat MODEL_DIR, a folder with an EXL2 or safetensors Llama model."
+        first = "This is the guide, a tiny model that knows exlchat and little else."
+        last = "For a real model: exlchat MODEL_DIR (EXL2 or safetensors)."
     else:
         first = f"You are talking to {model}." if model else "No model is loaded."
         last = "For another model: exlchat MODEL_DIR. For the guide: exlchat guide."
