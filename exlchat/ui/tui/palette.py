@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +27,7 @@ class Entry(Protocol):
 
     @property
     def help(self) -> str:
-        """A dimmed line below."""
+        """A dimmed line below, written by us: it is read as markup."""
 
     @property
     def run(self) -> IgnoreReturnCallbackType:
@@ -65,11 +66,16 @@ class ChatProvider(Provider):
     async def discover(self) -> Hits:
         """What is shown before anything is typed."""
         for entry in self._first:
-            yield DiscoveryHit(entry.title, entry.run, text=entry.title, help=entry.help)
+            yield DiscoveryHit(Content(entry.title), entry.run, text=entry.title, help=entry.help)
 
     async def search(self, query: str) -> Hits:
         """Fuzzy search over all titles."""
         matcher = self.matcher(query)
         for entry in self._entries:
-            if (score := matcher.match(entry.title)) > 0:
-                yield Hit(score, matcher.highlight(entry.title), entry.run, text=entry.title, help=entry.help)
+            score, offsets = matcher.fuzzy_search.match(query, entry.title)
+            if score > 0:
+                # Not `matcher.highlight`: that one reads a title as markup.
+                title = Content(entry.title)
+                for offset in offsets:
+                    title = title.stylize(matcher.match_style, offset, offset + 1)
+                yield Hit(score, title, entry.run, text=entry.title, help=entry.help)

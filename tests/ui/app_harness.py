@@ -1,0 +1,101 @@
+"""The real app for tests: a real database file, a scripted engine, and waiting without sleeping blindly."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from exlchat import paths
+from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.store import ConversationStore
+from exlchat.engine.events import LoadProgress
+from exlchat.engine.sampling_settings import GREEDY
+from exlchat.ui.drafts import Drafts
+from exlchat.ui.generation_settings import GenerationSettings
+from exlchat.ui.theme_files import load_themes
+from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui.services import Services
+from exlchat.ui.tui.widgets.transcript import Transcript
+from tests.ui.scripted_engine import ScriptedEngine
+
+Load = Callable[[Callable[[LoadProgress], None]], EnginePort]
+
+
+def services(
+    folder: Path,
+    engine: ScriptedEngine | None = None,
+    *,
+    load: Load | None = None,
+    store: ConversationStore | None = None,
+    continue_last: bool = False,
+    is_guide: bool = False,
+    notices: tuple[str, ...] = (),
+    system: str | None = None,
+) -> Services:
+    """What a start with this folder as home gives."""
+    port = engine or ScriptedEngine()
+    return Services(
+        store=store or ConversationStore(folder / "conversations.db"),
+        kept=True,
+        load_engine=load or (lambda _: port),
+        generation=GenerationSettings(GREEDY),
+        template=None,
+        system=system,
+        themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
+        theme="exlchat-dark",
+        sidebar=True,
+        drafts=Drafts(folder / "drafts.json"),
+        model_name="scripted",
+        is_guide=is_guide,
+        continue_last=continue_last,
+        notices=notices,
+    )
+
+
+def app(folder: Path, engine: ScriptedEngine | None = None, **more: object) -> ChatApp:
+    """A new app on `folder`; arguments as of `services`."""
+    return ChatApp(services(folder, engine, **more))  # type: ignore[arg-type]
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 8.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {seconds} s"
+        await pilot.pause(0.01)
+    await pilot.pause()
+
+
+def shown(app: ChatApp) -> str:
+    """The text on the screen."""
+    screen = app.screen
+    strips = screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips[: screen.size.height])
+
+
+async def say(pilot: Pilot[int], text: str) -> None:
+    """Type a message at once and send it."""
+    chat = chat_app(pilot)
+    chat.chat_screen.composer.set_text(text)
+    await pilot.press("enter")
+
+
+def chat_app(pilot: Pilot[int]) -> ChatApp:
+    assert isinstance(pilot.app, ChatApp)
+    return pilot.app
+
+
+def transcript(pilot: Pilot[int]) -> Transcript:
+    return chat_app(pilot).chat_screen.transcript
+
+
+async def idle(pilot: Pilot[int]) -> None:
+    """Wait until no answer is on its way."""
+    session = chat_app(pilot).session
+    await until(pilot, lambda: not session._answering)
+    await asyncio.sleep(0.05)
+    await pilot.pause()

@@ -1,0 +1,326 @@
+"""The app as a person meets it: the real app, a real database, a scripted engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.store import ConversationStore
+from exlchat.engine.events import LoadProgress, ModelError
+from tests.ui.app_harness import app, idle, say, shown, until
+from tests.ui.scripted_engine import ScriptedEngine
+
+OnProgress = Callable[[LoadProgress], None]
+
+
+def conversation_text(folder: Path) -> list[tuple[str, str, str]]:
+    """Role, text and status of the newest conversation, as another program would read it."""
+    store = ConversationStore(folder / "conversations.db")
+    try:
+        newest = store.list_conversations()[0]
+        return [(one.role, one.text, one.status) for one in store.load(newest.id).branch]
+    finally:
+        store.close()
+
+
+async def test_a_prompt_is_answered_and_both_are_on_disk(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("Hello **you**."))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "hi there")
+        await idle(pilot)
+        screen = shown(chat)
+        assert "hi there" in screen
+        assert "Hello you." in screen
+        assert chat.chat_screen.composer.text == ""
+    assert conversation_text(tmp_path) == [
+        ("user", "hi there", "complete"),
+        ("assistant", "Hello **you**.", "complete"),
+    ]
+
+
+async def test_the_status_line_tells_the_figures(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("Four"))
+    async with chat.run_test(size=(140, 30)) as pilot:
+        await say(pilot, "2 + 2?")
+        await idle(pilot)
+        line = shown(chat).splitlines()[-1]
+    # ChatML of the one message is 55 characters (Jinja drops the last newline), each a token; half of them are cached.
+    assert "scripted" in line
+    assert "59/4,096" in line
+    assert "3.0 tok/s" in line
+    assert "27 cached + 28 new" in line
+    assert "first token 0.25 s" in line
+
+
+async def test_the_first_screen_is_there_while_the_model_loads_and_a_prompt_waits_on_disk(tmp_path: Path) -> None:
+    loading = threading.Event()
+
+    def load(on_progress: OnProgress) -> EnginePort:
+        on_progress(LoadProgress(3, 4, "reading weights"))
+        loading.wait(20)
+        return ScriptedEngine("At last.")
+
+    chat = app(tmp_path, load=load)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "reading weights 75%" in shown(chat))
+        await say(pilot, "are you there?")
+        await until(pilot, lambda: "Waiting for the model" in shown(chat))
+        assert conversation_text(tmp_path) == [("user", "are you there?", "complete")]
+        loading.set()
+        await until(pilot, lambda: "At last." in shown(chat))
+        await idle(pilot)
+        assert "Waiting for the model" not in shown(chat)
+
+
+async def test_the_engine_is_not_loaded_before_the_first_paint(tmp_path: Path) -> None:
+    painted_first: list[bool] = []
+
+    def load(_: OnProgress) -> EnginePort:
+        painted_first.append("Write a message" in shown(chat))
+        return ScriptedEngine()
+
+    chat = app(tmp_path, load=load)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: bool(painted_first))
+    assert painted_first == [True]
+
+
+async def test_a_model_that_does_not_load_leaves_a_line_and_a_living_app(tmp_path: Path) -> None:
+    def load(_: OnProgress) -> EnginePort:
+        raise ModelError("models/x/config.json: missing; download the model again")
+
+    chat = app(tmp_path, load=load)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "no model" in shown(chat))
+        await say(pilot, "hello?")
+        await until(pilot, lambda: "download the model again" in shown(chat))
+        await idle(pilot)
+        assert "hello?" in shown(chat)
+    assert conversation_text(tmp_path) == [("user", "hello?", "complete")]
+
+
+async def test_escape_stops_and_keeps_the_text(tmp_path: Path) -> None:
+    engine = ScriptedEngine("a very long answer", "short")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "go")
+        engine.step(6)
+        await until(pilot, lambda: "a very" in shown(chat))
+        await pilot.press("escape")
+        await idle(pilot)
+        assert "stopped" in shown(chat)
+        engine.release()
+        await say(pilot, "again")
+        await until(pilot, lambda: "short" in shown(chat))
+        await idle(pilot)
+    assert conversation_text(tmp_path)[1] == ("assistant", "a very", "partial")
+
+
+async def test_a_cut_answer_goes_on(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one two three", " three four")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "count")
+        engine.step(7)
+        await until(pilot, lambda: "one two" in shown(chat))
+        await pilot.press("escape")
+        await idle(pilot)
+        engine.release()
+        await say(pilot, "/continue")
+        await until(pilot, lambda: "one two three four" in shown(chat))
+        await idle(pilot)
+        assert shown(chat).count("one two") == 1
+    assert conversation_text(tmp_path) == [
+        ("user", "count", "complete"),
+        ("assistant", "one two three four", "complete"),
+    ]
+
+
+async def test_retry_shows_the_new_answer_and_keeps_the_old_in_the_tree(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("first try", "second try"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "try")
+        await idle(pilot)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "second try" in shown(chat))
+        await idle(pilot)
+        assert "first try" not in shown(chat)
+        answer = chat.session.last_answer
+        assert answer is not None
+        texts = [one.text for one in chat.session.store.alternatives(answer.id)]
+    assert texts == ["first try", "second try"]
+
+
+async def test_prompts_typed_meanwhile_wait_their_turn(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one", "two", "three")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        for prompt in ("1?", "2?", "3?"):
+            await say(pilot, prompt)
+        await until(pilot, lambda: "waits  3?" in shown(chat))
+        assert [text for _, text, _ in conversation_text(tmp_path) if text] == ["1?"]
+        assert chat.services.drafts.get(chat.session.conversation_id) == "2?\n\n3?"
+        engine.release()
+        await until(pilot, lambda: "three" in shown(chat))
+        await idle(pilot)
+        assert "waits" not in shown(chat)
+    assert [text for _, text, _ in conversation_text(tmp_path)] == ["1?", "one", "2?", "two", "3?", "three"]
+
+
+async def test_quitting_in_mid_answer_keeps_the_text_and_the_waiting_prompts(tmp_path: Path) -> None:
+    engine = ScriptedEngine("half an answer")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "go")
+        await say(pilot, "and then?")
+        engine.step(4)
+        await until(pilot, lambda: "half" in shown(chat))
+        chat.chat_screen.composer.set_text("and last")
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+    assert chat.return_value == 0
+    chat.services.store.close()
+    assert conversation_text(tmp_path) == [("user", "go", "complete"), ("assistant", "half", "partial")]
+    again = app(tmp_path, continue_last=True)
+    async with again.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert "half" in shown(again)
+        assert again.chat_screen.composer.text == "and then?\n\nand last"
+
+
+async def test_an_answer_goes_on_in_its_own_conversation_while_another_is_open(tmp_path: Path) -> None:
+    engine = ScriptedEngine("alpha beta", "gamma")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "first talk")
+        engine.step(5)
+        await until(pilot, lambda: "alpha" in shown(chat))
+        first = chat.session.conversation_id
+        assert first is not None
+        await pilot.press("ctrl+n")
+        assert "alpha" not in shown(chat)
+        await say(pilot, "second talk")
+        await until(pilot, lambda: "another conversation" in shown(chat))
+        engine.step(3)
+        chat.chat_screen.open_conversation(first)
+        await until(pilot, lambda: "alpha be" in shown(chat))
+        engine.release()
+        await idle(pilot)
+        assert "alpha beta" in shown(chat)
+        titles = {one.title: one.id for one in chat.session.store.list_conversations()}
+        chat.chat_screen.open_conversation(titles["second talk"])
+        await pilot.pause()
+        assert "gamma" in shown(chat)
+
+
+async def test_a_prompt_that_does_not_fit_comes_back_into_the_composer(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("fine", max_seq_len=200))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "short")
+        await idle(pilot)
+        long = "long " * 60
+        await say(pilot, long)
+        await idle(pilot)
+        assert "the context holds 200" in " ".join(shown(chat).split())
+        assert chat.chat_screen.composer.text == long.strip()
+        assert [one.text for one in chat.session.branch] == ["short", "fine"]
+
+
+async def test_an_engine_that_fails_in_mid_answer_keeps_the_text(tmp_path: Path) -> None:
+    engine = ScriptedEngine("abcdef", "well")
+    engine.fail_after = 3
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "go")
+        await idle(pilot)
+        assert "abc" in shown(chat)
+        assert "RuntimeError: the script says: fail" in shown(chat)
+        engine.fail_after = None
+        await say(pilot, "more")
+        await idle(pilot)
+        assert "well" in shown(chat)
+    assert conversation_text(tmp_path)[1] == ("assistant", "abc", "partial")
+
+
+@pytest.mark.parametrize(
+    "text", ["[bold]not markup[/bold] [/]", "esc \x1b[31mred\x07 bell", "bidi \u202eevil", "$primary [$x]"]
+)
+async def test_text_is_never_taken_for_markup_or_control(tmp_path: Path, text: str) -> None:
+    chat = app(tmp_path, ScriptedEngine(text))
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await say(pilot, text)
+        await idle(pilot)
+        await say(pilot, "/rename " + text)
+        await pilot.pause()
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.2)
+        await pilot.press("escape")
+        screen = shown(chat)
+    assert not {"\x1b", "\x07", "\u202e"} & set(screen)
+    if text.startswith("["):
+        assert screen.count("[bold]not markup[/bold] [/]") >= 2
+
+
+async def test_a_tiny_terminal_is_usable(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("tiny answer"))
+    async with chat.run_test(size=(20, 5)) as pilot:
+        await pilot.press(*"hey", "enter")
+        await idle(pilot)
+        assert "tiny answer" in shown(chat)
+        for key in ("f1", "escape", "ctrl+b", "escape", "ctrl+p", "escape", "/", "escape", "pageup", "pagedown"):
+            await pilot.press(key)
+        await pilot.resize_terminal(100, 30)
+        await pilot.pause()
+        assert "tiny answer" in shown(chat)
+        await pilot.resize_terminal(1, 1)
+        await pilot.resize_terminal(20, 5)
+        await pilot.pause()
+        assert chat.is_running
+
+
+async def test_without_a_writable_database_one_can_still_chat(tmp_path: Path) -> None:
+    chat = app(
+        tmp_path,
+        ScriptedEngine("in memory"),
+        store=ConversationStore(None),
+        notices=("conversations.db: is read-only",),
+    )
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "is read-only" in shown(chat))
+        await say(pilot, "hi")
+        await idle(pilot)
+        assert "in memory" in shown(chat)
+
+
+async def test_a_prompt_that_cannot_be_written_stays_in_the_composer(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        chat.services.store.close()
+        await say(pilot, "precious words")
+        await until(pilot, lambda: "Not sent" in shown(chat))
+        assert chat.chat_screen.composer.text == "precious words"
+
+
+async def test_ctrl_c_stops_first_and_quits_the_second_time(tmp_path: Path) -> None:
+    engine = ScriptedEngine("long answer")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "go")
+        engine.step(4)
+        await until(pilot, lambda: "long" in shown(chat))
+        await pilot.press("ctrl+c")
+        await idle(pilot)
+        assert chat.is_running
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+    assert chat.return_value == 0
