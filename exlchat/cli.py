@@ -1,0 +1,135 @@
+"""The front door: parse the command line, call one room, return the exit code.
+
+Nothing here imports torch or textual; `exlchat --version` and a mistyped option answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from exlchat import paths
+from exlchat.engine.events import ModelError
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.settings import SettingsError
+from exlchat.state import load_state
+from exlchat.ui.command_line import ask_parser, chat_parser, doctor_parser
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.model_choice import GUIDE, choose_model
+from exlchat.ui.options import AppOptions, SamplingOverrides
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the `exlchat` command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = _COMMANDS.get(arguments[0]) if arguments else None
+    try:
+        return _chat(arguments) if command is None else command(arguments[1:])
+    except (ModelError, SettingsError, paths.FolderError) as error:
+        _complain(str(error))
+        return ExitCode.ERROR
+    except KeyboardInterrupt:
+        return ExitCode.STOPPED
+
+
+def _chat(arguments: Sequence[str]) -> ExitCode:
+    parser = chat_parser()
+    typed = parser.parse_args(arguments)
+    options = _app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last)
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+        _complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
+        return ExitCode.USAGE
+    from exlchat.ui.tui.app import run_app
+
+    return ExitCode(run_app(options))
+
+
+def _ask(arguments: Sequence[str]) -> ExitCode:
+    parser = ask_parser()
+    typed = parser.parse_args(arguments)
+    model, prompt = model_and_prompt(parser, typed.model, typed.words)
+    from exlchat.ui.headless import AskOptions, run_ask
+
+    app = _app_options(parser, typed, model)
+    return run_ask(AskOptions(app, prompt, jsonl=typed.jsonl, stop=tuple(typed.stop), save=typed.save))
+
+
+def _doctor(arguments: Sequence[str]) -> ExitCode:
+    doctor_parser().parse_args(arguments)
+    from exlchat.ui.doctor import run_doctor
+
+    return run_doctor()
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {"ask": _ask, "doctor": _doctor}
+
+
+def _app_options(
+    parser: argparse.ArgumentParser,
+    typed: argparse.Namespace,
+    model: str | None,
+    *,
+    theme: str | None = None,
+    continue_last: bool = False,
+) -> AppOptions:
+    sampling = SamplingOverrides(typed.temperature, typed.top_k, typed.top_p, typed.min_p)
+    try:
+        sampling.apply(SamplingSettings())
+    except ValueError as error:
+        parser.error(str(error))
+    state, notice = load_state()
+    last_used = Path(state.last_model) if state.last_model else None
+    choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model())
+    return AppOptions(
+        model_path=choice.path,
+        device=typed.device,
+        context=typed.context,
+        kv_cache=typed.kv_cache,
+        system=typed.system,
+        template=typed.template,
+        theme=theme,
+        sampling=sampling,
+        seed=typed.seed,
+        max_tokens=typed.max_tokens,
+        continue_last=continue_last,
+        notices=tuple(line for line in (notice, choice.notice) if line),
+    )
+
+
+def model_and_prompt(
+    parser: argparse.ArgumentParser, model: str | None, words: Sequence[str]
+) -> tuple[str | None, str | None]:
+    """Which of the free arguments is which."""
+    if len(words) > (2 if model is None else 1):
+        parser.error("too many arguments; put the prompt in quotes")
+    if model is not None:
+        return model, words[0] if words else None
+    if len(words) == 2:
+        return words[0], words[1]
+    if words and (words[0] == GUIDE or _is_folder(words[0])):
+        return words[0], None
+    return None, words[0] if words else None
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):
+        # A long prompt is no possible file name.
+        return False
+
+
+def _is_terminal(stream: object) -> bool:
+    """Python sets a standard stream that was closed by the caller to `None`."""
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and bool(isatty())
+
+
+def _complain(line: str) -> None:
+    sys.stderr.write(f"exlchat: {line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The command line's words and options, as argparse parsers. What is done with them is decided in `exlchat.cli`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NoReturn
+
+from exlchat import __version__
+from exlchat.ui.exit_codes import ExitCode
+
+_WIDTH = 80
+_LARGEST_SEED = 2**63 - 1
+
+_CHAT_USAGE = """exlchat [MODEL_DIR] [options]
+       exlchat ask [MODEL] [PROMPT] [options]
+       exlchat doctor"""
+_CHAT_ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
+on the CPU.
+
+  exlchat           open the chat app (F1 in it shows all keys and commands)
+  exlchat ask       answer one prompt on standard output, for pipes and scripts
+  exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
+_CHAT_EPILOG = """examples:
+  exlchat                   the model used last, else the bundled guide
+  exlchat ~/models/llama-3  a model folder of your own
+  exlchat guide             the bundled model, which knows exlchat
+  exlchat -c                go on with the most recent conversation
+  git diff | exlchat ask "Write a commit message for this:"
+
+files:
+  settings.toml, themes/ and templates/ lie in the config folder, the
+  conversations in the data folder; `exlchat doctor` shows where these are.
+  EXLCHAT_HOME=FOLDER puts everything under one folder.
+
+exit codes:
+  0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
+_ASK_ABOUT = """Answer one prompt and print only the answer on standard output; progress,
+notices and errors go to standard error. The prompt is the argument, standard
+input, or both: the argument first, a blank line, then standard input."""
+_ASK_EPILOG = """examples:
+  exlchat ask "How do I load a model?"
+  exlchat ask -m ~/models/llama-3 "Three names for a cat"
+  cat notes.txt | exlchat ask "Summarise in one line:" --max-tokens 60
+  exlchat ask --jsonl --no-save "Hello" | jq -r 'select(.type=="text").text'
+
+exit codes:
+  0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
+
+_DOCTOR_ABOUT = """Check this machine: a line for each thing, ok, warn or missing, and how to
+mend it. The exit code is 1 if something is missing that exlchat cannot do
+without."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with mistakes answered in one line instead of the whole usage."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None, usage: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_WIDTH, max_help_position=24),
+            allow_abbrev=False,
+            add_help=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Names the mistake and where the options are listed."""
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message} ({self.prog} --help lists the options)\n")
+
+
+def chat_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat [MODEL_DIR]`."""
+    parser = _Parser("exlchat", _CHAT_ABOUT, _CHAT_EPILOG, _CHAT_USAGE)
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "model",
+        metavar="MODEL_DIR",
+        nargs="?",
+        help="folder with an EXL2 or safetensors model, or the word guide (default: the model used last, else guide)",
+    )
+    _model_options(model)
+    chat = parser.add_argument_group("chat")
+    chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
+    chat.add_argument("--theme", metavar="NAME", help="colours of this start: exlchat-dark, exlchat-light or your own")
+    _prompt_options(chat)
+    _sampling_group(parser)
+    _about_group(parser)
+    return parser
+
+
+def ask_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat ask`."""
+    parser = _Parser("exlchat ask", _ASK_ABOUT, _ASK_EPILOG, "exlchat ask [MODEL] [PROMPT] [options]")
+    model = parser.add_argument_group("prompt and model")
+    model.add_argument(
+        "words",
+        metavar="[MODEL] [PROMPT]",
+        nargs="*",
+        help="one argument alone is the model if it is a folder or the word guide, else the prompt",
+    )
+    model.add_argument("-m", "--model", metavar="MODEL", help="model folder, or the word guide")
+    _model_options(model)
+    answer = parser.add_argument_group("answer")
+    answer.add_argument("--jsonl", action="store_true", help="print one JSON object for each event instead of the text")
+    answer.add_argument("--no-save", dest="save", action="store_false", help="do not keep this as a conversation")
+    answer.add_argument(
+        "--stop", metavar="TEXT", action="append", default=[], help="end the answer before TEXT (may be repeated)"
+    )
+    _prompt_options(answer)
+    _sampling_group(parser)
+    _about_group(parser)
+    return parser
+
+
+def doctor_parser() -> argparse.ArgumentParser:
+    """`exlchat doctor` has no options of its own."""
+    parser = _Parser("exlchat doctor", _DOCTOR_ABOUT, usage="exlchat doctor")
+    _about_group(parser)
+    return parser
+
+
+def _model_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
+    )
+    group.add_argument("--context", metavar="N", type=_whole(1), help="longest prompt plus answer, in tokens")
+    group.add_argument(
+        "--kv-cache",
+        metavar="TYPE",
+        choices=("auto", "fp16", "fp32"),
+        help="precision of keys and values: auto (default), fp16 or fp32",
+    )
+
+
+def _prompt_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--system", metavar="TEXT", help="system prompt: who is speaking")
+    group.add_argument(
+        "--template", metavar="NAME|FILE", help="prompt format: model, chatml, plain, or a Jinja file (default: model)"
+    )
+    group.add_argument("--max-tokens", metavar="N", type=_whole(1), help="longest answer, in tokens")
+
+
+def _sampling_group(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temperature", metavar="X", type=_number, help="0 always takes the most likely token")
+    group.add_argument("--top-k", metavar="N", type=_whole(0), help="draw from the N most likely tokens; 0 is off")
+    group.add_argument("--top-p", metavar="X", type=_number, help="draw from the likeliest that sum to X; 1 is off")
+    group.add_argument("--min-p", metavar="X", type=_number, help="drop what is below X times the likeliest; 0 is off")
+    group.add_argument("--seed", metavar="N", type=_whole(0, _LARGEST_SEED), help="the same seed, the same answer")
+
+
+def _about_group(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("about")
+    group.add_argument("-h", "--help", action="help", help="show this and exit")
+    group.add_argument(
+        "--version", action="version", version=f"exlchat {__version__}", help="show the version and exit"
+    )
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argument type: a whole number within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            upper = "or more" if most is None else f"to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, {least} {upper}")
+        return value
+
+    return parse
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None

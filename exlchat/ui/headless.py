@@ -1,0 +1,241 @@
+"""`exlchat ask`: one answer without a terminal. Only the answer goes to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from exlchat import paths
+from exlchat.chat.context import ContextFull
+from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnEvent, TurnOptions, answer
+from exlchat.engine.events import ModelError, PrefillProgress, RequestError, TextDelta
+from exlchat.settings import Settings, SettingsError, load_settings
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import (
+    AnswerOutput,
+    ErrorLines,
+    JsonLinesOutput,
+    OutputClosedError,
+    OutputError,
+    TextOutput,
+    abandon,
+)
+from exlchat.ui.model_loading import load_model
+from exlchat.ui.options import AppOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from exlchat.chat.engine_port import EnginePort
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """One `exlchat ask`.
+
+    Args:
+        app: model, sampling and prompt options, as for the app.
+        prompt: the prompt as typed; standard input follows it, or stands alone.
+        jsonl: print events instead of text.
+        stop: texts that end the answer.
+        save: keep prompt and answer as a conversation.
+    """
+
+    app: AppOptions
+    prompt: str | None
+    jsonl: bool = False
+    stop: tuple[str, ...] = ()
+    save: bool = True
+
+
+class PromptInputError(Exception):
+    """There is no usable prompt: one line."""
+
+
+def run_ask(options: AskOptions) -> ExitCode:
+    """Reads the prompt, loads the model, prints the answer; every failure is one line on stderr and an exit code."""
+    lines = ErrorLines(sys.stderr)
+    try:
+        return _ask(options, lines)
+    except PromptInputError as error:
+        lines.say(str(error))
+        return ExitCode.USAGE
+    except ContextFull as error:
+        lines.say(str(error))
+        return ExitCode.DOES_NOT_FIT
+    except (ModelError, RequestError, PromptError, SettingsError, StoreError) as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+    except OutputError as error:
+        abandon(sys.stdout)
+        lines.say(str(error))
+        return ExitCode.ERROR
+    except OutputClosedError:
+        abandon(sys.stdout)
+        return ExitCode.BROKEN_PIPE
+    finally:
+        lines.clear()
+
+
+def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
+    prompt = read_prompt(options.prompt, None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer)
+    settings = load_settings()
+    app = options.app
+    for notice in app.notices:
+        lines.say(notice)
+    if app.model_path is None:
+        raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
+    engine = load_model(
+        app.model_path,
+        device=app.device,
+        kv_cache=app.kv_cache or settings.kv_cache,
+        context=app.context or settings.context,
+        on_progress=lines.loading,
+    )
+    lines.clear()
+    store = _open_store(options.save, lines)
+    try:
+        return _answer(options, settings, engine, store, prompt, lines=lines)
+    finally:
+        store.close()
+
+
+def read_prompt(argument: str | None, stdin: BinaryIO | None) -> str:
+    """The argument, what `stdin` holds, or both with a blank line between them.
+
+    Raises:
+        PromptInputError: not UTF-8, or nothing at all.
+    """
+    parts = []
+    if argument:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptInputError(f"the prompt is not UTF-8 (character {error.start})") from error
+        parts.append(argument)
+    if stdin is not None:
+        try:
+            piped = stdin.read().decode("utf-8").removeprefix("\ufeff").rstrip("\n")
+        except UnicodeDecodeError as error:
+            raise PromptInputError(
+                f"standard input is not UTF-8 (byte {error.start}); convert it first, for example with iconv"
+            ) from error
+        if piped.strip():
+            parts.append(piped)
+    if not parts:
+        raise PromptInputError("there is no prompt; give it as an argument or on standard input")
+    return "\n\n".join(parts)
+
+
+def _open_store(save: bool, lines: ErrorLines) -> ConversationStore:
+    """The user's conversations, or one in memory: the answer matters more than keeping it, so a failure only warns."""
+    if not save:
+        return ConversationStore(None)
+    try:
+        where = paths.folders().conversations
+        paths.ensure_folder(where.parent)
+        return ConversationStore(where)
+    except (StoreError, paths.FolderError) as error:
+        lines.say(f"the answer will not be saved: {error}")
+        return ConversationStore(None)
+
+
+def _answer(
+    options: AskOptions,
+    settings: Settings,
+    engine: EnginePort,
+    store: ConversationStore,
+    prompt: str,
+    *,
+    lines: ErrorLines,
+) -> ExitCode:
+    conversation_id = store.create_conversation().id
+    system = options.app.system or settings.system
+    if system:
+        store.add_message(conversation_id, "system", system)
+    store.add_message(conversation_id, "user", prompt)
+    output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
+    kept = None if store.path is None else conversation_id
+    turn = answer(store, engine, conversation_id, _turn_options(options, settings))
+    try:
+        # Closing the turn, whatever happens, is what puts the text so far on disk.
+        with _ctrl_c_cancels(engine) as cancel_if_asked, closing(turn):
+            for event in turn:
+                cancel_if_asked()
+                code = _show(event, engine.info.name, kept, output, lines)
+    except ContextFull:
+        # A question that could not even be asked is no conversation; the caller still has it.
+        store.delete(conversation_id)
+        raise
+    return code
+
+
+def _show(event: TurnEvent, model: str, kept: str | None, output: AnswerOutput, lines: ErrorLines) -> ExitCode:
+    """Writes one event; the last one decides the exit code."""
+    match event:
+        case AnswerStarted():
+            if event.notice:
+                lines.say(event.notice)
+            output.start(model=model, conversation=kept, prompt_tokens=event.prompt_tokens)
+        case PrefillProgress():
+            lines.reading(event)
+            output.progress(event)
+        case TextDelta():
+            lines.clear()
+            output.text(event.text)
+        case AnswerClosed():
+            lines.clear()
+            if event.finished is not None:
+                output.finish(event.finished)
+                if event.finished.reason == "context_full":
+                    lines.say("the context is full; the answer was cut")
+            if event.error is not None:
+                lines.say(event.error)
+            if event.finished is not None and event.finished.reason == "cancelled":
+                return ExitCode.STOPPED
+    return ExitCode.OK
+
+
+def _turn_options(options: AskOptions, settings: Settings) -> TurnOptions:
+    app = options.app
+    is_guide = app.model_path == paths.bundled_model()
+    return TurnOptions(
+        sampling=app.sampling.apply(settings.sampling(bundled_guide=is_guide)),
+        template=app.template or settings.template,
+        seed=app.seed,
+        max_new_tokens=app.max_tokens or settings.max_tokens,
+        stop=options.stop,
+    )
+
+
+@contextmanager
+def _ctrl_c_cancels(engine: EnginePort) -> Iterator[Callable[[], None]]:
+    """Inside, the first ctrl+c ends the answer in order and the second one raises `KeyboardInterrupt`.
+
+    The engine forgets a `cancel` that comes before it generates, so what is yielded, called at each event, repeats it.
+    """
+    asked = False
+
+    def on_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        engine.cancel()
+
+    def cancel_if_asked() -> None:
+        if asked:
+            engine.cancel()
+
+    previous = signal.signal(signal.SIGINT, on_ctrl_c)
+    try:
+        yield cancel_if_asked
+    finally:
+        signal.signal(signal.SIGINT, previous)

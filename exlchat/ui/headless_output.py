@@ -1,0 +1,162 @@
+"""What `exlchat ask` writes: the answer as text or as JSON lines on stdout, progress and notices on stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import asdict
+from typing import Protocol, TextIO
+
+from exlchat.engine.events import Finished, LoadProgress, PrefillProgress
+from exlchat.ui.markdown.sanitize import printable
+
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+class OutputClosedError(Exception):
+    """The reader of stdout has gone, as `head` does when it has enough."""
+
+
+class OutputError(Exception):
+    """stdout cannot be written: one line with the reason."""
+
+
+class AnswerOutput(Protocol):
+    """Receives an answer as it comes. Every method raises `OutputClosedError` or `OutputError`."""
+
+    def start(self, *, model: str, conversation: str | None, prompt_tokens: int) -> None:
+        """The prompt is ready; `conversation` is `None` when nothing is kept."""
+
+    def progress(self, progress: PrefillProgress) -> None:
+        """Part of the prompt is in the cache."""
+
+    def text(self, text: str) -> None:
+        """More of the answer."""
+
+    def finish(self, finished: Finished) -> None:
+        """The end of the answer."""
+
+
+class TextOutput:
+    """Exactly the model's text; on a terminal without the characters that could steer it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._at_line_start = False
+        if not self._on_terminal:
+            _use_utf8(stream)
+
+    def start(self, *, model: str, conversation: str | None, prompt_tokens: int) -> None:
+        """Nothing: only the answer goes to stdout."""
+
+    def progress(self, progress: PrefillProgress) -> None:
+        """Nothing: only the answer goes to stdout."""
+
+    def text(self, text: str) -> None:
+        """Writes and flushes, so that the reader sees every token as it comes."""
+        if not text:
+            return
+        shown = printable(text).replace("\r", "") if self._on_terminal else text
+        self._at_line_start = shown.endswith("\n")
+        _write(self._stream, shown)
+
+    def finish(self, finished: Finished) -> None:
+        """Ends the last line if the answer has not."""
+        if finished.text and not self._at_line_start:
+            _write(self._stream, "\n")
+
+
+class JsonLinesOutput:
+    """One JSON object a line for each event; the last has the type `finished`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        _use_utf8(stream)
+
+    def start(self, *, model: str, conversation: str | None, prompt_tokens: int) -> None:
+        """`{"type": "start", "model", "conversation", "prompt_tokens"}`."""
+        self._event("start", model=model, conversation=conversation, prompt_tokens=prompt_tokens)
+
+    def progress(self, progress: PrefillProgress) -> None:
+        """`{"type": "prefill_progress", "done", "total", "cached"}`."""
+        self._event("prefill_progress", **asdict(progress))
+
+    def text(self, text: str) -> None:
+        """`{"type": "text", "text"}`."""
+        if text:
+            self._event("text", text=text)
+
+    def finish(self, finished: Finished) -> None:
+        """`{"type": "finished", "reason", "text", "stats"}`."""
+        stats = asdict(finished.stats) | {"tokens_per_second": finished.stats.tokens_per_second}
+        self._event("finished", reason=finished.reason, text=finished.text, stats=stats)
+
+    def _event(self, kind: str, **fields: object) -> None:
+        _write(self._stream, json.dumps({"type": kind, **fields}, ensure_ascii=False) + "\n")
+
+
+class ErrorLines:
+    """stderr: a moving progress line when it is a terminal, and lines that stay. A closed stderr swallows them."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = io.StringIO() if stream is None else stream
+        self._live = self._stream.isatty()
+        self._shown = False
+
+    def loading(self, progress: LoadProgress) -> None:
+        """How far the weights are."""
+        percent = 100 * progress.done // max(progress.total, 1)
+        self._show(f"{progress.what}: {percent} %")
+
+    def reading(self, progress: PrefillProgress) -> None:
+        """How far the prompt is."""
+        self._show(f"reading the prompt: {progress.done} of {progress.total} tokens")
+
+    def say(self, line: str) -> None:
+        """A line that stays. Texts from files may be quoted in it, so it is made printable."""
+        self.clear()
+        self._stream.write(f"exlchat: {printable(line)}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Takes the progress line away."""
+        if self._shown:
+            self._shown = False
+            self._stream.write(_CLEAR_LINE)
+            self._stream.flush()
+
+    def _show(self, text: str) -> None:
+        if self._live:
+            self._shown = True
+            self._stream.write(f"{_CLEAR_LINE}{printable(text)}")
+            self._stream.flush()
+
+
+def abandon(stream: TextIO) -> None:
+    """Lets Python's own flush at exit go nowhere, after `stream` has refused to be written."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+def _use_utf8(stream: TextIO) -> None:
+    """Files and pipes get UTF-8 and plain newlines whatever the locale says; no answer ends in an encoding error."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError as error:
+        raise OutputClosedError from error
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise OutputError(f"standard output cannot be written ({reason}); the answer ends here") from error

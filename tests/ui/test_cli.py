@@ -1,0 +1,143 @@
+"""The front door: what a command line means, and how a wrong one is answered."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exlchat import __version__, cli
+from exlchat.ui.command_line import ask_parser, chat_parser, doctor_parser
+
+PARSERS = [chat_parser, ask_parser, doctor_parser]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "exlchat.cli", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL, **options
+    )
+
+
+def test_version_and_help_import_neither_torch_nor_textual() -> None:
+    for option in ("--version", "--help"):
+        result = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "exlchat.cli", option],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        imported = set(re.findall(r"\|\s+(\w+)", result.stderr))
+        assert "exlchat" in imported
+        assert not imported & {"torch", "textual", "prompt_toolkit", "tokenizers", "numpy"}
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"exlchat {__version__}\n"
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_help_fits_eighty_columns(parser: Callable[[], argparse.ArgumentParser]) -> None:
+    lines = parser().format_help().splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_names_commands_folders_and_exit_codes() -> None:
+    text = chat_parser().format_help()
+    for part in ("exlchat ask", "exlchat doctor", "EXLCHAT_HOME", "settings.toml", "130 stopped by ctrl+c"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--colour"], "unrecognized arguments: --colour"),
+        (["--top-k", "many"], "--top-k: 'many' is not a whole number, 0 or more"),
+        (["--context", "0"], "--context: '0' is not a whole number, 1 or more"),
+        (["--seed", "-1"], "--seed"),
+        (["--temperature", "warm"], "'warm' is not a number"),
+        (["--top-p", "2"], "top_p is 2.0"),
+        (["--temperature", "nan"], "temperature is nan"),
+        (["--device", "tpu"], "invalid choice: 'tpu'"),
+        (["ask", "--kv-cache", "q3"], "invalid choice: 'q3'"),
+        (["ask", "guide", "two", "words"], "put the prompt in quotes"),
+        (["ask", "-m", "guide", "two", "words"], "put the prompt in quotes"),
+        (["doctor", "now"], "unrecognized arguments: now"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert said in line
+    assert "--help" in line
+
+
+@pytest.mark.parametrize("command", [[], ["ask", "-m"]])
+def test_a_wrong_model_is_one_line_and_exit_code_1(command: list[str]) -> None:
+    result = run(*command, "/no/such/model")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        "exlchat: /no/such/model: no such folder (there is no /no/such either); "
+        "give the folder that holds config.json and *.safetensors, or: exlchat guide"
+    ]
+
+
+def test_a_mistyped_command_is_recognised() -> None:
+    assert "did you mean: exlchat doctor" in run("docter").stderr
+
+
+def test_the_app_needs_a_terminal_and_points_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    result = run(str(tmp_path / "model"))
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "exlchat ask" in result.stderr
+
+
+def test_broken_settings_are_one_line_naming_the_key(home: Path, tmp_path: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "settings.toml").write_text("themee = 'x'\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    result = run("ask", "-m", str(tmp_path / "model"), "hello")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "settings.toml: unknown key 'themee'; did you mean theme?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "expected"),
+    [
+        (None, [], (None, None)),
+        (None, ["Why?"], (None, "Why?")),
+        (None, ["guide"], ("guide", None)),
+        (None, ["."], (".", None)),
+        (None, ["guide", "Why?"], ("guide", "Why?")),
+        (None, ["x" * 100_000], (None, "x" * 100_000)),
+        (None, ["~nobody-of-this-name"], (None, "~nobody-of-this-name")),
+        ("m", ["."], ("m", ".")),
+    ],
+)
+def test_free_arguments_of_ask(model: str | None, words: list[str], expected: tuple[str | None, str | None]) -> None:
+    assert cli.model_and_prompt(ask_parser(), model, words) == expected
