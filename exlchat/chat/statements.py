@@ -38,14 +38,19 @@ def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversat
     if row is None:
         raise MissingRowError("conversation", conversation_id)
     title, created_at, updated_at, tip_id = row
+    branch = load_branch(db, tip_id)
+    return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch)
+
+
+def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message, ...]:
+    """The messages from the first one to `message_id`."""
     rows = db.execute(
         "WITH RECURSIVE branch (id, depth) AS (SELECT ?, 0 UNION ALL "
         "SELECT m.parent_id, depth + 1 FROM branch JOIN message m ON m.id = branch.id) "
         f"SELECT {_M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id ORDER BY depth DESC",
-        (tip_id,),
+        (message_id,),
     )
-    branch = tuple(unpack_message(row) for row in rows)
-    return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch)
+    return tuple(unpack_message(row) for row in rows)
 
 
 def load_message(db: sqlite3.Connection, message_id: str) -> Message:

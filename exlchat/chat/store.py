@@ -122,6 +122,11 @@ class ConversationStore:
         with self._transaction(write=False) as db:
             return statements.load_message(db, message_id)
 
+    def branch(self, message_id: str | None) -> tuple[Message, ...]:
+        """The messages from the first one to `message_id`, whether it is on the present branch or not."""
+        with self._transaction(write=False) as db:
+            return statements.load_branch(db, message_id)
+
     def alternatives(self, message_id: str) -> tuple[Message, ...]:
         """All messages of the same role under the same parent, oldest first, `message_id` among them."""
         with self._transaction(write=False) as db:
@@ -137,17 +142,27 @@ class ConversationStore:
         text: str = "",
         token_ids: Sequence[int] = (),
         record: AnswerRecord | None = None,
+        system: str | None = None,
     ) -> Message:
         """A new answer under `parent_id` with status `streaming`; the tip moves to it.
 
-        `text` and `token_ids` are what it starts from when a cut answer is continued; `record` is what is known of
-        it already, so that an answer cut by a crash still says who wrote it.
+        Args:
+            conversation_id: where.
+            parent_id: what it answers.
+            text: what it starts from when a cut answer is continued.
+            token_ids: the ids of `text`.
+            record: what is known already, so that an answer cut by a crash still says who wrote it.
+            system: a system message to put between `parent_id` and the answer.
         """
         now = self._clock()
-        message = Message(_new_id(), parent_id, "assistant", text, now, "streaming", tuple(token_ids), record)
         with self._transaction() as db:
             tip_id = statements.tip_of(db, conversation_id)
             self._writer.announce()
+            if system is not None:
+                told = Message(_new_id(), parent_id, "system", system, now)
+                statements.insert_message(db, conversation_id, told)
+                parent_id = told.id
+            message = Message(_new_id(), parent_id, "assistant", text, now, "streaming", tuple(token_ids), record)
             statements.insert_message(db, conversation_id, message)
             db.execute("INSERT INTO answer_in_progress VALUES (?, ?, ?)", (message.id, self._writer.name, tip_id))
         return message

@@ -72,8 +72,6 @@ class Reply:
     reason: FinishReason = "stop_token"
     pauses: dict[int, float] = field(default_factory=dict)
     raises: BaseException | None = None
-    text: str | None = None
-    """What is shown instead of the whole text of the ids, such as a text without its stop string."""
 
 
 class ScriptedEngine:
@@ -129,6 +127,9 @@ class ScriptedEngine:
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def _text_after(self, before: str, ids: Sequence[int]) -> str:
+        return self.decode([*self.encode_ordinary(before), *ids])[len(before) :]
+
     def text_with_special_tokens(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
@@ -172,6 +173,7 @@ class ScriptedEngine:
 
     def _decode(self, request: GenerationRequest, reply: Reply, prompt: list[int], cached: int) -> Iterator[Event]:
         shown, reason, said = "", reply.reason, []
+        held: list[int] = []
         limit = len(reply.ids) if request.max_new_tokens is None else request.max_new_tokens
         for number, token in enumerate(reply.ids):
             time.sleep(reply.pauses.get(number, 0.0))
@@ -179,8 +181,12 @@ class ScriptedEngine:
                 reason = "cancelled" if self._cancelled.is_set() else "max_new_tokens"
                 break
             said.append(token)
-            whole = self.decode(said) if reply.text is None else reply.text[: len(self.decode(said))]
-            fresh = "" if whole.endswith("\ufffd") else whole[len(shown) :]
+            held.append(token)
+            fresh = self._text_after("x" if shown else "", held)
+            if fresh.endswith("\ufffd"):
+                fresh = ""
+            else:
+                held = []
             shown += fresh
             yield TextDelta(fresh, (token,))
         if reply.raises is not None:

@@ -1,0 +1,244 @@
+"""One turn: branch -> prompt -> engine -> events -> store. Runs on the engine thread."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from exlchat import paths
+from exlchat.chat.answer_ids import answer_ids
+from exlchat.chat.context import require_room
+from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
+from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.journal import AnswerJournal
+from exlchat.chat.prompt_format import choose_format
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
+from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.engine.events import Event, Finished, GenerationRequest, PrefillProgress, TextDelta
+from exlchat.engine.sampling_settings import SamplingSettings
+
+__all__ = [
+    "AnswerClosed",
+    "AnswerStarted",
+    "PrefillProgress",
+    "TextDelta",
+    "TurnError",
+    "TurnEvent",
+    "TurnOptions",
+    "answer",
+]
+
+
+class TurnError(Exception):
+    """A turn that makes no sense at this point of the conversation; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How an answer is wanted.
+
+    Args:
+        sampling: how tokens are drawn.
+        template: prompt format by name or file; `None` takes the model's own.
+        seed: makes the answer reproducible; `None` takes a fresh one.
+        max_new_tokens: the longest answer; `None` goes on until the context is full.
+        stop: strings and token ids that end it, beside those of model and format.
+    """
+
+    sampling: SamplingSettings
+    template: str | None = None
+    seed: int | None = None
+    max_new_tokens: int | None = None
+    stop: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStarted:
+    """The answer is on disk, still without its new text; `notice` is a line worth showing once."""
+
+    message: Message
+    prompt_tokens: int
+    notice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerClosed:
+    """The last event.
+
+    Args:
+        message: the answer as it ended.
+        finished: what the engine reported; `None` when it failed before its end.
+        kept: `False` when it was cut before it had any new text: it is not in the store, and the tip is where it was.
+        error: why the answer could not be written, as a line to show; its text is then only in `message`.
+    """
+
+    message: Message
+    finished: Finished | None
+    kept: bool = True
+    error: str | None = None
+
+
+TurnEvent = AnswerStarted | PrefillProgress | TextDelta | AnswerClosed
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is settled before a word is generated. `text` and `token_ids` are those of a cut answer that goes on."""
+
+    parent_id: str
+    request: GenerationRequest
+    record: AnswerRecord
+    notice: str | None
+    system: str | None
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+
+
+def answer(
+    store: ConversationStore,
+    engine: EnginePort,
+    conversation_id: str,
+    options: TurnOptions,
+    *,
+    retry_of: str | None = None,
+    continue_from: str | None = None,
+) -> Generator[TurnEvent, None, None]:
+    """Have the conversation answered at its tip, where the user's message already is.
+
+    Whatever happens once `AnswerStarted` is out, the text so far is kept: when the engine fails (`AnswerClosed` comes
+    first, then its exception), when the iterator is closed, when the store cannot write (the answer goes on and
+    `AnswerClosed.error` says so).
+
+    Args:
+        store: where the answer goes while it grows.
+        engine: who answers.
+        conversation_id: where.
+        options: how.
+        retry_of: the id of an answer; the new one stands beside it.
+        continue_from: the id of an answer that was cut; the new one stands beside it and begins with its text.
+
+    Raises:
+        TurnError: there is nothing to answer.
+        PromptError: the format cannot take the conversation.
+        ContextFull: no room for an answer.
+        StoreError: the answer could not even be begun.
+        RequestError: the engine refuses.
+    """
+    ground = _ground(store, conversation_id, retry_of=retry_of, continue_from=continue_from)
+    plan = _planned(engine, ground, options)
+    message = store.begin_answer(
+        conversation_id,
+        plan.parent_id,
+        text=plan.text,
+        token_ids=plan.token_ids,
+        record=plan.record,
+        system=plan.system,
+    )
+    journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids)
+    finished: Finished | None = None
+    failure: Exception | None = None
+    try:
+        yield AnswerStarted(message, len(plan.request.prompt_ids), plan.notice)
+        with _closing(engine.generate(plan.request)) as events:
+            for event in events:
+                match event:
+                    case Finished():
+                        finished = event
+                    case TextDelta(text=text, token_ids=ids):
+                        journal.add(text, ids)
+                        yield event
+                    case PrefillProgress():
+                        yield event
+    except Exception as error:
+        failure = error
+    except BaseException:
+        _closed(store, journal, message, plan, finished)
+        raise
+    yield _closed(store, journal, message, plan, finished)
+    if failure is not None:
+        raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What is to be answered. `system`: a prompt that is not on the branch yet; `cut`: an answer to go on with."""
+
+    parent_id: str
+    messages: list[PromptMessage]
+    system: str | None
+    cut: Message | None
+
+
+def _ground(
+    store: ConversationStore, conversation_id: str, *, retry_of: str | None, continue_from: str | None
+) -> _Ground:
+    conversation = store.load(conversation_id)
+    old = retry_of or continue_from
+    earlier = None if old is None else store.message(old)
+    if earlier is not None and earlier.role != "assistant":
+        raise TurnError("only an answer can be given again or continued")
+    parent_id = conversation.tip_id if earlier is None else earlier.parent_id
+    branch = conversation.branch if earlier is None else store.branch(parent_id)
+    # A system prompt set after the old answer is meant for the new one, but it is not on the way to it.
+    system = conversation.system_prompt if retry_of is not None else None
+    if system == next((one.text for one in reversed(branch) if one.role == "system"), None):
+        system = None
+    told = branch if system is None else (*branch, Message("", parent_id, "system", system, 0.0))
+    messages = prompt_messages(told)
+    if parent_id is None or not messages or messages[-1].role != "user":
+        raise TurnError("there is no message to answer; write one, or have the last answer given again")
+    return _Ground(parent_id, messages, system, earlier if continue_from is not None else None)
+
+
+def _planned(engine: EnginePort, ground: _Ground, options: TurnOptions) -> _Plan:
+    form, notice = choose_format(engine.info, options.template, paths.folders().templates)
+    ids = prompt_ids(engine, ground.messages, form)
+    cut = ground.cut
+    kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
+    ids += kept
+    require_room(len(ids), engine.info.max_seq_len, max_new_tokens=options.max_new_tokens)
+    request = GenerationRequest(
+        prompt_ids=tuple(ids),
+        sampling=options.sampling,
+        stop=(*options.stop, *stop_conditions(engine, form)),
+        max_new_tokens=options.max_new_tokens,
+        seed=options.seed,
+    )
+    record = AnswerRecord(engine.info.name, form.name, options.sampling, stats=None, finish_reason=None)
+    return _Plan(ground.parent_id, request, record, notice, ground.system, "" if cut is None else cut.text, kept)
+
+
+@contextmanager
+def _closing(events: Iterator[Event]) -> Iterator[Iterator[Event]]:
+    """`events`, closed as soon as nobody wants them any more: closing is what stops the engine."""
+    try:
+        yield events
+    finally:
+        if isinstance(events, Generator):
+            events.close()
+
+
+def _closed(
+    store: ConversationStore, journal: AnswerJournal, message: Message, plan: _Plan, finished: Finished | None
+) -> AnswerClosed:
+    """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
+    journal.stop()
+    text, ids, record, status = journal.text, journal.token_ids, plan.record, _status(finished)
+    if finished is not None:
+        text, ids = plan.text + finished.text, plan.token_ids + finished.token_ids
+        record = replace(record, stats=finished.stats, finish_reason=finished.reason)
+    ended = replace(message, text=text, token_ids=ids, status=status, record=record)
+    try:
+        if status == "partial" and text == plan.text:
+            store.discard_answer(message.id)
+            return AnswerClosed(ended, finished, kept=False)
+        return AnswerClosed(store.close_answer(message.id, text, ids, status, record=record), finished)
+    except StoreError as error:
+        return AnswerClosed(ended, finished, error=f"the answer is not on disk: {error}")
+
+
+def _status(finished: Finished | None) -> MessageStatus:
+    """An answer that ended by itself or at a wished limit is complete."""
+    return "partial" if finished is None or finished.reason == "cancelled" else "complete"
