@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from guide.facts import Fact, load_facts
+from guide.held_out import load_held_out, normalised
 from guide.patterns import expand
 from guide.wording import ask, follow_up, typed
 
@@ -63,6 +64,7 @@ class Writer:
         self.facts = facts
         self._ids = [fact.id for fact in facts.values() if fact.asks or fact.goals or fact.topics or fact.names]
         self._weights = _weights([facts[name] for name in self._ids])
+        self._kept_out = {normalised(question.ask) for question in load_held_out()}
 
     def dialog(self, random: Random) -> Dialog:
         """A conversation of one to many turns."""
@@ -73,6 +75,8 @@ class Writer:
         previous: Fact | None = None
         for _ in range(count):
             question, fact, own_answer = self._next(previous, random)
+            while normalised(question) in self._kept_out:
+                question, fact, own_answer = self._next(previous, random)
             answer = own_answer or _answer(fact, told, random)
             turns.append(Turn(question, answer, fact.id))
             if fact.id != "no-more":
