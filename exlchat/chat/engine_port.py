@@ -15,7 +15,8 @@ class EnginePort(Protocol):
     """
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """What the floors above may know of the model."""
 
     def encode(self, text: str) -> list[int]:
         """Special tokens in `text` are recognised; no BOS is added."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -113,8 +114,8 @@ class ScriptedEngine:
     def info(self) -> ModelInfo:
         return self._info
 
-    def with_info(self, **changes: object) -> None:
-        self._info = replace(self._info, **changes)  # type: ignore[arg-type]
+    def with_info(self, **changes: Any) -> None:
+        self._info = replace(self._info, **changes)
 
     def encode(self, text: str) -> list[int]:
         self._tokenizer.encode_special_tokens = False
@@ -136,9 +137,9 @@ class ScriptedEngine:
     def count(self, text: str) -> int:
         return len(self.encode(text))
 
-    def will_say(self, text: str, **how: object) -> Reply:
+    def will_say(self, text: str, **how: Any) -> Reply:
         """Queue an answer whose ids are those of single characters: never what encoding its text gives."""
-        reply = Reply(self.spelled(text), **how)  # type: ignore[arg-type]
+        reply = Reply(self.spelled(text), **how)
         self.replies.append(reply)
         return reply
 

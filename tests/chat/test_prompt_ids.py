@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from exlchat.chat.answer_ids import agreement, answer_ids
-from exlchat.chat.conversation import Message
+from exlchat.chat.conversation import Message, Role
 from exlchat.chat.prompt_format import BUILT_IN, PromptError, PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
 from exlchat.chat.stop_conditions import stop_conditions
@@ -232,8 +232,8 @@ def test_ids_that_say_something_else_are_not_used() -> None:
 # What of a branch goes into a prompt
 
 
-def branch(*messages: tuple[str, str]) -> list[Message]:
-    return [Message(str(n), None, role, text, 0.0) for n, (role, text) in enumerate(messages)]  # type: ignore[arg-type]
+def branch(*messages: tuple[Role, str]) -> list[Message]:
+    return [Message(str(n), None, role, text, 0.0) for n, (role, text) in enumerate(messages)]
 
 
 def test_the_newest_system_message_leads_and_an_empty_one_takes_it_away() -> None:

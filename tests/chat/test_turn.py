@@ -3,7 +3,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -264,7 +264,8 @@ def test_the_text_is_kept_and_the_engine_stopped_when_the_reader_leaves(
     for event in turn:
         if isinstance(event, TextDelta) and event.text == "q":
             break
-    turn.close()  # type: ignore[attr-defined]
+    assert isinstance(turn, Generator)
+    turn.close()
     assert engine.closed == 1
     assert on_disk(store, asked)[-1] == ("assistant", "The q", "partial")
     assert "answer-journal" not in [thread.name for thread in threading.enumerate()]
