@@ -77,6 +77,11 @@ def shown(app: ChatApp) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips[: screen.size.height])
 
 
+def told(app: ChatApp) -> str:
+    """The texts of the toasts, newest last."""
+    return "\n".join(one.message for one in app._notifications)
+
+
 async def say(pilot: Pilot[int], text: str) -> None:
     """Type a message at once and send it."""
     chat = chat_app(pilot)

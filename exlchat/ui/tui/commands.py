@@ -168,7 +168,7 @@ class Commands:
             screen.show_conversation()
         else:
             screen.refresh_around()
-        screen.tell(f"Deleted “{one_line(title, _TITLE_CELLS)}”; /undo, or u in the sidebar, brings it back")
+        screen.tell(f"Deleted “{one_line(title, _TITLE_CELLS)}”; /undo brings it back")
 
     def _undo(self, _: str) -> None:
         conversation_id, title = self._screen.session.undo_delete()

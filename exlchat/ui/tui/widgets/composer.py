@@ -28,6 +28,9 @@ class Composer(TextArea):
         Binding("up", "earlier", "Earlier prompt", show=False, id="earlier-prompt"),
         Binding("down", "later", "Later prompt", show=False, id="later-prompt"),
         Binding("tab", "complete", "Complete", show=False, id="complete"),
+        # The text area would take ctrl+y for "redo", which most editors also have on ctrl+shift+z.
+        Binding("ctrl+y", "screen.act('copy')", show=False),
+        Binding("ctrl+shift+z", "redo", show=False),
         Binding("pageup", "screen.scroll_page(-1)", show=False),
         Binding("pagedown", "screen.scroll_page(1)", show=False),
     ]

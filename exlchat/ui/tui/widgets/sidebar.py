@@ -72,6 +72,11 @@ class Sidebar(OptionList):
         option = self.highlighted_option
         return option.id if option is not None else None
 
+    def on_focus(self) -> None:
+        """With nothing highlighted the keys would do nothing."""
+        if self.highlighted is None:
+            self.highlighted = next((at for at, option in enumerate(self.options) if option.id is not None), None)
+
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter or a click opens."""
         event.stop()

@@ -46,6 +46,7 @@ class Transcript(MessageView):
         Raises:
             ValueError: two items have the same key.
         """
+        self._place = None
         self._messages.replace(items)
         self._dirty.clear()
         self._drop_selection()
@@ -90,6 +91,7 @@ class Transcript(MessageView):
         index = self._messages.index(key)
         start, height = self._messages.heights.start(index), self._messages.heights[index]
         self._dirty.discard(key)
+        self._place = None
         self._messages.remove(key)
         self._drop_selection()
         top = self.scroll_offset.y

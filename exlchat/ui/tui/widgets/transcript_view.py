@@ -42,7 +42,7 @@ class MessageView(ScrollView, can_focus=True):
     code_style: reactive[CodeStyle] = reactive("default", init=False)
     """Pygments style, or the name of one, for the colours of code."""
 
-    class NewBelow(Message):
+    class NewBelow(Message, namespace="transcript"):
         """Lines arrived below the screen while the user was reading further up; 0 once they have been seen."""
 
         def __init__(self, view: MessageView, lines: int) -> None:
@@ -62,6 +62,9 @@ class MessageView(ScrollView, can_focus=True):
         self._following = True
         self._settling = False
         self._new_lines = 0
+        self._place: tuple[int, int, int] | None = None
+        """The text kept at the top through changes of width, and the line where that put it."""
+        self._top_of_place = 0
 
     # Where the window stands
 
@@ -194,8 +197,8 @@ class MessageView(ScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Called by Textual for any change of style, also of focus: only other looks count."""
         super().notify_style_update()
-        if self.is_mounted and read_styles(self, self.code_style) != self._looks:
-            self._lay_out_anew()
+        if self.is_mounted:
+            self.call_later(self._lay_out_anew)  # the styles of the parts are brought up to date after this call
 
     def watch_code_style(self) -> None:
         """Colour all code anew."""
@@ -209,12 +212,14 @@ class MessageView(ScrollView, can_focus=True):
         if not self.window.height or (same_width and looks == self._looks):
             self._settle(self.scroll_offset.y)
             return
-        place = self._place_of_top()
+        if self._place is None or self.scroll_offset.y != self._top_of_place:
+            self._place = self._place_of_top()
         if not same_width:
             self._drop_selection()
         self._looks = looks
         self._messages.restyle(renderer, looks.footer)
-        self._settle(self._top_at(place))
+        self._settle(self._top_at(self._place))
+        self._top_of_place = self.scroll_offset.y
         self.refresh()
 
     def _place_of_top(self) -> tuple[int, int, int]:

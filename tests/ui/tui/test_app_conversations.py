@@ -1,0 +1,314 @@
+"""Sidebar, slash commands, command palette, themes and help in the running app."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from exlchat.chat.conversation import ConversationSummary
+from exlchat.chat.store import ConversationStore
+from exlchat.ui.actions import ACTIONS
+from exlchat.ui.tui.app import ChatApp
+from tests.ui.app_harness import app, idle, say, shown, told, until
+from tests.ui.scripted_engine import ScriptedEngine
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings and themes of these tests live in a folder of their own."""
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def filled(folder: Path, *prompts: str) -> ConversationStore:
+    """A database with one conversation for each prompt, the last the newest."""
+    store = ConversationStore(folder / "conversations.db")
+    for prompt in prompts:
+        store.add_message(store.create_conversation().id, "user", prompt)
+    return store
+
+
+def listed(chat: ChatApp) -> list[str]:
+    """Titles in the sidebar, top to bottom."""
+    return [str(option.prompt).lstrip("▌ ") for option in chat.chat_screen.sidebar.options if option.id]
+
+
+async def choose(pilot: Pilot[int], title: str) -> None:
+    """Highlight a conversation in the sidebar."""
+    chat = pilot.app
+    assert isinstance(chat, ChatApp)
+    sidebar = chat.chat_screen.sidebar
+    await pilot.press("ctrl+b")
+    ids = [option.id for option in sidebar.options]
+    wanted = next(one.id for one in chat.session.store.list_conversations() if one.title == title)
+    sidebar.highlighted = ids.index(wanted)
+    await pilot.pause()
+
+
+async def test_newest_first_and_the_open_one_marked(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old", "new"), continue_last=True)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert listed(chat) == ["new", "old"]
+        assert "▌new" in shown(chat)
+        assert "▌old" not in shown(chat)
+
+
+async def test_enter_opens_and_goes_back_to_the_composer(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old", "new"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await choose(pilot, "old")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert [one.text for one in chat.session.branch] == ["old"]
+        assert chat.focused is chat.chat_screen.composer
+        assert "no answer yet" in shown(chat)
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        assert [one.text for one in chat.session.branch] == ["old", "ok"]
+        assert "no answer yet" not in shown(chat)
+
+
+async def test_rename_in_the_sidebar(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await choose(pilot, "old")
+        await pilot.press("r")
+        await pilot.pause()
+        field = chat.screen.query_one(Input)
+        assert field.value == "old"
+        field.value = "A better title"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert listed(chat) == ["A better title"]
+
+
+async def test_escape_keeps_the_old_title(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await choose(pilot, "old")
+        await pilot.press("r", "x", "escape")
+        await pilot.pause()
+        assert listed(chat) == ["old"]
+
+
+async def test_delete_and_undo_in_the_sidebar(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "one", "two"))
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "one")
+        await pilot.press("d")
+        await pilot.pause()
+        assert listed(chat) == ["two"]
+        assert told(chat) == "Deleted “one”; /undo brings it back"
+        await pilot.press("u")
+        await pilot.pause()
+        assert sorted(listed(chat)) == ["one", "two"]
+        assert chat.session.branch[0].text == "one"
+
+
+async def test_deleting_the_open_conversation_in_mid_answer_loses_nothing(tmp_path: Path) -> None:
+    engine = ScriptedEngine("half of it")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "go")
+        engine.step(4)
+        await until(pilot, lambda: "half" in shown(chat))
+        await say(pilot, "/delete")
+        await idle(pilot)
+        assert listed(chat) == []
+        assert chat.session.branch == ()
+        await say(pilot, "/undo")
+        await until(pilot, lambda: "half" in shown(chat))
+        assert [(one.text, one.status) for one in chat.session.branch][1] == ("half", "partial")
+
+
+async def test_titles_follow_what_is_said(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "what is a cache?")
+        await idle(pilot)
+        assert listed(chat) == ["what is a cache?"]
+        await say(pilot, "/rename Caches")
+        await pilot.pause()
+        assert listed(chat) == ["Caches"]
+
+
+async def test_the_sidebar_is_hidden_where_there_is_no_room(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old"))
+    async with chat.run_test(size=(60, 20)) as pilot:
+        assert not chat.chat_screen.side.display
+        await pilot.press("ctrl+b")
+        await pilot.pause()
+        assert chat.chat_screen.side.display
+        assert chat.focused is chat.chat_screen.sidebar
+        await pilot.press("enter")
+        await pilot.pause()
+        assert not chat.chat_screen.side.display
+        assert chat.focused is chat.chat_screen.composer
+
+
+async def test_ctrl_b_focuses_hides_and_shows(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old"))
+    async with chat.run_test(size=(100, 20)) as pilot:
+        states = []
+        for _ in range(3):
+            await pilot.press("ctrl+b")
+            await pilot.pause()
+            states.append((chat.chat_screen.side.display, chat.focused is chat.chat_screen.sidebar))
+    assert states == [(True, True), (False, False), (True, True)]
+
+
+async def test_five_thousand_conversations_are_no_burden(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    now = datetime.datetime.now()
+    summaries = [
+        ConversationSummary(f"c{n}", f"conversation {n}", 0.0, (now - datetime.timedelta(hours=n)).timestamp(), 2)
+        for n in range(5000)
+    ]
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "/4,096" in shown(chat))
+        begin = datetime.datetime.now()
+        chat.chat_screen.sidebar.show(summaries, "c1", None, now.date())
+        await pilot.pause()
+        seconds = (datetime.datetime.now() - begin).total_seconds()
+        assert "conversation 0" in shown(chat)
+    assert seconds < 3.0
+
+
+async def test_the_system_prompt_goes_before_the_first_message(tmp_path: Path) -> None:
+    engine = ScriptedEngine()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "/system You are a pirate.")
+        await say(pilot, "hi")
+        await idle(pilot)
+    assert engine.prompts[0].startswith("<|im_start|>system\nYou are a pirate.<|im_end|>\n<|im_start|>user\nhi")
+
+
+async def test_set_changes_how_the_next_answer_is_drawn(tmp_path: Path) -> None:
+    engine = ScriptedEngine("0123456789")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        for line in ("/set temperature 0.5", "/set seed 42", "/set max_tokens 4"):
+            await say(pilot, line)
+        await say(pilot, "count")
+        await idle(pilot)
+        assert "cut at the answer limit" in shown(chat)
+    request = engine.requests[0]
+    assert (request.sampling.temperature, request.seed, request.max_new_tokens) == (0.5, 42, 4)
+
+
+async def test_the_template_can_be_chosen_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    engine = ScriptedEngine()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "/4,096" in shown(chat))
+        await say(pilot, "/template plian")
+        await until(pilot, lambda: "plain" in told(chat))
+        await say(pilot, "/template plain")
+        await say(pilot, "hi")
+        await idle(pilot)
+    assert "<|im_start|>" not in engine.prompts[0]
+
+
+async def test_stats_and_model_tell_what_is_recorded(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("Four"))
+    async with chat.run_test(size=(120, 40)) as pilot:
+        await say(pilot, "hi")
+        await idle(pilot)
+        await say(pilot, "/stats")
+        await say(pilot, "/model")
+        await pilot.pause(0.1)
+        screen = " ".join(shown(chat).split())
+    assert "seed 7" in screen
+    assert "LlamaForCausalLM" in screen
+
+
+async def test_the_answer_is_copied_whole(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("copy **me**"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "hi")
+        await idle(pilot)
+        await pilot.press("ctrl+y")
+        await pilot.pause()
+        assert chat.clipboard == "copy **me**"
+
+
+async def test_help_lists_every_key_and_command(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(120, 90)) as pilot:
+        await pilot.press("f1")
+        await pilot.pause()
+        screen = shown(chat)
+        for action in ACTIONS:
+            for word in (*action.keys, *action.usage.split()[:1]):
+                assert word in screen
+        await pilot.press("escape")
+        assert chat.screen is chat.chat_screen
+
+
+async def test_a_theme_is_chosen_and_remembered(tmp_path: Path, home: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "/theme exlchat-light")
+        await pilot.pause()
+        assert chat.theme == "exlchat-light"
+        assert chat.chat_screen.background_colors[1].hex.lower() == "#fbf8f1"
+    assert tomllib.loads((home / "config" / "settings.toml").read_text())["theme"] == "exlchat-light"
+
+
+async def test_the_palette_previews_a_theme_and_escape_brings_the_old_one_back(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"theme: exlchat-light")
+        await until(pilot, lambda: chat.theme == "exlchat-light")
+        await pilot.press("escape")
+        await until(pilot, lambda: chat.theme == "exlchat-dark")
+        await pilot.press("ctrl+p")
+        await pilot.press(*"theme: exlchat-light")
+        await until(pilot, lambda: chat.theme == "exlchat-light")
+        await pilot.press("enter")
+        await until(pilot, lambda: chat.screen is chat.chat_screen)
+        await pilot.pause(0.1)
+        assert chat.theme == "exlchat-light"
+
+
+async def test_the_palette_opens_a_conversation(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "about [lisp]", "other"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"lisp")
+        await until(pilot, lambda: "about [lisp]" in shown(chat))
+        await pilot.press("enter")
+        await until(pilot, lambda: len(chat.session.branch) == 1)
+        assert chat.session.branch[0].text == "about [lisp]"
+
+
+async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_path: Path, home: Path) -> None:
+    themes = home / "config" / "themes"
+    themes.mkdir(parents=True)
+    (themes / "dusk.toml").write_text('[colors]\nbackground = "#102030"\n')
+    chat = app(tmp_path)
+    async with chat.run_test(size=(140, 30), notifications=True) as pilot:
+        await say(pilot, "/theme dusk")
+        await pilot.pause()
+        assert chat.theme == "dusk"
+        (themes / "dusk.toml").write_text('[colors]\nbackground = "blue"\n')
+        await say(pilot, "/theme dusk")
+        await until(pilot, lambda: "dusk.toml: colors.background" in told(chat))
+        assert chat.theme == "dusk"
+        assert chat.theme_variables["background"].lower() == "#102030"
+
+
+async def test_an_unavailable_action_says_so(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await say(pilot, "/continue")
+        await until(pilot, lambda: "not possible now" in told(chat))
