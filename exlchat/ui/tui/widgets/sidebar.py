@@ -65,8 +65,8 @@ class Sidebar(OptionList):
         options = list(_options(summaries, current, answering, today))
         self.clear_options()
         self.add_options(options)
-        places = {option.id: index for index, option in enumerate(options)}
-        self.highlighted = places.get(highlighted, places.get(current))
+        places = {option.id: at for at, option in enumerate(options) if option.id is not None}
+        self.highlighted = places.get(highlighted or "", places.get(current or ""))
 
     def _highlighted_id(self) -> str | None:
         option = self.highlighted_option
