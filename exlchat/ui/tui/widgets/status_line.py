@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import RenderResult
 
 _METER_CELLS = 10
@@ -36,23 +37,23 @@ class StatusFacts:
 
 
 def status_segments(facts: StatusFacts, width: int) -> list[Content]:
-    """The parts that fit into `width` cells with gaps between, left to right; the least telling ones go first."""
-    ranked: list[tuple[int, Content | None]] = [
-        (0, _model(facts)),
-        (1, _activity(facts)),
-        (2, _context(facts)),
-        (3, _rate(facts)),
-        (4, _prompt_tokens(facts)),
-        (5, _first_token(facts)),
-    ]
-    parts = [(rank, part) for rank, part in ranked if part is not None]
+    """The parts that fit into `width` cells with gaps between, left to right.
+
+    The meter of the context goes before any figure does, then the figures from the last to the first.
+    """
+    before = [part for part in (_model(facts), _activity(facts)) if part is not None]
+    after = [part for part in (_rate(facts), _prompt_tokens(facts), _first_token(facts)) if part is not None]
+    for context in (_context(facts, meter=True), _context(facts, meter=False)):
+        parts = [*before, *([context] if context is not None else []), *after]
+        if _width(parts) <= width:
+            return parts
     while len(parts) > 1 and _width(parts) > width:
-        parts.remove(max(parts, key=lambda ranked_part: ranked_part[0]))
-    return [part for _, part in parts]
+        parts.pop()
+    return parts
 
 
-def _width(parts: list[tuple[int, Content]]) -> int:
-    return sum(cell_len(part.plain) for _, part in parts) + len(_GAP) * (len(parts) - 1)
+def _width(parts: Sequence[Content]) -> int:
+    return sum(part.cell_length for part in parts) + len(_GAP) * (len(parts) - 1)
 
 
 def _model(facts: StatusFacts) -> Content | None:
@@ -69,13 +70,13 @@ def _activity(facts: StatusFacts) -> Content | None:
     return Content.assemble(_meter(facts.fraction, "$secondary"), " ", text, percent)
 
 
-def _context(facts: StatusFacts) -> Content | None:
+def _context(facts: StatusFacts, *, meter: bool) -> Content | None:
     if facts.context_used is None or not facts.context_max:
         return None
     fraction = min(1.0, facts.context_used / facts.context_max)
     color = "$error" if fraction >= 0.95 else "$warning" if fraction >= 0.8 else "$secondary"
     figures = Content.styled(f"{facts.context_used:,}/{facts.context_max:,}", "$quiet")
-    return Content.assemble(_meter(fraction, color), " ", figures)
+    return Content.assemble(_meter(fraction, color), " ", figures) if meter else figures
 
 
 def _meter(fraction: float, color: str) -> Content:
