@@ -62,9 +62,9 @@ class AnswerDisplay:
 
     def _loaded(self, info: ModelInfo) -> None:
         self._info = info
-        self._screen.model_name = info.name
+        name = self._screen.model_name = one_line(info.name)
         self._screen.status.facts = replace(
-            self._screen.status.facts, model=info.name, activity="", fraction=None, context_max=info.max_seq_len
+            self._screen.status.facts, model=name, activity="", fraction=None, context_max=info.max_seq_len
         )
         self._screen.refresh_around()
         self.show_figures_of(self._screen.session.last_answer)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.state import State, load_state, save_state
@@ -92,7 +93,7 @@ def open_services(options: AppOptions) -> Services:
         theme=_theme(options.theme or settings.theme, themes, notices),
         sidebar=settings.sidebar,
         drafts=Drafts(folders.state / "drafts.json" if kept else None),
-        model_name=options.model_path.name if options.model_path else "",
+        model_name=one_line(options.model_path.name) if options.model_path else "",
         is_guide=is_guide,
         continue_last=options.continue_last,
         notices=tuple(notices),

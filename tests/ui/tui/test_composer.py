@@ -211,3 +211,19 @@ async def test_nothing_but_space_is_not_sent(tmp_path: Path) -> None:
         await say(pilot, " \n ")
         await pilot.pause()
         assert chat.session.branch == ()
+
+
+async def test_pasted_control_characters_are_drawn_as_pictures_and_sent_as_they_are(tmp_path: Path) -> None:
+    text = "abc\x1b[31mred\x07\x9b31m \u202eevil\u200b \x7f end"
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        chat.post_message(events.Paste(text))
+        await until(pilot, lambda: "abc" in shown(chat))
+        screen = shown(chat)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e", "\x7f"} & set(screen)
+        assert "abc␛[31mred␇" in screen
+        await pilot.press("enter")
+        await idle(pilot)
+        assert chat.session.branch[0].text == text
+        await pilot.press("up")
+        assert "\x1b" not in shown(chat)

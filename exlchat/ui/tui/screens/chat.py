@@ -19,6 +19,7 @@ from exlchat.paths import FolderError
 from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, completions, parse_input
 from exlchat.ui.chat_session import was_cut
 from exlchat.ui.engine_thread import Report
+from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
@@ -127,7 +128,12 @@ class ChatScreen(Screen[None]):
 
     def tell(self, line: str, *, warning: bool = False) -> None:
         """A line that goes away by itself."""
-        self.notify(line, severity="warning" if warning else "information", markup=False, timeout=12 if warning else 5)
+        self.notify(
+            printable(line),
+            severity="warning" if warning else "information",
+            markup=False,
+            timeout=12 if warning else 5,
+        )
 
     def note(self, text: str) -> None:
         """A remark of the program in the transcript; not part of the conversation, so never on disk."""

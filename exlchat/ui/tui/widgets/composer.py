@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
 from exlchat.ui.actions import BY_ID, BY_SLASH
+from exlchat.ui.markdown.sanitize import REPLACEMENT, printable
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
 
 if TYPE_CHECKING:
@@ -70,6 +72,17 @@ class Composer(TextArea):
     def give_back(self, text: str) -> None:
         """Put a text that could not be sent back, before what has been typed since."""
         self.set_text("\n\n".join(part for part in (text, self.text) if part))
+
+    def get_line(self, line_index: int) -> Text:
+        """A line as it is drawn: what could steer the terminal becomes a picture; the text itself stays as it is."""
+        line = self.document.get_line(line_index)
+        shown = printable(line)
+        if len(shown) != len(line) or "\n" in shown:
+            # The text area looks characters up by position, so each needs exactly one in its place.
+            shown = "".join(
+                drawn if len(drawn) == 1 and drawn != "\n" else REPLACEMENT for drawn in map(printable, line)
+            )
+        return Text(shown, end="", no_wrap=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Tab completes a command while one is offered; else it moves the focus as everywhere."""
