@@ -1,11 +1,13 @@
 """Text that arrives: painted seldom, followed at the end, never moving what the user reads further up."""
 
 import asyncio
+import time
 
 import pytest
 from textual.app import ComposeResult
 
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
+from exlchat.ui.tui.widgets.transcript_messages import MessageList
 from tests.ui.tui.transcript_app import TranscriptApp, mixed_messages, painted, screen_lines
 
 ANSWER = TranscriptItem("a", "assistant", "", status="streaming")
@@ -70,6 +72,27 @@ async def test_paints_are_at_most_thirty_a_second() -> None:
         await painted(pilot)
         assert 1 < transcript.paints <= 30 * (seconds + 0.1) + 2
         assert "word199" in " ".join(screen_lines(transcript))
+
+
+async def test_costly_layouts_leave_most_of_the_time_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins: list[float] = []
+    original = MessageList.lay_out
+
+    def slow(self: MessageList, index: int) -> tuple[int, int]:
+        begins.append(time.monotonic())
+        time.sleep(0.05)
+        return original(self, index)
+
+    app = TranscriptApp()
+    async with app.run_test(size=(60, 12)) as pilot:
+        app.transcript.append_message(ANSWER)
+        await painted(pilot)
+        monkeypatch.setattr(MessageList, "lay_out", slow)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            app.transcript.append_text("a", "word ")
+            await asyncio.sleep(0.01)
+        assert 2 <= len(begins) <= 6
 
 
 async def test_the_end_is_followed_until_the_user_scrolls_up() -> None:

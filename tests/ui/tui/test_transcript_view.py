@@ -253,3 +253,24 @@ async def test_an_empty_transcript_and_empty_messages() -> None:
         app.transcript.set_messages([TranscriptItem("a", "assistant", ""), TranscriptItem("b", "user", "")])
         await painted(pilot)
         assert [app.transcript.render_line(y).text[0] for y in range(4)] == ["│", " ", "▌", " "]
+
+
+async def test_padding_around_the_window_hides_nothing() -> None:
+    class Padded(TranscriptApp):
+        CSS = "Transcript { padding: 1 2; }"
+
+    app = Padded()
+    async with app.run_test(size=(50, 12)) as pilot:
+        app.transcript.set_messages([*mixed_messages(20), TranscriptItem("last", "assistant", "", status="streaming")])
+        await painted(pilot)
+        app.transcript.append_text("last", "one ")
+        await painted(pilot)
+        app.transcript.append_text("last", "two")
+        await painted(pilot)
+        shown = [line.text.rstrip() for line in app.screen._compositor.render_strips(app.size)]
+        assert shown[9:12] == ["  │ one two", "", ""]
+        await pilot.press("pageup")
+        app.transcript.append_text("last", "\nthree")
+        await painted(pilot)
+        await pilot.click("#transcript", offset=(40, 10))
+        assert app.transcript.following

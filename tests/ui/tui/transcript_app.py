@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.app import App, ComposeResult
 from textual.theme import Theme
 
-from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
+from exlchat.ui.tui.widgets.transcript import Role, Transcript, TranscriptItem
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -64,6 +64,6 @@ def mixed_messages(count: int, seed: int = 1) -> list[TranscriptItem]:
             text = "\n".join(f"- item {number}.{line}" for line in range(chance.randint(1, 20)))
         else:
             text = "| a | b |\n|---|---|\n" + "".join(f"| {number} | {line} |\n" for line in range(5))
-        role = "assistant" if number % 2 else "user"
+        role: Role = "assistant" if number % 2 else "user"
         items.append(TranscriptItem(f"m{number}", role, text, footer=f"footer {number}" if number % 3 == 0 else ""))
     return items

@@ -133,7 +133,6 @@ class Transcript(MessageView):
         if below > 0 and not self.following:
             self._set_new_lines(self._new_lines + below)
         if not self._settle(top) and first_changed is not None:
-            first = max(first_changed, top)
-            self.refresh_lines(first, max(top + self.window.height - first, 0))
+            self._repaint_from(first_changed - top)
         now = monotonic()
         self._next_paint = now + max(begin + PAINT_INTERVAL - now, (now - begin) * (1 / PAINT_SHARE - 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -186,7 +186,13 @@ class MessageView(ScrollView, can_focus=True):
         if lines != self._new_lines:
             self._new_lines = lines
             self.post_message(self.NewBelow(self, lines))
-            self.refresh_lines(self.scroll_offset.y + self.window.height - 1)
+            self._repaint_from(self.window.height - 1)
+
+    def _repaint_from(self, y: int) -> None:
+        """Paint the window from its line `y` on."""
+        height = self.window.height - max(y, 0)
+        if height > 0:
+            self.refresh(Region(0, max(y, 0), self.window.width, height))
 
     # Widths and looks
 
@@ -271,8 +277,9 @@ class MessageView(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """A click on the badge goes to the end."""
-        badge = badge_text(self._new_lines)
-        if self._new_lines and event.y == self.window.height - 1 and event.x >= self.window.width - len(badge):
+        at = event.get_content_offset(self)
+        left = self.window.width - len(badge_text(self._new_lines))
+        if self._new_lines and at is not None and at.y == self.window.height - 1 and at.x >= left:
             event.stop()
             self.scroll_to_end()
 
