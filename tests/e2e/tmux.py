@@ -17,7 +17,7 @@ import pytest
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (apt install tmux)")
 
-_ENDED = "program ended with exit code "
+_ENDED = r"\[exit (\d+)\]"  # short, so that it fits into the narrowest terminal
 
 
 class Tmux:
@@ -41,9 +41,10 @@ class Tmux:
         self._socket = f"exlchat-test-{uuid.uuid4().hex[:8]}"
         self._size = size
         settings = [f"{name}={value}" for name, value in environment.items()]
-        program = join(["env", *settings, *command])
+        # COLUMNS and LINES, which pytest sets, would win over the real size.
+        program = join(["env", "-u", "COLUMNS", "-u", "LINES", *settings, *command])
         # The shell stays after the program, so that its last screen and its exit code can still be read.
-        self._script = f'{program}; echo "{_ENDED}$?."; exec sleep 600'
+        self._script = f'{program}; echo "[exit $?]"; exec sleep 600'
         self._folder = folder
 
     def __enter__(self) -> Self:
@@ -83,8 +84,7 @@ class Tmux:
 
     def wait_for_end(self, timeout: float = 20.0) -> int:
         """The program's exit code, once it has ended."""
-        screen = self.wait_for(rf"{_ENDED}\d+\.", timeout)
-        found = re.search(rf"{_ENDED}(\d+)\.", screen)
+        found = re.search(_ENDED, self.wait_for(_ENDED, timeout))
         assert found is not None
         return int(found[1])
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from exlchat import cli
 from exlchat.chat.conversation import Conversation
@@ -20,7 +19,7 @@ from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import Finished, GenerationStats
 from exlchat.ui.headless import PromptInputError, read_prompt
 from exlchat.ui.headless_output import ErrorLines, TextOutput
-from tests.random_models import SPECIAL_TOKENS, save_random_llama
+from tests.endless_model import save_endless_llama
 
 STATS = {
     "prompt_tokens",
@@ -36,13 +35,7 @@ STATS = {
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model that, asked greedily, never ends by itself: its special tokens are never the likeliest."""
-    path = tmp_path_factory.mktemp("models") / "endless"
-    model = save_random_llama(path, seed=5, max_position_embeddings=200_000)
-    with torch.no_grad():
-        model.lm_head.weight[: len(SPECIAL_TOKENS)] = 0.0
-    model.save_pretrained(path)
-    return path
+    return save_endless_llama(tmp_path_factory.mktemp("models") / "endless")
 
 
 @pytest.fixture(autouse=True)
