@@ -24,7 +24,6 @@ class Situation:
     has_answer: bool = False
     can_retry: bool = False
     answer_was_cut: bool = False
-    model_ready: bool = False
     can_undo_delete: bool = False
 
 

@@ -5,10 +5,11 @@ Every method belongs to one thread, the one that owns the screen; the engine thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from exlchat.chat import turn
+from exlchat.ui.answering import Answering, was_cut
 from exlchat.ui.engine_thread import Job, JobEnded, JobEvent
 
 if TYPE_CHECKING:
@@ -32,27 +33,6 @@ class JobQueue(Protocol):
 
     def stop(self, job: Job) -> None:
         """End `job`."""
-
-
-@dataclass(slots=True)
-class Answering:
-    """An answer on its way: waiting, being written, or just closed."""
-
-    job: Job
-    prompt: Message | None
-    replaces: str | None
-    message: Message | None = None
-    text: list[str] = field(default_factory=list)
-
-    @property
-    def conversation_id(self) -> str:
-        """Where the answer belongs."""
-        return self.job.conversation_id
-
-    @property
-    def so_far(self) -> str:
-        """The text that may be shown."""
-        return "".join(self.text)
 
 
 class ChatSession:
@@ -361,11 +341,3 @@ class ChatSession:
             self.conversation = replace(self.conversation, branch=(*branch, message), tip_id=message.id)
         else:
             self.reload()
-
-
-def was_cut(message: Message) -> bool:
-    """Whether an answer stopped before its end: by the user, a crash, or a limit."""
-    if message.role != "assistant":
-        return False
-    reason = message.record.finish_reason if message.record else None
-    return message.status == "partial" or reason in ("max_new_tokens", "context_full")

@@ -20,7 +20,7 @@ from exlchat.ui.tui.widgets.transcript import TranscriptItem
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
     from exlchat.engine.events import LoadProgress, ModelInfo
-    from exlchat.ui.chat_session import Answering
+    from exlchat.ui.answering import Answering
     from exlchat.ui.engine_thread import Report
     from exlchat.ui.tui.screens.chat import ChatScreen
 

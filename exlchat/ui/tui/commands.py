@@ -78,7 +78,7 @@ class Commands:
     def run(self, action_id: str, argument: str = "") -> None:
         """Do an action; one that is not available now says so."""
         screen = self._screen
-        if action_id == "stop" and screen.hide_menu():
+        if action_id == "stop" and screen.prompt.hide_menu():
             return
         if not BY_ID[action_id].available(screen.situation()):
             screen.tell(f"{BY_ID[action_id].title}: not possible now", warning=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.ui.chat_session import was_cut
+from exlchat.ui.answering import was_cut
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from exlchat.chat.conversation import Message
-    from exlchat.ui.chat_session import Answering
+    from exlchat.ui.answering import Answering
 
 UNANSWERED = "unanswered"
 _WAITING = "waiting"

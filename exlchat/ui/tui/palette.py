@@ -8,7 +8,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from typing import Any
 
     from textual.screen import Screen
@@ -37,14 +37,8 @@ class Entry(Protocol):
 class PaletteSource(Protocol):
     """The screen the palette serves."""
 
-    def palette_actions(self) -> Iterable[Entry]:
-        """Actions that can be done now."""
-
-    def palette_themes(self) -> Iterable[Entry]:
-        """Themes, titles beginning with `THEME_PREFIX`."""
-
-    def palette_conversations(self) -> Iterable[Entry]:
-        """Conversations, newest first."""
+    def palette_entries(self) -> tuple[Sequence[Entry], Sequence[Entry]]:
+        """What is always listed, actions and themes; and conversations, newest first."""
 
 
 class ChatProvider(Provider):
@@ -57,11 +51,9 @@ class ChatProvider(Provider):
 
     async def startup(self) -> None:
         """Collect the entries once, when the palette opens."""
-        source = cast("PaletteSource", self.screen)
-        conversations = list(source.palette_conversations())
-        fixed = [*source.palette_actions(), *source.palette_themes()]
-        self._entries = fixed + conversations
-        self._first = fixed + conversations[:_CONVERSATIONS_SHOWN_AT_FIRST]
+        fixed, conversations = cast("PaletteSource", self.screen).palette_entries()
+        self._entries = [*fixed, *conversations]
+        self._first = [*fixed, *conversations[:_CONVERSATIONS_SHOWN_AT_FIRST]]
 
     async def discover(self) -> Hits:
         """What is shown before anything is typed."""

@@ -163,7 +163,7 @@ def _read(path: Path) -> str:
 async def offered(pilot: Pilot[int], chat: ChatApp, *keys: str) -> list[str]:
     await pilot.press(*keys)
     await pilot.pause()
-    menu = chat.chat_screen.menu
+    menu = chat.chat_screen.prompt.menu
     return [str(option.prompt).split()[0] for option in menu.options] if menu.display else []
 
 

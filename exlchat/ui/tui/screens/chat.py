@@ -16,8 +16,8 @@ from textual.widgets import Static, TextArea
 
 from exlchat.chat.store import StoreError
 from exlchat.paths import FolderError
-from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, completions, parse_input
-from exlchat.ui.chat_session import was_cut
+from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, parse_input
+from exlchat.ui.answering import was_cut
 from exlchat.ui.engine_thread import Report
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.answer_display import AnswerDisplay
@@ -25,16 +25,15 @@ from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.screens.rename import RenameScreen
-from exlchat.ui.tui.widgets.command_menu import CommandMenu
 from exlchat.ui.tui.widgets.composer import Composer
-from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
+from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusFacts, StatusLine
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -79,9 +78,8 @@ class ChatScreen(Screen[None]):
 
     transcript = getters.query_one("#transcript", Transcript)
     welcome = getters.query_one("#welcome", Welcome)
+    prompt = getters.query_one("#prompt", PromptArea)
     composer = getters.query_one("#composer", Composer)
-    menu = getters.query_one("#menu", CommandMenu)
-    queued = getters.query_one("#queued", QueuedPrompts)
     sidebar = getters.query_one("#conversations", Sidebar)
     side = getters.query_one("#side", Vertical)
     status = getters.query_one("#status", StatusLine)
@@ -105,16 +103,12 @@ class ChatScreen(Screen[None]):
             with Vertical(id="main"):
                 yield Transcript(id="transcript")
                 yield Welcome(id="welcome")
-                yield QueuedPrompts(id="queued")
-                yield CommandMenu(id="menu", markup=False)
-                yield Composer(id="composer")
+                yield PromptArea(id="prompt")
                 yield StatusLine(id="status")
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
-        self.queued.display = False
-        self.menu.display = False
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
         self.status.facts = StatusFacts(model=self.model_name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None
@@ -176,7 +170,7 @@ class ChatScreen(Screen[None]):
     def refresh_around(self) -> None:
         """Bring everything beside the transcript up to date with the session."""
         session = self.session
-        self.queued.prompts = session.queued
+        self.prompt.queued.prompts = session.queued
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
         self.welcome.lines = tuple(welcome_lines(self.model_name, is_guide=self.services.is_guide))
@@ -281,34 +275,8 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#composer")
     def _typed(self) -> None:
-        offered = completions(self.composer.text)
-        self.menu.offer(offered)
-        self.composer.offering = bool(offered)
         if self._draft_timer is None:
             self._draft_timer = self.set_timer(_DRAFT_SAVE_SECONDS, self.keep_draft)
-
-    @on(Composer.CompletionMoved)
-    def _move_in_menu(self, event: Composer.CompletionMoved) -> None:
-        self.menu.move(event.by)
-
-    @on(Composer.CompletionTaken)
-    def _complete(self) -> None:
-        if (chosen := self.menu.chosen_id) is not None:
-            action = BY_ID[chosen]
-            self.composer.set_text(f"{action.slash} " if action.argument else f"{action.slash}")
-
-    @on(CommandMenu.OptionSelected)
-    def _command_clicked(self, event: CommandMenu.OptionSelected) -> None:
-        action = BY_ID[event.option_id or ""]
-        self.composer.set_text(f"{action.slash} ")
-        self.composer.focus()
-
-    def hide_menu(self) -> bool:
-        """Stop offering commands; whether any were offered."""
-        shown = bool(self.menu.display)
-        self.menu.offer([])
-        self.composer.offering = False
-        return shown
 
     # Sidebar
 
@@ -365,7 +333,7 @@ class ChatScreen(Screen[None]):
         """Keys of actions that cannot be done now do nothing."""
         if action != "act":
             return True
-        if parameters == ("stop",) and self.is_mounted and self.menu.display:
+        if parameters == ("stop",) and self.is_mounted and self.prompt.offering:
             return True
         return BY_ID[str(parameters[0])].available(self.situation())
 
@@ -386,14 +354,7 @@ class ChatScreen(Screen[None]):
 
     # The command palette
 
-    def palette_actions(self) -> Iterable[PaletteEntry]:
-        """Actions that can be done now."""
-        return self.commands.palette_actions()
-
-    def palette_themes(self) -> Iterable[PaletteEntry]:
-        """Themes."""
-        return self.commands.palette_themes()
-
-    def palette_conversations(self) -> Iterable[PaletteEntry]:
-        """Conversations, newest first."""
-        return self.commands.palette_conversations(self._summaries())
+    def palette_entries(self) -> tuple[list[PaletteEntry], list[PaletteEntry]]:
+        """Actions that can be done now and themes; conversations, newest first."""
+        fixed = [*self.commands.palette_actions(), *self.commands.palette_themes()]
+        return fixed, list(self.commands.palette_conversations(self._summaries()))
