@@ -25,40 +25,34 @@ from tests.ui.scripted_engine import ScriptedEngine
 Load = Callable[[Callable[[LoadProgress], None]], EnginePort]
 
 
-def services(
+def app(
     folder: Path,
     engine: ScriptedEngine | None = None,
     *,
     load: Load | None = None,
     store: ConversationStore | None = None,
     continue_last: bool = False,
-    is_guide: bool = False,
     notices: tuple[str, ...] = (),
-    system: str | None = None,
-) -> Services:
-    """What a start with this folder as home gives."""
+) -> ChatApp:
+    """A new app whose database, drafts and themes lie in `folder`."""
     port = engine or ScriptedEngine()
-    return Services(
+    services = Services(
         store=store or ConversationStore(folder / "conversations.db"),
         kept=True,
         load_engine=load or (lambda _: port),
         generation=GenerationSettings(GREEDY),
         template=None,
-        system=system,
+        system=None,
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
         theme="exlchat-dark",
         sidebar=True,
         drafts=Drafts(folder / "drafts.json"),
         model_name="scripted",
-        is_guide=is_guide,
+        is_guide=False,
         continue_last=continue_last,
         notices=notices,
     )
-
-
-def app(folder: Path, engine: ScriptedEngine | None = None, **more: object) -> ChatApp:
-    """A new app on `folder`; arguments as of `services`."""
-    return ChatApp(services(folder, engine, **more))  # type: ignore[arg-type]
+    return ChatApp(services)
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 8.0) -> None:

@@ -9,6 +9,7 @@ from prompt_toolkit.styles import Style as PromptStyle
 from pygments import highlight
 from pygments.formatters import NullFormatter
 from pygments.lexers import PythonLexer
+from pygments.token import Token
 from textual.color import Color
 
 from exlchat.ui.theme_files import ThemeError, load_themes
@@ -82,16 +83,10 @@ def test_prompt_toolkit_accepts_the_style(theme: ThemeFile) -> None:
 
 def test_pygments_uses_the_theme_for_code(theme: ThemeFile) -> None:
     style = theme.pygments_style()
-    keyword, comment = (style.style_for_token(token) for token in (_token("Keyword"), _token("Comment")))
+    keyword, comment = (style.style_for_token(token) for token in (Token.Keyword, Token.Comment))
     assert keyword["color"] == theme.colors["syntax.keyword"].removeprefix("#")
     assert comment["italic"]
     assert highlight("x = 1\n", PythonLexer(), NullFormatter(style=style)) == "x = 1\n"
-
-
-def _token(name: str):
-    from pygments.token import Token
-
-    return getattr(Token, name)
 
 
 def test_a_user_theme_changes_one_palette_entry_and_inherits_the_rest(tmp_path: Path) -> None:

@@ -122,10 +122,10 @@ class AnswerDisplay:
         shown = answering.conversation_id == session.conversation_id
         match report.event:
             case AnswerStarted(notice=notice, prompt_tokens=prompt_tokens):
-                self._started(answering, prompt_tokens, shown=shown)
                 if notice and notice not in self._notices_told:
                     self._notices_told.add(notice)
-                    self._screen.tell(notice)
+                    self._screen.note(notice)
+                self._started(answering, prompt_tokens, shown=shown)
             case PrefillProgress(done=done, total=total) if shown:
                 self._tell_status(activity="reading", fraction=done / total if total else None)
             case TextDelta(text=text, token_ids=ids):

@@ -51,7 +51,7 @@ async def test_every_form_of_a_new_line_makes_one_and_sends_nothing(tmp_path: Pa
         await send_sequence(pilot, sequence)
         await pilot.press("b")
         assert chat.chat_screen.composer.text == "a\nb", name
-        assert chat.session.branch == ()
+        assert len(chat.session.branch) == 0
 
 
 def test_plain_enter_stays_enter_beside_legacy_alt_enter() -> None:
@@ -65,7 +65,7 @@ async def test_a_trailing_backslash_and_enter_make_a_new_line(tmp_path: Path) ->
     async with chat.run_test(size=(100, 30)) as pilot:
         await pilot.press(*"ab", "backslash", "enter", "c")
         assert chat.chat_screen.composer.text == "ab\nc"
-        assert chat.session.branch == ()
+        assert len(chat.session.branch) == 0
 
 
 async def test_a_line_that_arrives_in_one_piece_is_sent_whole(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_paste_is_never_sent_line_by_line(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
         await send_sequence(pilot, "\x1b[200~one\rtwo\n\nthree\x1b[201~")
-        assert chat.session.branch == ()
+        assert len(chat.session.branch) == 0
         await pilot.press("enter")
         await idle(pilot)
         assert chat.session.branch[0].text == "one\ntwo\n\nthree"
@@ -194,7 +194,7 @@ async def test_an_unknown_command_is_named_and_stays(tmp_path: Path) -> None:
         await say(pilot, "/retyr now")
         await until(pilot, lambda: "did you mean /retry?" in shown(chat))
         assert chat.chat_screen.composer.text == "/retyr now"
-        assert chat.session.branch == ()
+        assert len(chat.session.branch) == 0
 
 
 async def test_two_slashes_send_a_literal_one(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_nothing_but_space_is_not_sent(tmp_path: Path) -> None:
     async with chat.run_test(size=(100, 30)) as pilot:
         await say(pilot, " \n ")
         await pilot.pause()
-        assert chat.session.branch == ()
+        assert len(chat.session.branch) == 0
 
 
 async def test_pasted_control_characters_are_drawn_as_pictures_and_sent_as_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""What a start is made of, and what happens when a part of it is broken."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exlchat import paths
+from exlchat.chat.store import ConversationStore
+from exlchat.engine.events import ModelError
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.settings import save_setting
+from exlchat.state import State, load_state, save_state
+from exlchat.ui.options import AppOptions, SamplingOverrides
+from exlchat.ui.tui import services
+from exlchat.ui.tui.services import open_services
+from tests.ui.scripted_engine import ScriptedEngine
+
+SOME = Path("models/some")
+
+
+def test_a_first_start_has_defaults_and_nothing_to_say() -> None:
+    opened = open_services(AppOptions(SOME))
+    assert opened.notices == ()
+    assert opened.kept
+    assert opened.theme == "exlchat-dark"
+    assert opened.generation.sampling == SamplingSettings(temperature=0.7, min_p=0.05)
+    assert opened.model_name == "some"
+
+
+def test_the_guide_answers_greedily_unless_told_otherwise() -> None:
+    guide = paths.bundled_model()
+    assert open_services(AppOptions(guide)).generation.sampling.temperature == 0.0
+    typed = AppOptions(guide, sampling=SamplingOverrides(temperature=0.9))
+    assert open_services(typed).generation.sampling.temperature == 0.9
+
+
+def test_what_is_typed_beats_the_settings() -> None:
+    save_setting("max_tokens", 100)
+    save_setting("template", "plain")
+    save_setting("system", "from the file")
+    opened = open_services(AppOptions(SOME, max_tokens=7, system="typed"))
+    assert (opened.generation.max_tokens, opened.template, opened.system) == (7, "plain", "typed")
+
+
+def test_a_broken_settings_file_is_named_and_defaults_hold() -> None:
+    file = paths.folders().settings_file
+    paths.ensure_folder(file.parent)
+    file.write_text("theem = 3\n")
+    opened = open_services(AppOptions(SOME))
+    assert len(opened.notices) == 1
+    assert "theem" in opened.notices[0]
+    assert opened.theme == "exlchat-dark"
+
+
+def test_an_unknown_theme_is_named() -> None:
+    opened = open_services(AppOptions(SOME, theme="solarized"))
+    assert opened.theme == "exlchat-dark"
+    assert "solarized" in opened.notices[0]
+
+
+@pytest.mark.parametrize("kind", ["newer", "not a database", "a folder"])
+def test_a_database_that_cannot_be_used_leaves_a_line_and_a_chat_in_memory(kind: str) -> None:
+    path = paths.folders().conversations
+    paths.ensure_folder(path.parent)
+    if kind == "newer":
+        ConversationStore(path).close()
+        with sqlite3.connect(path) as database:
+            database.execute("PRAGMA user_version = 99")
+    elif kind == "not a database":
+        path.write_bytes(b"something else entirely, and long enough to be looked at" * 100)
+    else:
+        path.mkdir()
+    before = path.read_bytes() if path.is_file() else None
+    opened = open_services(AppOptions(SOME))
+    assert not opened.kept
+    assert len(opened.notices) == 1
+    assert str(path) in opened.notices[0]
+    assert "nothing of this session is kept" in opened.notices[0]
+    opened.store.add_message(opened.store.create_conversation().id, "user", "works")
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_a_model_that_loaded_is_opened_next_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(services, "load_model", lambda *_, **__: ScriptedEngine())
+    open_services(AppOptions(tmp_path)).load_engine(lambda _: None)
+    assert load_state()[0].last_model == str(tmp_path)
+
+
+def test_a_model_that_does_not_load_is_not_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ModelError("broken")
+
+    monkeypatch.setattr(services, "load_model", fail)
+    with pytest.raises(ModelError):
+        open_services(AppOptions(tmp_path)).load_engine(lambda _: None)
+    assert load_state()[0].last_model is None
+
+
+def test_a_model_on_a_drive_that_is_away_is_not_forgotten_for_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "load_model", lambda *_, **__: ScriptedEngine())
+    save_state(State(last_model="/media/away/model"))
+    open_services(AppOptions(paths.bundled_model())).load_engine(lambda _: None)
+    assert load_state()[0].last_model == "/media/away/model"
+
+
+def test_without_any_model_loading_says_what_to_do() -> None:
+    opened = open_services(AppOptions(None))
+    with pytest.raises(ModelError, match="exlchat MODEL_DIR"):
+        opened.load_engine(lambda _: None)
+
+
+def test_the_app_is_imported_and_painted_without_torch(tmp_path: Path) -> None:
+    code = """
+import asyncio, sys
+from pathlib import Path
+from exlchat.ui.options import AppOptions
+from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui import services
+seen = []
+def load(*_, **__):
+    seen.append("torch" in sys.modules)
+    raise RuntimeError("no engine here")
+services.load_model = load
+async def main():
+    chat = ChatApp(services.open_services(AppOptions(model_path=Path("m"))))
+    async with chat.run_test() as pilot:
+        while not seen:
+            await pilot.pause(0.01)
+asyncio.run(main())
+print(seen)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[False]\n"
