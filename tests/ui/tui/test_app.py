@@ -324,3 +324,26 @@ async def test_ctrl_c_stops_first_and_quits_the_second_time(tmp_path: Path) -> N
         await pilot.press("ctrl+c")
         await pilot.pause()
     assert chat.return_value == 0
+
+
+async def test_ctrl_c_copies_what_is_selected_and_stops_nothing(tmp_path: Path) -> None:
+    engine = ScriptedEngine("an answer to select from, still going on")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "go")
+        engine.step(24)
+        await until(pilot, lambda: "select from" in shown(chat))
+        row, column = next(
+            (y, line.index("answer")) for y, line in enumerate(shown(chat).splitlines()) if "an answer" in line
+        )
+        await pilot.mouse_down(offset=(column, row))
+        await pilot.hover(offset=(column + 6, row))
+        await pilot.mouse_up(offset=(column + 6, row))
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert chat.clipboard.startswith("answer")
+        assert chat.session.answering is not None
+        engine.release()
+        await idle(pilot)
+        assert "still going on" in shown(chat)

@@ -47,7 +47,8 @@ def selected(line: Strip, text: str, selection: Selection, row: int, style: Styl
         return line
     before, inside, after = line.divide([left, right, line.cell_length])
     marked = [Segment(part, (own or style) + style) for part, own, _ in inside]
-    return Strip.join([before, Strip(marked, inside.cell_length), after])
+    # Parts of a divided segment all carry its first offset; the next mouse move would be read from them.
+    return Strip.join([before, Strip(marked, inside.cell_length), after]).apply_offsets(-GUTTER_WIDTH, row)
 
 
 def badged(line: Strip, label: str, style: Style) -> Strip:
