@@ -6,8 +6,12 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from exlchat import paths
+
 if TYPE_CHECKING:
     from exlchat.engine.sampling_settings import SamplingSettings
+    from exlchat.settings import Settings
+    from exlchat.ui.options import AppOptions
 
 NAMES = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
 _OFF = ("none", "off")
@@ -56,6 +60,20 @@ class GenerationSettings:
             f"temperature {sampling.temperature:g} · top_k {sampling.top_k} · top_p {sampling.top_p:g} · "
             f"min_p {sampling.min_p:g} · seed {seed} · max_tokens {limit}"
         )
+
+
+def at_start(options: AppOptions, settings: Settings) -> GenerationSettings:
+    """What a start of the program begins with: what was typed wins over the settings file, and that over the defaults.
+
+    Raises:
+        ValueError: a typed value is out of range, in one line.
+    """
+    base = settings.sampling(bundled_guide=options.model_path == paths.bundled_model())
+    return GenerationSettings(
+        sampling=options.sampling.apply(base),
+        seed=options.seed,
+        max_tokens=settings.max_tokens if options.max_tokens is None else options.max_tokens,
+    )
 
 
 def _number(name: str, text: str) -> float:

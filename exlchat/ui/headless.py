@@ -16,6 +16,7 @@ from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnEvent, TurnOptions, answer
 from exlchat.engine.events import ModelError, PrefillProgress, RequestError, TextDelta
 from exlchat.settings import Settings, SettingsError, load_settings
+from exlchat.ui import generation_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import (
     AnswerOutput,
@@ -204,13 +205,12 @@ def _show(event: TurnEvent, model: str, kept: str | None, output: AnswerOutput, 
 
 
 def _turn_options(options: AskOptions, settings: Settings) -> TurnOptions:
-    app = options.app
-    is_guide = app.model_path == paths.bundled_model()
+    start = generation_settings.at_start(options.app, settings)
     return TurnOptions(
-        sampling=app.sampling.apply(settings.sampling(bundled_guide=is_guide)),
-        template=app.template or settings.template,
-        seed=app.seed,
-        max_new_tokens=app.max_tokens or settings.max_tokens,
+        sampling=start.sampling,
+        template=options.app.template or settings.template,
+        seed=start.seed,
+        max_new_tokens=start.max_tokens,
         stop=options.stop,
     )
 

@@ -11,8 +11,8 @@ from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.state import State, load_state, save_state
+from exlchat.ui import generation_settings
 from exlchat.ui.drafts import Drafts
-from exlchat.ui.generation_settings import GenerationSettings
 from exlchat.ui.model_loading import load_model
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.themes import DEFAULT_THEME, ThemeFile
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.engine_port import EnginePort
     from exlchat.engine.events import LoadProgress
+    from exlchat.ui.generation_settings import GenerationSettings
     from exlchat.ui.options import AppOptions
 
 _NO_MODEL = "no model was found; start with exlchat MODEL_DIR"
@@ -77,16 +78,11 @@ def open_services(options: AppOptions) -> Services:
     store, kept = _store(notices)
     themes, broken = load_themes(paths.shipped_themes(), folders.themes)
     notices += broken
-    is_guide = options.model_path == paths.bundled_model()
     return Services(
         store=store,
         kept=kept,
         load_engine=_loader(options, settings),
-        generation=GenerationSettings(
-            options.sampling.apply(settings.sampling(bundled_guide=is_guide)),
-            options.seed,
-            settings.max_tokens if options.max_tokens is None else options.max_tokens,
-        ),
+        generation=generation_settings.at_start(options, settings),
         template=options.template or settings.template,
         system=options.system or settings.system,
         themes=themes,
@@ -94,7 +90,7 @@ def open_services(options: AppOptions) -> Services:
         sidebar=settings.sidebar,
         drafts=Drafts(folders.state / "drafts.json" if kept else None),
         model_name=one_line(options.model_path.name) if options.model_path else "",
-        is_guide=is_guide,
+        is_guide=options.model_path == paths.bundled_model(),
         continue_last=options.continue_last,
         notices=tuple(notices),
     )
