@@ -101,9 +101,11 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         on_progress=lines.loading,
     )
     lines.clear()
-    store = _open_store(options.save, lines)
+    system = app.system or settings.system
+    store, conversation_id = _ask_on_disk(prompt, system, lines) if options.save else _ask_in_memory(prompt, system)
     try:
-        return _answer(options, settings, engine, store, prompt, lines=lines)
+        output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
+        return _answer(engine, store, conversation_id, _turn_options(options, settings), output, lines=lines)
     finally:
         store.close()
 
@@ -135,36 +137,47 @@ def read_prompt(argument: str | None, stdin: BinaryIO | None) -> str:
     return "\n\n".join(parts)
 
 
-def _open_store(save: bool, lines: ErrorLines) -> ConversationStore:
-    """The user's conversations, or one in memory: the answer matters more than keeping it, so a failure only warns."""
-    if not save:
-        return ConversationStore(None)
+def _ask_on_disk(prompt: str, system: str | None, lines: ErrorLines) -> tuple[ConversationStore, str]:
+    """A new conversation with the question; in memory if need be: the answer matters more than keeping it."""
     try:
         where = paths.folders().conversations
         paths.ensure_folder(where.parent)
-        return ConversationStore(where)
+        store = ConversationStore(where)
+        try:
+            return store, _begin(store, prompt, system)
+        except StoreError:
+            store.close()
+            raise
     except (StoreError, paths.FolderError) as error:
         lines.say(f"the answer will not be saved: {error}")
-        return ConversationStore(None)
+        return _ask_in_memory(prompt, system)
 
 
-def _answer(
-    options: AskOptions,
-    settings: Settings,
-    engine: EnginePort,
-    store: ConversationStore,
-    prompt: str,
-    *,
-    lines: ErrorLines,
-) -> ExitCode:
+def _ask_in_memory(prompt: str, system: str | None) -> tuple[ConversationStore, str]:
+    store = ConversationStore(None)
+    return store, _begin(store, prompt, system)
+
+
+def _begin(store: ConversationStore, prompt: str, system: str | None) -> str:
     conversation_id = store.create_conversation().id
-    system = options.app.system or settings.system
     if system:
         store.add_message(conversation_id, "system", system)
     store.add_message(conversation_id, "user", prompt)
-    output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
+    return conversation_id
+
+
+def _answer(
+    engine: EnginePort,
+    store: ConversationStore,
+    conversation_id: str,
+    options: TurnOptions,
+    output: AnswerOutput,
+    *,
+    lines: ErrorLines,
+) -> ExitCode:
     kept = None if store.path is None else conversation_id
-    turn = answer(store, engine, conversation_id, _turn_options(options, settings))
+    turn = answer(store, engine, conversation_id, options)
+    code = ExitCode.OK
     try:
         # Closing the turn, whatever happens, is what puts the text so far on disk.
         with _ctrl_c_cancels(engine) as cancel_if_asked, closing(turn):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from exlchat import cli
+from exlchat.chat import database
 from exlchat.chat.conversation import Conversation
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import Finished, GenerationStats
@@ -182,6 +184,21 @@ def test_a_database_that_cannot_be_written_is_a_warning(ask: Any, home: Path) ->
     assert out
     assert "the answer will not be saved" in err
     assert str(home / "data") in err
+
+
+def test_a_database_that_another_program_holds_is_a_warning(
+    ask: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask("first", "--max-tokens", "4")
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    holder = sqlite3.connect(home / "data" / "conversations.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    code, out, err = ask("second", "--max-tokens", "4")
+    holder.close()
+    assert code == 0
+    assert out
+    assert "the answer will not be saved" in err
+    assert [one.title for one in conversations(home)] == ["first"]
 
 
 def test_a_prompt_that_does_not_fit_is_exit_code_3_and_leaves_no_conversation(ask: Any, home: Path) -> None:
