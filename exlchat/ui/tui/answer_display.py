@@ -230,7 +230,8 @@ class AnswerDisplay:
             activity=self._screen.status.facts.activity if self._info is None else "",
             fraction=self._screen.status.facts.fraction if self._info is None else None,
             context_max=self._info.max_seq_len if self._info else None,
-            context_used=0 if self._info else None,
+            # Without figures of an answer only an empty conversation has a known length.
+            context_used=None if self._info is None or self._screen.session.branch else 0,
         )
         if stats is not None:
             facts = replace(

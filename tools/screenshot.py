@@ -1,0 +1,65 @@
+"""Take the pictures of the README from the real app with the bundled guide: `python -m tools.screenshot`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exlchat import paths
+from exlchat.ui.options import AppOptions
+from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui.services import open_services
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+DOCS = Path(__file__).parents[1] / "docs"
+SIZE = (120, 30)
+EARLIER = ("Which keys do I need?", "What is the context meter?")
+QUESTIONS = ("How do I load a model?", "What is EXL2?", "How do I stop an answer?")
+PATIENCE_SECONDS = 60.0
+
+
+async def take(theme: str) -> None:
+    """Ask the questions and write `docs/screenshot-<theme>.svg`."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ[paths.HOME_VARIABLE] = home
+        chat = ChatApp(open_services(AppOptions(paths.bundled_model(), theme=theme)))
+        async with chat.run_test(size=SIZE) as pilot:
+            for earlier in EARLIER:
+                chat.chat_screen.send(earlier)
+                await answered(chat, pilot.pause)
+                chat.chat_screen.new_conversation()
+            for question in QUESTIONS:
+                chat.chat_screen.send(question)
+                await answered(chat, pilot.pause)
+            await pilot.pause(0.2)
+            picture = chat.export_screenshot(title="exlchat")
+        chat.services.store.close()
+    (DOCS / f"screenshot-{theme.removeprefix('exlchat-')}.svg").write_text(picture, encoding="utf-8")
+
+
+async def answered(chat: ChatApp, pause: Callable[[float], Awaitable[None]]) -> None:
+    """Wait for the answer that is on its way.
+
+    Raises:
+        TimeoutError: none came.
+    """
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while chat.session.answering is not None:
+            await pause(0.05)
+
+
+def main() -> int:
+    """Both themes."""
+    for theme in ("exlchat-dark", "exlchat-light"):
+        asyncio.run(take(theme))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
