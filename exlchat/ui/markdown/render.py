@@ -157,8 +157,15 @@ def needs_gap(previous: Block, block: Block) -> bool:
     """Whether a blank line separates two blocks: where the author typed one, and around what needs room."""
     if isinstance(block, Verbatim):
         return False
-    if block.gap or isinstance(block, (Heading, Table)) or isinstance(previous, Table):
+    if block.gap or isinstance(block, (Heading, Table)) or isinstance(_last(previous), (Code, Table)):
         return True
-    if isinstance(block, Code) or isinstance(previous, Code):
+    if isinstance(block, Code):
         return not isinstance(previous, Item)
     return type(previous) is not type(block) and not isinstance(block, Item)
+
+
+def _last(block: Block) -> Block:
+    """What a block ends with: within a list item, its last part."""
+    while isinstance(block, Item) and block.children:
+        block = block.children[-1]
+    return block

@@ -82,6 +82,7 @@ def test_text_that_only_looks_like_markup_is_shown_as_typed(text: str) -> None:
         ("# Title\ntext", ["Title", "", "text"]),
         ("Title\n===\ntext", ["Title", "", "text"]),
         ("- a\n- b\n  - c\n\n- d", ["• a", "• b", "  • c", "", "• d"]),
+        ("1. a\n   ```\n   ```\n2. b", ["1. a", "", " " * 200, "", "2. b"]),
         ("9. a\n10. b", ["9. a", "10. b"]),
         ("1. a\n1. b\n1. c", ["1. a", "2. b", "3. c"]),
         ("3) a\n5) b", ["3) a", "5) b"]),
