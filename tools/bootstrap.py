@@ -161,12 +161,11 @@ def pip_install(*arguments: str, raw_progress: bool = True) -> bool:
     if raw_progress:
         command += ["--progress-bar", "raw"]
     progress = PipProgress()
-    with (
-        LOG.open("a") as log,
-        subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        ) as pip,
-    ):
+    log = LOG.open("a")
+    pip = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    with log, pip:
         log.write(f"\n$ {' '.join(command)}\n")
         try:
             for line in pip.stdout or ():
@@ -218,6 +217,21 @@ def failed_line(what: str) -> str:
     )
 
 
+def make_venv() -> None:
+    """A new, empty `.venv`, marked as unfinished before anything else, so that no interruption goes unnoticed.
+
+    Raises:
+        SetupError: Python's own venv failed.
+    """
+    shutil.rmtree(VENV, ignore_errors=True)
+    VENV.mkdir()
+    write_stamp(finished=None)
+    # The real interpreter, not the one of a virtual environment that may just have been removed.
+    made = subprocess.run([os.path.realpath(sys.executable), "-m", "venv", str(VENV)], check=False)
+    if made.returncode:
+        raise SetupError("python -m venv failed; its own message is above.")
+
+
 def set_up(stamp: dict[str, object], dev: bool) -> None:
     """Makes or completes `.venv`."""
     started = time.monotonic()
@@ -225,15 +239,14 @@ def set_up(stamp: dict[str, object], dev: bool) -> None:
     flavour = "cuda" if has_nvidia_card() else "cpu"
     dev = dev or bool(stamp.get("dev"))
     same_base = stamp.get("python") == list(sys.version_info[:2]) and stamp.get("torch") == flavour
-    if not (stamp.get("finished") and same_base and (VENV / "bin" / "python").exists()):
+    reusable = stamp.get("finished") and same_base
+    if not stamp and (VENV / "bin" / "python").exists():
+        say("using the .venv that is already here")
+    elif not (reusable and (VENV / "bin" / "python").exists()):
         if stamp and not stamp.get("finished"):
             say("the last set-up was not finished; starting it afresh")
         say(f"making .venv with Python {platform.python_version()} (once, a few minutes)")
-        shutil.rmtree(VENV, ignore_errors=True)
-        # The real interpreter, not the one of a virtual environment that may just have been removed.
-        made = subprocess.run([os.path.realpath(sys.executable), "-m", "venv", str(VENV)], check=False)
-        if made.returncode:
-            raise SetupError("python -m venv failed; its own message is above.")
+        make_venv()
     write_stamp(python=list(sys.version_info[:2]), torch=flavour, dev=dev)
     LOG.write_text("")
     if not pip_install("pip", "setuptools", "--upgrade", raw_progress=False):

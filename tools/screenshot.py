@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SIZE = (120, 30)
 EARLIER = ("Which keys do I need?", "What is the context meter?")
 QUESTIONS = ("How do I load a model?", "What is EXL2?", "How do I stop an answer?")
+FONTS = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 PATIENCE_SECONDS = 60.0
 
 
@@ -38,9 +40,14 @@ async def take(theme: str) -> None:
                 chat.chat_screen.send(question)
                 await answered(chat, pilot.pause)
             await pilot.pause(0.2)
-            picture = chat.export_screenshot(title="exlchat")
+            picture = self_contained(chat.export_screenshot(title="exlchat"))
         chat.services.store.close()
     (DOCS / f"screenshot-{theme.removeprefix('exlchat-')}.svg").write_text(picture, encoding="utf-8")
+
+
+def self_contained(picture: str) -> str:
+    """The picture without the web font that Rich links to: a README shows it as it is, and fetches nothing."""
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL).replace("Fira Code", FONTS)
 
 
 async def answered(chat: ChatApp, pause: Callable[[float], Awaitable[None]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -171,6 +172,32 @@ def test_an_unfinished_set_up_is_begun_afresh(bootstrap: ModuleType, monkeypatch
     assert not leftover.exists()
     assert bootstrap.is_ready(bootstrap.read_stamp(), dev=False)
     assert json.loads(bootstrap.STAMP.read_text())["torch"] == "cpu"
+
+
+def test_a_venv_of_the_users_own_is_kept(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = bootstrap.VENV / "own"
+    own.write_text("")
+    monkeypatch.setattr(bootstrap, "pip_install", lambda *arguments, **options: True)
+    bootstrap.set_up(bootstrap.read_stamp(), dev=True)
+    assert own.exists()
+    assert bootstrap.is_ready(bootstrap.read_stamp(), dev=True)
+
+
+def test_a_set_up_killed_before_python_made_the_venv_is_not_taken_for_one(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap.subprocess, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap.make_venv()
+    assert bootstrap.read_stamp()
+    assert not bootstrap.is_ready(bootstrap.read_stamp(), dev=False)
+
+
+def test_older_pythons_can_parse_the_script_up_to_its_clear_line() -> None:
+    ast.parse((ROOT / "tools" / "bootstrap.py").read_text(), feature_version=(3, 7))
 
 
 def test_make_alone_shows_the_commands() -> None:
