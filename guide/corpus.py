@@ -18,7 +18,7 @@ from guide.wording import ask, follow_up, typed
 
 SEED = 20261120
 OUT_OF_SCOPE_SHARE = 0.18
-SMALL_TALK = {"hello": 2.0, "thanks": 2.0, "who-are-you": 1.5, "what-can-you-do": 1.5, "english-foreign": 3.0, "gibberish": 1.5}
+SMALL_TALK = {"hello": 2.0, "thanks": 2.0, "who-are-you": 1.5, "what-can-you-do": 1.5, "english-foreign": 3.0, "gibberish": 1.5, "not-known": 3.0}
 
 REPEAT = (
     "[say|explain|tell me] that again [please|]", "[can|could] you [repeat|rephrase|explain] that [again|please|in other words|]?", "once more please", "in other words?", "what did you say?", "i didn't get that", "i don't understand [that|what you mean|]", "come again?",

@@ -14,7 +14,7 @@ from guide.corpus import Dialog
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
 BOS, EOS, IM_START, IM_END = range(4)
-QUESTION_WEIGHT = 0.15
+QUESTION_WEIGHT = 0.3
 """Loss weight of the questions' tokens: predicting them teaches what words mean, the answers matter more."""
 SUBWORD_DROPOUT = 0.1
 """Share of merges left out in questions (Provilkov et al. 2020, arXiv 1910.13267): rare words are seen in pieces."""

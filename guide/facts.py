@@ -1,9 +1,12 @@
-"""The facts the guide knows: one list, in facts/*.toml, read into checked values."""
+"""The facts the guide knows: one list, in facts/*.toml, read into checked values.
+
+A `[[fact]]` table has the fields of `Fact`; `[ways]` adds questions to facts by id; `[slots]` names word lists.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -51,12 +54,19 @@ def load_facts() -> dict[str, Fact]:
         ValueError: a fact that contradicts itself, in one line.
     """
     facts: dict[str, Fact] = {}
+    ways: dict[str, list[str]] = {}
     for path in sorted(FOLDER.glob("*.toml")):
-        for entry in tomllib.loads(path.read_text("utf-8"))["fact"]:
+        content = tomllib.loads(path.read_text("utf-8"))
+        ways |= content.get("ways", {})
+        for entry in content.get("fact", []):
             fact = _fact(entry, path.name)
             if fact.id in facts:
                 raise ValueError(f"{path.name}: two facts are called {fact.id}")
             facts[fact.id] = fact
+    for name, asks in ways.items():
+        if name not in facts:
+            raise ValueError(f"there are more ways to ask for {name}, which does not exist")
+        facts[name] = replace(facts[name], asks=(*facts[name].asks, *_strings(asks)))
     for fact in facts.values():
         for target in fact.then:
             if target not in facts:

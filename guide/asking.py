@@ -1,0 +1,47 @@
+"""Talking to a model folder through exlchat's own engine, at temperature 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from exlchat import engine
+from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.prompt_format import MODEL_FORMAT, choose_format
+from exlchat.engine.events import Finished, GenerationRequest
+from guide.held_out import HeldOut
+
+LONGEST = 200
+
+
+class Conversation:
+    """One conversation with a loaded model; it remembers what was said."""
+
+    def __init__(self, model: EnginePort) -> None:
+        self._model = model
+        self._format, _ = choose_format(model.info, MODEL_FORMAT)
+        self._messages: list[dict[str, str]] = []
+
+    def ask(self, question: str) -> str:
+        """The answer to the next question."""
+        self._messages.append({"role": "user", "content": question})
+        info = self._model.info
+        prompt = self._format.render(self._messages, bos_token=info.bos_token, eos_token=info.eos_token)
+        answer = ""
+        for event in self._model.generate(GenerationRequest(self._model.encode(prompt), max_new_tokens=LONGEST)):
+            if isinstance(event, Finished):
+                answer = event.text
+        self._messages.append({"role": "assistant", "content": answer})
+        return answer
+
+
+def answer_held_out(model: EnginePort, question: HeldOut) -> str:
+    """The answer to a held-out question, with what was asked before it."""
+    conversation = Conversation(model)
+    for earlier in question.before:
+        conversation.ask(earlier)
+    return conversation.ask(question.ask)
+
+
+def load_on_cpu(folder: Path) -> EnginePort:
+    """The model of a folder, on the CPU, in float32."""
+    return engine.load(folder, device="cpu", kv_cache="fp32")
