@@ -38,8 +38,8 @@ class JobQueue(Protocol):
 class ChatSession:
     """What can be done with conversations, whichever way it is asked for.
 
-    A prompt for a conversation that is being answered waits in `queued` and is written to disk when its turn comes,
-    because only then is it known which message it follows. All other prompts are on disk before `send` returns.
+    A prompt for a conversation that is being answered waits (`waiting_prompts`) and is written to disk when its turn
+    comes, because only then is it known which message it follows. All others are on disk before `send` returns.
     """
 
     def __init__(
@@ -88,11 +88,6 @@ class ChatSession:
     def being_written(self) -> Answering | None:
         """The answer that grows right now, in whichever conversation."""
         return next((one for one in self._answering.values() if one.message is not None), None)
-
-    @property
-    def queued(self) -> tuple[str, ...]:
-        """Prompts of the open conversation that wait for its answer."""
-        return tuple(self._queued.get(self.conversation_id or "", ()))
 
     @property
     def can_undo_delete(self) -> bool:
@@ -225,9 +220,9 @@ class ChatSession:
         self._jobs.stop(answering.job)
         return True
 
-    def waiting_prompts(self) -> dict[str, tuple[str, ...]]:
-        """All prompts that wait, by conversation."""
-        return {conversation_id: tuple(prompts) for conversation_id, prompts in self._queued.items() if prompts}
+    def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
+        """Prompts of a conversation that wait for the answer before them."""
+        return tuple(self._queued.get(conversation_id or "", ()))
 
     # What the engine thread reports
 

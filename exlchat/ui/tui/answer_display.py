@@ -196,6 +196,8 @@ class AnswerDisplay:
         except StoreError as error:
             self._screen.tell(str(error), warning=True)
             return
+        if prompt is not None:
+            self._screen.keep_draft(answering.conversation_id)
         if answering.conversation_id != session.conversation_id:
             self._screen.refresh_around()
             return
@@ -203,7 +205,6 @@ class AnswerDisplay:
         self._tell_status(activity="no model" if self._failure else "", fraction=None)
         if prompt is not None:
             self._screen.show_prompt(prompt)
-            self._screen.keep_draft()
         self._screen.refresh_around()
 
     def _failed(self, answering: Answering, line: str) -> None:

@@ -174,6 +174,31 @@ async def test_prompts_typed_meanwhile_wait_their_turn(tmp_path: Path) -> None:
     assert [text for _, text, _ in conversation_text(tmp_path)] == ["1?", "one", "2?", "two", "3?", "three"]
 
 
+async def test_prompts_that_wait_stay_with_their_conversation(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one", "two", "three")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        for prompt in ("1?", "2?"):
+            await say(pilot, prompt)
+        chat.chat_screen.composer.set_text("typing")
+        first = chat.session.conversation_id
+        assert first is not None
+        await pilot.press("ctrl+n")
+        assert "waits" not in shown(chat)
+        assert chat.chat_screen.composer.text == ""
+        chat.chat_screen.open_conversation(first)
+        await pilot.pause()
+        assert shown(chat).count("2?") == 1
+        assert chat.chat_screen.composer.text == "typing"
+        assert chat.services.drafts.get(first) == "2?\n\ntyping"
+        await pilot.press("ctrl+n")
+        engine.release()
+        await idle(pilot)
+        assert chat.services.drafts.get(first) == "typing"
+    assert [text for _, text, _ in conversation_text(tmp_path)] == ["1?", "one", "2?", "two"]
+
+
 async def test_quitting_in_mid_answer_keeps_the_text_and_the_waiting_prompts(tmp_path: Path) -> None:
     engine = ScriptedEngine("half an answer")
     engine.hold()

@@ -92,6 +92,7 @@ class ChatScreen(Screen[None]):
         self.commands = Commands(self)
         self.answers = AnswerDisplay(self)
         self._draft_timer: Timer | None = None
+        self._unsent: dict[str | None, str] = {}
         self._notes = 0
 
     def compose(self) -> ComposeResult:
@@ -145,7 +146,9 @@ class ChatScreen(Screen[None]):
     def show_conversation(self) -> None:
         """Show the open conversation from its beginning to its tip, with its draft."""
         self.show_messages()
-        self.composer.set_text(self.services.drafts.get(self.session.conversation_id))
+        # The draft on disk holds prompts that wait as well; in this run those are still in the queue.
+        conversation_id = self.session.conversation_id
+        self.composer.set_text(self._unsent.get(conversation_id, self.services.drafts.get(conversation_id)))
         self.answers.show_figures_of(self.session.last_answer)
 
     def show_messages(self) -> None:
@@ -170,7 +173,7 @@ class ChatScreen(Screen[None]):
     def refresh_around(self) -> None:
         """Bring everything beside the transcript up to date with the session."""
         session = self.session
-        self.prompt.queued.prompts = session.queued
+        self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
         self.welcome.lines = tuple(welcome_lines(self.model_name, is_guide=self.services.is_guide))
@@ -221,12 +224,17 @@ class ChatScreen(Screen[None]):
         self.show_conversation()
         self.composer.focus()
 
-    def keep_draft(self) -> None:
-        """Put what is typed and not sent on disk."""
-        if self._draft_timer is not None:
-            self._draft_timer.stop()
-            self._draft_timer = None
-        self._put_draft(self.session.conversation_id, self.session.queued, self.composer.text)
+    def keep_draft(self, conversation_id: str | None = None) -> None:
+        """Put what is typed and not sent in a conversation, by default the open one, on disk."""
+        open_id = self.session.conversation_id
+        if conversation_id is None or conversation_id == open_id:
+            conversation_id = open_id
+            self._unsent[open_id] = self.composer.text
+            if self._draft_timer is not None:
+                self._draft_timer.stop()
+                self._draft_timer = None
+        queued = self.session.waiting_prompts(conversation_id)
+        self._put_draft(conversation_id, queued, self._unsent.get(conversation_id, ""))
 
     def _put_draft(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
         try:
@@ -266,6 +274,7 @@ class ChatScreen(Screen[None]):
             self.tell(f"Not sent: {error}", warning=True)
             return
         if old_draft_of is None:
+            self._unsent.pop(None, None)
             self._put_draft(None, (), "")
         self.keep_draft()
         if message is None:
