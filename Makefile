@@ -21,8 +21,9 @@ lint: setup-dev ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: setup-dev ## mypy, strict
+types: setup-dev ## mypy, strict, over the package and the tools
 	@$(BIN)/mypy
+	@$(BIN)/mypy tools
 
 imports: setup-dev ## import-linter: the house's stairs
 	@$(BIN)/lint-imports
