@@ -14,29 +14,19 @@ from random import Random
 from guide.facts import Fact, load_facts
 from guide.held_out import load_held_out, normalised
 from guide.patterns import expand
-from guide.wording import ask, follow_up, typed
+from guide.wording import AFTER_REFUSAL, LINKS, MORE, REPEAT, SYSTEM_PROMPTS, ask, follow_up
 
 SEED = 20261120
 OUT_OF_SCOPE_SHARE = 0.18
-SMALL_TALK = {"hello": 2.0, "thanks": 2.0, "who-are-you": 1.5, "what-can-you-do": 1.5, "english-foreign": 3.0, "gibberish": 1.5, "not-known": 3.0}
-
-REPEAT = (
-    "[say|explain|tell me] that again [please|]", "[can|could] you [repeat|rephrase|explain] that [again|please|in other words|]?", "once more please", "in other words?", "what did you say?", "i didn't get that", "i don't understand [that|what you mean|]", "come again?",
-    "[what|which] [key|command] was [that|it] [again|]?", "what was [that|the command|the key] again?", "again please", "repeat", "[and|] how [do|can|would] i do that [exactly|]?", "how exactly?", "how?", "and how?", "how does that work?", "show me how", "where do i type that?", "pardon?", "sorry, what?", "i forgot, what was it [again|]?", "say again", "explain [please|]", "could you say that differently?", "ok, and how do i do it?", "please explain",
-)
-MORE = (
-    "tell me more [about that|about it|about this|]", "[what|anything] else?", "[anything|something] else [about that|about it|]?", "more details please", "[go|can you go] into detail", "more", "more please", "is that all?", "is there more to it?", "why?", "why is that [so|]?", "how so?", "why not?", "and?", "go on, tell me more", "can you tell me more [about it|]?", "what does that mean?", "give me more details", "and what else?", "is there anything else [to know|i should know|]?",
-)
-AFTER_REFUSAL = {
-    "real-model": ("who can [answer that|tell me|do it|help] [then|]?", "what [do|should] i do [then|instead]?", "which model can [do that|answer that]?", "and how do i get [a real model|one|such a model|a real one]?", "what is a real model?", "how do i do that?", "where do i get a real model?", "how do i load a real model?", "then who?"),
-    "guide-training": ("why [not|can't you]?", "why don't you know [that|it|this]?", "why is that?", "how come?", "but why?"),
-    "what-can-you-do": ("what do you know then?", "so what can you do?", "what can you do [then|]?", "what do you know at all?", "what can i ask [then|]?"),
+SMALL_TALK = {
+    "hello": 2.0,
+    "thanks": 2.0,
+    "who-are-you": 1.5,
+    "what-can-you-do": 1.5,
+    "english-foreign": 3.0,
+    "gibberish": 1.5,
+    "not-known": 3.0,
 }
-LINKS = ("and ", "ok, ", "ok ", "another question: ", "now ", "next: ", "thanks. ", "thank you! ", "great. ", "i see. ", "one more thing: ", "also, ", "good. ", "alright, ", "fine, but ", "and then, ", "next question: ", "cool, ", "got it. ", "hm, ok. ", "right, and ", "something else: ", "changing the subject: ", "different question: ", "ok thanks, ", "ah. ", "perfect, and ", "wait, ", "so ")
-SYSTEM_PROMPTS = (
-    "You are a helpful assistant.", "You are guide, the assistant of exlchat.", "You are a [helpful|friendly|patient|grumpy|funny|polite|concise] [assistant|teacher|pirate|robot|butler|wizard|poet|librarian].", "Answer briefly.", "Be [short|polite|precise|honest|kind].", "[Answer|Reply|Speak] in [simple words|one sentence|German|rhymes|English only].",
-    "You are a large language model.", "The user is a [beginner|programmer|child|scientist].", "Today is a [rainy|sunny|quiet] day.", "You never lie.", "Help the user with [exlchat|everything|the terminal].", "Talk like [a pirate|Shakespeare|a cowboy|an old friend].",
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,15 @@ class Writer:
     def dialog(self, random: Random) -> Dialog:
         """A conversation of one to many turns."""
         draw = random.random()
-        count = 1 if draw < 0.34 else random.randint(2, 4) if draw < 0.76 else random.randint(5, 9) if draw < 0.95 else random.randint(10, 26)
+        count = (
+            1
+            if draw < 0.34
+            else random.randint(2, 4)
+            if draw < 0.76
+            else random.randint(5, 9)
+            if draw < 0.95
+            else random.randint(10, 26)
+        )
         told: dict[str, int] = {}
         turns: list[Turn] = []
         previous: Fact | None = None
@@ -122,7 +120,9 @@ def split_by_wording(facts: dict[str, Fact], share: float) -> tuple[dict[str, Fa
     validation: dict[str, Fact] = {}
     for fact in facts.values():
         held = [text for text in fact.asks if len(fact.asks) >= 6 and zlib.crc32(text.encode()) % 1000 < share * 1000]
-        goals = [text for text in fact.goals if len(fact.goals) >= 3 and zlib.crc32(text.encode()) % 1000 < share * 1000]
+        goals = [
+            text for text in fact.goals if len(fact.goals) >= 3 and zlib.crc32(text.encode()) % 1000 < share * 1000
+        ]
         training[fact.id] = replace(
             fact,
             asks=tuple(text for text in fact.asks if text not in held),
@@ -137,7 +137,9 @@ def mash(random: Random) -> str:
     """What a cat on the keyboard would type."""
     kind = random.randrange(4)
     if kind == 0:
-        return "".join(random.choice("!?.,;:#+*-_()[]%&$~^<>|=@\\ ") for _ in range(random.randint(1, 10))).strip() or "?"
+        return (
+            "".join(random.choice("!?.,;:#+*-_()[]%&$~^<>|=@\\ ") for _ in range(random.randint(1, 10))).strip() or "?"
+        )
     if kind == 1:
         return "".join(random.choice("😀😂👍❤️🎉🤔🙏🔥😎🚀🐱🌍✨💡🥳😭") for _ in range(random.randint(1, 4)))
     letters = "asdfghjkl" if kind == 2 else "abcdefghijklmnopqrstuvwxyzaeiou"
@@ -154,7 +156,10 @@ def _answer(fact: Fact, told: dict[str, int], random: Random) -> str:
 
 def _weights(facts: list[Fact]) -> list[float]:
     """Facts with more to ask about come more often; what is out of scope has a fixed share."""
-    raw = [(4 + len(f.asks) + 2 * len(f.goals) + 0.5 * len(f.topics) + len(f.names)) ** 0.7 * SMALL_TALK.get(f.id, 1.0) for f in facts]
+    raw = [
+        (4 + len(f.asks) + 2 * len(f.goals) + 0.5 * len(f.topics) + len(f.names)) ** 0.7 * SMALL_TALK.get(f.id, 1.0)
+        for f in facts
+    ]
     outside = sum(weight for weight, fact in zip(raw, facts, strict=True) if fact.out_of_scope)
     inside = sum(raw) - outside
     scale = OUT_OF_SCOPE_SHARE / (1 - OUT_OF_SCOPE_SHARE) * inside / outside

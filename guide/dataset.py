@@ -29,8 +29,20 @@ class Batch:
 class Dataset:
     """All dialogs end to end; batches are gathered on the device."""
 
-    def __init__(self, facts: dict[str, Fact], count: int, tokenizer_json: str, longest: int, device: torch.device, workers: int) -> None:
-        jobs = [(facts, chunk, min(_CHUNK, count - start), tokenizer_json, longest) for chunk, start in enumerate(range(0, count, _CHUNK))]
+    def __init__(
+        self,
+        facts: dict[str, Fact],
+        tokenizer_json: str,
+        *,
+        count: int,
+        longest: int,
+        device: torch.device,
+        workers: int,
+    ) -> None:
+        jobs = [
+            (facts, chunk, min(_CHUNK, count - start), tokenizer_json, longest)
+            for chunk, start in enumerate(range(0, count, _CHUNK))
+        ]
         with ProcessPoolExecutor(workers) as pool:
             parts = list(pool.map(_encode_chunk, jobs))
         self.lengths = np.concatenate([part[2] for part in parts])
@@ -65,7 +77,9 @@ class Dataset:
         chosen = torch.tensor(group, device=self._device)
         inside = columns < torch.from_numpy(lengths).to(self._device)[:, None]
         where = (self._starts[chosen][:, None] + columns).clamp_max(len(self._ids) - 1)
-        return Batch(torch.where(inside, self._ids[where], 0).long(), torch.where(inside, self._weights[where].float(), 0.0))
+        return Batch(
+            torch.where(inside, self._ids[where], 0).long(), torch.where(inside, self._weights[where].float(), 0.0)
+        )
 
 
 def _cut(pool: list[int], lengths: np.ndarray[tuple[int], np.dtype[np.int64]], tokens: int) -> list[list[int]]:
@@ -80,11 +94,14 @@ def _cut(pool: list[int], lengths: np.ndarray[tuple[int], np.dtype[np.int64]], t
     return [*groups, group] if group else groups
 
 
-def _encode_chunk(job: tuple[dict[str, Fact], int, int, str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _encode_chunk(job: tuple[dict[str, Fact], int, int, str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     facts, chunk, count, tokenizer_json, longest = job
     encoder = Encoder(tokenizer_json)
     random = Random(chunk)
-    samples = [encoder.sample(dialog, longest, dropout=random.random() < 0.5) for dialog in dialogs(count, f"training {chunk}", facts)]
+    samples = [
+        encoder.sample(dialog, longest, dropout=random.random() < 0.5)
+        for dialog in dialogs(count, f"training {chunk}", facts)
+    ]
     ids = np.concatenate([sample[0] for sample in samples])
     weights = np.concatenate([sample[1] for sample in samples])
     return ids, weights, np.array([len(sample[0]) for sample in samples], np.int64)

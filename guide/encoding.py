@@ -19,8 +19,9 @@ QUESTION_WEIGHT = 0.3
 SUBWORD_DROPOUT = 0.1
 """Share of merges left out in questions (Provilkov et al. 2020, arXiv 1910.13267): rare words are seen in pieces."""
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] | trim }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{{ bos_token }}{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] | trim }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 Sample = tuple["np.ndarray[tuple[int], np.dtype[np.uint16]]", "np.ndarray[tuple[int], np.dtype[np.float16]]"]
@@ -95,10 +96,10 @@ class Encoder:
         if dialog.system:
             yield self._message("system", self._kept(dialog.system)), 0.0
         for turn in dialog.turns:
-            yield [IM_START] + self._kept("user\n"), 0.0
+            yield [IM_START, *self._kept("user\n")], 0.0
             yield self._question(turn.question, dropout), QUESTION_WEIGHT
-            yield [IM_END] + self._kept("\n") + [IM_START] + self._kept("assistant\n"), 0.0
-            yield self._kept(turn.answer) + [IM_END], 1.0
+            yield [IM_END, *self._kept("\n"), IM_START, *self._kept("assistant\n")], 0.0
+            yield [*self._kept(turn.answer), IM_END], 1.0
             yield self._kept("\n"), 0.0
 
     def _plain(self, dialog: Dialog, dropout: bool) -> Iterator[tuple[list[int], float]]:

@@ -24,7 +24,9 @@ ROUNDS = {
 
 def main() -> None:
     """Prints the failures and the score, and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m guide.evaluate", description="Asks the guide the held-out questions.")
+    parser = argparse.ArgumentParser(
+        prog="python -m guide.evaluate", description="Asks the guide the held-out questions."
+    )
     parser.add_argument("--model", type=Path, default=bundled_model(), help="another model folder")
     parser.add_argument("--no-page", action="store_true", help="only print, do not write docs/guide.md")
     options = parser.parse_args()
@@ -47,7 +49,9 @@ def _scores(answered: list[tuple[HeldOut, str]]) -> list[str]:
     for number, story in ROUNDS.items():
         of_round = [question.passed_by(answer) for question, answer in answered if question.round == number]
         if of_round:
-            lines.append(f"round {number}, {story}: {sum(of_round)} of {len(of_round)} ({sum(of_round) / len(of_round):.0%})")
+            lines.append(
+                f"round {number}, {story}: {sum(of_round)} of {len(of_round)} ({sum(of_round) / len(of_round):.0%})"
+            )
     passed = sum(question.passed_by(answer) for question, answer in answered)
     return [*lines, f"all: {passed} of {len(answered)} ({passed / len(answered):.1%})"]
 

@@ -54,16 +54,16 @@ def load_facts() -> dict[str, Fact]:
         ValueError: a fact that contradicts itself, in one line.
     """
     facts: dict[str, Fact] = {}
-    ways: dict[str, list[str]] = {}
+    ways: list[tuple[str, object]] = []
     for path in sorted(FOLDER.glob("*.toml")):
         content = tomllib.loads(path.read_text("utf-8"))
-        ways |= content.get("ways", {})
+        ways += content.get("ways", {}).items()
         for entry in content.get("fact", []):
             fact = _fact(entry, path.name)
             if fact.id in facts:
                 raise ValueError(f"{path.name}: two facts are called {fact.id}")
             facts[fact.id] = fact
-    for name, asks in ways.items():
+    for name, asks in ways:
         if name not in facts:
             raise ValueError(f"there are more ways to ask for {name}, which does not exist")
         facts[name] = replace(facts[name], asks=(*facts[name].asks, *_strings(asks)))
@@ -87,7 +87,11 @@ def _fact(entry: dict[str, object], file: str) -> Fact:
     name = str(entry.get("id"))
     if unknown := set(entry) - FIELDS:
         raise ValueError(f"{file}: fact {name} has an unknown field {sorted(unknown)[0]}")
-    listed = {key: tuple(_strings(entry[key])) for key in ("key", "answers", "goals", "topics", "names", "asks") if key in entry}
+    listed = {
+        key: tuple(_strings(entry[key]))
+        for key in ("key", "answers", "goals", "topics", "names", "asks")
+        if key in entry
+    }
     then = {target: tuple(_strings(asks)) for target, asks in dict(entry.get("then", {})).items()}  # type: ignore[call-overload]
     fact = Fact(id=name, more=str(entry.get("more", "")), then=then, **listed)
     for answer in fact.answers:

@@ -13,11 +13,15 @@ _NOT_WORD = re.compile(r"[^\w+/-]+")
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A question, what was asked before it, and the strings of which the answer must hold one."""
+    """A question, what was asked before it, and the strings of which the answer must hold one.
+
+    `round` tells when it was written: 1 before the corpus, 2 after the first model, 3 after the last training.
+    """
 
     ask: str
     must_contain: tuple[str, ...]
     before: tuple[str, ...] = ()
+    round: int = 1
 
     def passed_by(self, answer: str) -> bool:
         """Whether the answer names the right command, key or fact."""
@@ -27,7 +31,10 @@ class HeldOut:
 def load_held_out() -> list[HeldOut]:
     """All held-out questions, in the order of the file."""
     entries = tomllib.loads(FILE.read_text("utf-8"))["question"]
-    return [HeldOut(entry["ask"], tuple(entry["must_contain"]), tuple(entry.get("before", ()))) for entry in entries]
+    return [
+        HeldOut(entry["ask"], tuple(entry["must_contain"]), tuple(entry.get("before", ())), entry["round"])
+        for entry in entries
+    ]
 
 
 def normalised(question: str) -> str:

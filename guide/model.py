@@ -31,9 +31,10 @@ class Size:
     def config(self, *, bos: int, eos: int) -> dict[str, object]:
         """`config.json` of this model."""
         return {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16", "hidden_act": "silu",
-            "vocab_size": self.vocab, "hidden_size": self.hidden, "intermediate_size": self.intermediate,
-            "num_hidden_layers": self.layers, "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16",
+            "hidden_act": "silu", "vocab_size": self.vocab, "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate, "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
             "head_dim": self.head_dim, "max_position_embeddings": self.context, "rope_theta": self.rope_theta,
             "rms_norm_eps": self.norm_eps, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
             "bos_token_id": bos, "eos_token_id": eos,
@@ -68,7 +69,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """`[batch, length, hidden]` -> the same shape."""
         batch, length, _ = x.shape
-        q, k, v = (projection(x).view(batch, length, -1, self.size.head_dim).transpose(1, 2) for projection in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            projection(x).view(batch, length, -1, self.size.head_dim).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
@@ -116,7 +120,10 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(size, dropout) for _ in range(size.layers))
         self.norm = Norm(size.hidden, size.norm_eps)
         self.dropout = dropout
-        angles = torch.outer(torch.arange(size.context).float(), size.rope_theta ** (-torch.arange(0, size.head_dim, 2).float() / size.head_dim))
+        angles = torch.outer(
+            torch.arange(size.context).float(),
+            size.rope_theta ** (-torch.arange(0, size.head_dim, 2).float() / size.head_dim),
+        )
         self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
         self.register_buffer("sin", angles.sin().repeat(1, 2), persistent=False)
 

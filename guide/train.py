@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -39,7 +39,7 @@ SHIPPED = Path(__file__).parent.parent / "exlchat" / "models" / "guide"
 class Plan:
     """How much is trained, and how fast."""
 
-    size: Size = Size()
+    size: Size = field(default_factory=Size)
     dialogs: int = 600_000
     steps: int = 9000
     seconds: float = 400.0
@@ -58,7 +58,9 @@ def main() -> None:
     """The whole way from facts to the model folder."""
     options = _options()
     if not options.smoke and not torch.cuda.is_available():
-        raise SystemExit("guide.train: needs an NVIDIA card with a CUDA build of torch; --smoke tries the steps on the CPU")
+        raise SystemExit(
+            "guide.train: needs an NVIDIA card with a CUDA build of torch; --smoke tries the steps on the CPU"
+        )
     device = torch.device("cpu" if options.smoke else "cuda")
     plan = SMOKE if options.smoke else Plan(seconds=options.seconds)
     out = Path(tempfile.mkdtemp()) if options.smoke and options.out == SHIPPED else options.out
@@ -67,9 +69,18 @@ def main() -> None:
     facts, kept_out = split_by_wording(load_facts(), options.validate)
     tokenizer = train_tokenizer(_texts(facts, min(plan.dialogs, 60_000)), plan.size.vocab)
     encoder = Encoder(tokenizer.to_str())
-    workers = 2 if options.smoke else min(16, os.cpu_count() or 1)
-    data = Dataset(facts, plan.dialogs, tokenizer.to_str(), plan.size.context, device, workers)
-    print(f"corpus: {plan.dialogs} dialogs, {data.tokens / 1e6:.1f} M tokens, {time.perf_counter() - clock:.0f} s", flush=True)
+    data = Dataset(
+        facts,
+        tokenizer.to_str(),
+        count=plan.dialogs,
+        longest=plan.size.context,
+        device=device,
+        workers=2 if options.smoke else min(16, os.cpu_count() or 1),
+    )
+    print(
+        f"corpus: {plan.dialogs} dialogs, {data.tokens / 1e6:.1f} M tokens, {time.perf_counter() - clock:.0f} s",
+        flush=True,
+    )
     model = Guide(plan.size, plan.dropout).to(device)
     print(f"model: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     train(model, data, plan, device)
@@ -98,7 +109,7 @@ def train(model: Guide, data: Dataset, plan: Plan, device: torch.device) -> None
         for group in optimizer.param_groups:
             group["lr"] = plan.learning_rate * min(1.0, (step + 1) / 200) * 0.5 * (1 + math.cos(math.pi * progress))
         loss = _loss(model, next(batches), plan.noise)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -122,7 +133,10 @@ def load_quantized(model: Guide, folder: Path) -> None:
     for name in model.state_dict():
         key = name.removesuffix(".weight")
         if f"{key}.q_weight" in stored:
-            parts = {part: stored[f"{key}.{part}"] for part in ("q_weight", "q_invperm", "q_scale", "q_scale_max", "q_groups")}
+            parts = {
+                part: stored[f"{key}.{part}"]
+                for part in ("q_weight", "q_invperm", "q_scale", "q_scale_max", "q_groups")
+            }
             state[name] = exl2.dequantize(parts).float().T
         else:
             state[name] = stored[name].float()
@@ -134,8 +148,14 @@ def validate(model: Guide, encoder: Encoder, kept_out: dict[str, Fact], count: i
     random = Random(7)
     facts = [random.choice(list(kept_out.values())) for _ in range(count)]
     questions = [ask(fact, random) for fact in facts]
-    answers = [encoder.decode(ids) for ids in greedy(model, [encoder.prompt([], question) for question in questions], IM_END)]
-    wrong = [(f, q, a) for f, q, a in zip(facts, questions, answers, strict=True) if not any(key.lower() in a.lower() for key in f.key)]
+    answers = [
+        encoder.decode(ids) for ids in greedy(model, [encoder.prompt([], question) for question in questions], IM_END)
+    ]
+    wrong = [
+        (f, q, a)
+        for f, q, a in zip(facts, questions, answers, strict=True)
+        if not any(key.lower() in a.lower() for key in f.key)
+    ]
     print(f"validation by wording: {1 - len(wrong) / count:.1%} of {count}")
     for fact, question, answer in wrong[:70]:
         print(f"  [{fact.id}] {question} -> {answer[:70]!r}")
@@ -188,9 +208,13 @@ def _texts(facts: dict[str, Fact], count: int) -> list[str]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m guide.train", description="Trains the bundled model.")
     parser.add_argument("--out", type=Path, default=SHIPPED, help="where the model folder is written")
-    parser.add_argument("--smoke", action="store_true", help="a tiny model for a few steps on the CPU, to try the script")
+    parser.add_argument(
+        "--smoke", action="store_true", help="a tiny model for a few steps on the CPU, to try the script"
+    )
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="longest training time")
-    parser.add_argument("--validate", type=float, default=0.0, metavar="SHARE", help="share of question patterns kept out")
+    parser.add_argument(
+        "--validate", type=float, default=0.0, metavar="SHARE", help="share of question patterns kept out"
+    )
     return parser.parse_args()
 
 
