@@ -76,7 +76,7 @@ def seconds_to_first_paint() -> float:
         os.execve(EXLCHAT, [str(EXLCHAT), "guide"], fresh_home())
     os.set_blocking(terminal, False)
     seen = b""
-    while b"Ask" not in seen and time.perf_counter() - start < 30:
+    while b"Write a message" not in seen and time.perf_counter() - start < 30:
         if select.select([terminal], [], [], 0.01)[0]:
             seen += os.read(terminal, 65536)
     elapsed = time.perf_counter() - start

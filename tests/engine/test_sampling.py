@@ -26,7 +26,7 @@ def by_definition(logits: list[float], settings: SamplingSettings) -> list[float
     total = math.fsum(p[index] for index in ranked)
     kept: list[int] = []
     for index in ranked:
-        if math.fsum(p[other] for other in kept) >= settings.top_p * total:
+        if settings.top_p < 1.0 and math.fsum(p[other] for other in kept) >= settings.top_p * total:
             break
         kept.append(index)
     kept = [index for index in kept if p[index] >= settings.min_p * p[ranked[0]]]

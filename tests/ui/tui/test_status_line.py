@@ -25,6 +25,10 @@ def test_the_meter_goes_before_any_figure() -> None:
     assert line(FULL, 80) == "guide   1,234/8,192   38.2 tok/s   1,100 cached + 24 new   first token 0.12 s"
 
 
+def test_then_the_words_beside_the_figures() -> None:
+    assert line(FULL, 60) == "guide   1,234/8,192   38.2 tok/s   1,100+24   0.12 s"
+
+
 def test_the_last_figures_go_first() -> None:
     assert line(FULL, 40) == "guide   1,234/8,192   38.2 tok/s"
     assert line(FULL, 18) == "guide"

@@ -39,12 +39,12 @@ class StatusFacts:
 def status_segments(facts: StatusFacts, width: int) -> list[Content]:
     """The parts that fit into `width` cells with gaps between, left to right.
 
-    The meter of the context goes before any figure does, then the figures from the last to the first.
+    The meter of the context goes first, then the words beside the figures, then the figures from the last to the first.
     """
-    before = [part for part in (_model(facts), _activity(facts)) if part is not None]
-    after = [part for part in (_rate(facts), _prompt_tokens(facts), _first_token(facts)) if part is not None]
-    for context in (_context(facts, meter=True), _context(facts, meter=False)):
-        parts = [*before, *([context] if context is not None else []), *after]
+    before = [_model(facts), _activity(facts)]
+    for meter, words in ((True, True), (False, True), (False, False)):
+        figures = [_rate(facts), _prompt_tokens(facts, words=words), _first_token(facts, words=words)]
+        parts = [part for part in (*before, _context(facts, meter=meter), *figures) if part is not None]
         if _width(parts) <= width:
             return parts
     while len(parts) > 1 and _width(parts) > width:
@@ -90,14 +90,17 @@ def _rate(facts: StatusFacts) -> Content | None:
     return None if facts.rate is None else Content.styled(f"{facts.rate:.1f} tok/s", "$quiet")
 
 
-def _prompt_tokens(facts: StatusFacts) -> Content | None:
+def _prompt_tokens(facts: StatusFacts, *, words: bool) -> Content | None:
     if facts.cached is None or facts.new is None:
         return None
-    return Content.styled(f"{facts.cached:,} cached + {facts.new:,} new", "$quiet")
+    text = f"{facts.cached:,} cached + {facts.new:,} new" if words else f"{facts.cached:,}+{facts.new:,}"
+    return Content.styled(text, "$quiet")
 
 
-def _first_token(facts: StatusFacts) -> Content | None:
-    return None if facts.first_token is None else Content.styled(f"first token {facts.first_token:.2f} s", "$quiet")
+def _first_token(facts: StatusFacts, *, words: bool) -> Content | None:
+    if facts.first_token is None:
+        return None
+    return Content.styled(f"{'first token ' if words else ''}{facts.first_token:.2f} s", "$quiet")
 
 
 class StatusLine(Widget):
