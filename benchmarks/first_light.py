@@ -69,14 +69,14 @@ def fresh_home() -> dict[str, str]:
 
 
 def seconds_to_first_paint() -> float:
-    """Until a real terminal has received the composer's frame, in a pseudo-terminal of 100 x 30."""
+    """Until a pseudo-terminal has received the composer's text (its first letter is under the blinking cursor)."""
     start = time.perf_counter()
     process, terminal = pty.fork()
     if process == 0:
         os.execve(EXLCHAT, [str(EXLCHAT), "guide"], fresh_home())
     os.set_blocking(terminal, False)
     seen = b""
-    while b"Write a message" not in seen and time.perf_counter() - start < 30:
+    while b"rite a message" not in seen and time.perf_counter() - start < 30:
         if select.select([terminal], [], [], 0.01)[0]:
             seen += os.read(terminal, 65536)
     elapsed = time.perf_counter() - start
