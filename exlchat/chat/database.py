@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,7 +88,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
             database.execute("PRAGMA foreign_keys = ON")
             database.execute("PRAGMA synchronous = FULL")
             _upgrade(database, path)
-            database.execute("PRAGMA journal_mode = WAL")
+            _use_wal(database)
         except BaseException:
             database.close()
             raise
@@ -140,6 +141,19 @@ def _upgrade(database: sqlite3.Connection, path: Path | None) -> None:
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {number + 1}")
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _use_wal(database: sqlite3.Connection) -> None:
+    """Switch the file to WAL. SQLite does not wait by itself while another program has just opened it, so we do."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _version(database: sqlite3.Connection, path: Path | None) -> int:
