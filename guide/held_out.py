@@ -15,7 +15,7 @@ _NOT_WORD = re.compile(r"[^\w+/-]+")
 class HeldOut:
     """A question, what was asked before it, and the strings of which the answer must hold one.
 
-    `round` tells when it was written: 1 before the corpus, 2 after the first model, 3 after the last training.
+    `round` tells when it was written: 1 before the corpus, 2 and 3 between trainings, 4 after the last one.
     """
 
     ask: str

@@ -1,6 +1,6 @@
 """Makes the bundled model: `python -m guide.train` writes the corpus, tokenizer, weights and the EXL2 folder.
 
-Needs a CUDA device; about seven minutes on one H200. `--smoke` runs every step in small on the CPU and writes nothing
+Needs a CUDA device; about six minutes on one H200. `--smoke` runs every step in small on the CPU and writes nothing
 that should be shipped. `--validate 0.1` keeps a tenth of the question patterns out and measures on them instead.
 """
 
