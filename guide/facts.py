@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent / "facts"
 FIELDS = {"id", "key", "answers", "goals", "topics", "names", "asks", "more", "then"}
@@ -83,7 +84,7 @@ def load_slots() -> dict[str, list[str]]:
     return slots
 
 
-def _fact(entry: dict[str, object], file: str) -> Fact:
+def _fact(entry: dict[str, Any], file: str) -> Fact:
     name = str(entry.get("id"))
     if unknown := set(entry) - FIELDS:
         raise ValueError(f"{file}: fact {name} has an unknown field {sorted(unknown)[0]}")
@@ -92,7 +93,7 @@ def _fact(entry: dict[str, object], file: str) -> Fact:
         for key in ("key", "answers", "goals", "topics", "names", "asks")
         if key in entry
     }
-    then = {target: tuple(_strings(asks)) for target, asks in dict(entry.get("then", {})).items()}  # type: ignore[call-overload]
+    then = {target: tuple(_strings(asks)) for target, asks in entry.get("then", {}).items()}
     fact = Fact(id=name, more=str(entry.get("more", "")), then=then, **listed)
     for answer in fact.answers:
         if not any(key.lower() in answer.lower() for key in fact.key):

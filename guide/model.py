@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., width]` -> the same shape."""
-        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
+        return functional.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -74,7 +74,7 @@ class Attention(nn.Module):
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return out
 
@@ -90,7 +90,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., hidden]` -> the same shape."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -107,8 +107,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """`[batch, length, hidden]` -> the same shape."""
-        x = x + F.dropout(self.self_attn(self.input_layernorm(x), cos, sin), self.dropout, self.training)
-        return x + F.dropout(self.mlp(self.post_attention_layernorm(x)), self.dropout, self.training)
+        x = x + functional.dropout(self.self_attn(self.input_layernorm(x), cos, sin), self.dropout, self.training)
+        return x + functional.dropout(self.mlp(self.post_attention_layernorm(x)), self.dropout, self.training)
 
 
 class Decoder(nn.Module):
@@ -129,7 +129,7 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """int `[batch, length]` -> `[batch, length, hidden]`, after the last norm."""
-        x = F.dropout(self.embed_tokens(ids), self.dropout, self.training)
+        x = functional.dropout(self.embed_tokens(ids), self.dropout, self.training)
         cos, sin = self.get_buffer("cos")[: ids.shape[1]], self.get_buffer("sin")[: ids.shape[1]]
         for layer in self.layers:
             x = layer(x, cos, sin)

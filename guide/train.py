@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional
 
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, SIX_BITS, write_model
@@ -189,7 +189,7 @@ def _loss(model: Guide, batch: Batch, noise: float) -> Tensor:
         hidden = model.model(ids)
         counted = weights > 0
         logits = model.lm_head(hidden[counted])
-    losses = F.cross_entropy(logits.float(), targets[counted], reduction="none")
+    losses = functional.cross_entropy(logits.float(), targets[counted], reduction="none")
     chosen = weights[counted]
     return (losses * chosen).sum() / chosen.sum()
 
