@@ -17,6 +17,7 @@ from exlchat.settings import SettingsError
 from exlchat.state import load_state
 from exlchat.ui.command_line import ask_parser, chat_parser, doctor_parser
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.model_choice import GUIDE, choose_model
 from exlchat.ui.options import AppOptions, SamplingOverrides
 
@@ -41,9 +42,18 @@ def _chat(arguments: Sequence[str]) -> ExitCode:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         _complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE
+    if not _is_terminal(sys.stderr):
+        # The line goes to stdout, because that is where somebody looks.
+        sys.stdout.write("exlchat: the chat app draws on standard error; start it without redirecting that\n")
+        return ExitCode.USAGE
+    from exlchat.ui.theme_files import ThemeError
     from exlchat.ui.tui.app import run_app
 
-    return ExitCode(run_app(options))
+    try:
+        return ExitCode(run_app(options))
+    except ThemeError as error:
+        _complain(str(error))
+        return ExitCode.ERROR
 
 
 def _ask(arguments: Sequence[str]) -> ExitCode:
@@ -128,7 +138,9 @@ def _is_terminal(stream: object) -> bool:
 
 
 def _complain(line: str) -> None:
-    sys.stderr.write(f"exlchat: {line}\n")
+    """A line on stderr, if there is one. Names of files may be quoted in it, so it is made printable."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"exlchat: {printable(line)}\n")
 
 
 if __name__ == "__main__":

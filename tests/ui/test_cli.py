@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import __version__, cli
+from exlchat import __version__, cli, paths
 from exlchat.ui.command_line import ask_parser, chat_parser, doctor_parser
 
 PARSERS = [chat_parser, ask_parser, doctor_parser]
@@ -113,6 +116,49 @@ def test_the_app_needs_a_terminal_and_points_to_ask(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "exlchat ask" in result.stderr
+
+
+def in_a_terminal(*arguments: str, stderr: str = "") -> tuple[int, str]:
+    """Exit code and output of the program with a terminal of its own; `stderr` is a shell redirection."""
+    master, slave = pty.openpty()
+    command = f'"$0" -m exlchat.cli "$@" {stderr}'
+    program = subprocess.Popen(
+        ["sh", "-c", command, sys.executable, *arguments], stdin=slave, stdout=slave, stderr=slave, close_fds=True
+    )
+    os.close(slave)
+    output = b""
+    with os.fdopen(master, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+        # Linux says "input/output error" when the last program on the other side has gone.
+        while piece := terminal.read(4096):
+            output += piece
+    return program.wait(timeout=60), output.decode()
+
+
+@pytest.mark.parametrize("redirection", ["2>{file}", "2>&-"])
+def test_the_app_does_not_draw_into_a_file(redirection: str, tmp_path: Path) -> None:
+    code, output = in_a_terminal("guide", stderr=redirection.format(file=tmp_path / "errors"))
+    assert code == 2
+    assert output.splitlines() == ["exlchat: the chat app draws on standard error; start it without redirecting that"]
+
+
+def test_a_broken_installation_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_is_terminal", lambda _: True)
+    monkeypatch.setattr(paths, "shipped_themes", lambda: tmp_path)
+    assert cli.main(["guide"]) == 1
+    assert capsys.readouterr().err == (f"exlchat: {tmp_path}: exlchat-dark.toml is missing; install exlchat again\n")
+
+
+def test_a_folder_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    inside = tmp_path / "downloaded" / "\x1b[2Jmodel\u202e"
+    inside.mkdir(parents=True)
+    (inside / "config.json").write_text("{}")
+    result = run(str(tmp_path / "downloaded"))
+    assert result.returncode == 1
+    assert "\x1b" not in result.stderr
+    assert "\u202e" not in result.stderr
+    assert "one folder further down" in result.stderr
 
 
 def test_broken_settings_are_one_line_naming_the_key(home: Path, tmp_path: Path) -> None:
