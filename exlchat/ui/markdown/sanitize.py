@@ -39,6 +39,11 @@ def _table() -> dict[int, str | None]:
 
 
 _TABLE: Final = _table()
+PRINTABLE_LINE: Final = (
+    r"[^\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    r"\ufff9-\ufffb\U000e0000-\U000e0fff]*"
+)
+"""Matches a line that `printable` leaves as it is, without tabs: for one-line fields, which draw what they hold."""
 _EMOJI: Final = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
 _STRAY_JOINER: Final = re.compile(f"(?<![{_EMOJI}])\u200d|\u200d(?![{_EMOJI}])")
 

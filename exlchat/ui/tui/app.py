@@ -15,7 +15,7 @@ from exlchat.ui.chat_session import ChatSession
 from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.theme_files import ThemeError, load_themes
 from exlchat.ui.tui.clipboard import copy_with_tool
-from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.services import Services, open_services
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
@@ -94,6 +94,11 @@ class ChatApp(App[int], inherit_bindings=False):
         """Through the terminal and through the desktop's own tool."""
         super().copy_to_clipboard(text)
         self.run_worker(lambda: copy_with_tool(text), thread=True, group="clipboard", exit_on_error=False)
+
+    def action_command_palette(self) -> None:
+        """The palette, once."""
+        if not Palette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
 
     # Themes
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.widgets import Input
+
+from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +42,14 @@ class PaletteSource(Protocol):
 
     def palette_entries(self) -> tuple[Sequence[Entry], Sequence[Entry]]:
         """What is always listed, actions and themes; and conversations, newest first."""
+
+
+class Palette(CommandPalette):
+    """Textual's palette, whose search field draws what is pasted into it as it is."""
+
+    def on_mount(self) -> None:
+        """Take no character that could steer the terminal."""
+        self.query_one(Input).restrict = PRINTABLE_LINE
 
 
 class ChatProvider(Provider):

@@ -1,12 +1,14 @@
 """Nothing that steers a terminal or hides from the eye passes."""
 
+import re
+import sys
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.ui.markdown.sanitize import normalize_newlines, printable, stray_joiners
+from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, normalize_newlines, printable, stray_joiners
 
 
 @given(st.text(alphabet=st.characters(codec=None)))
@@ -26,6 +28,13 @@ def test_no_control_bidi_or_surrogate_character_passes(text: str) -> None:
             "FSI",
             "PDI",
         )
+
+
+def test_a_printable_line_is_what_printable_leaves_alone_less_tabs_and_line_ends() -> None:
+    pattern = re.compile(PRINTABLE_LINE)
+    for character in map(chr, range(sys.maxunicode + 1)):
+        left_alone = printable(character) == character and character not in "\t\n\r"
+        assert (pattern.fullmatch(character) is not None) == left_alone, hex(ord(character))
 
 
 @given(st.text(), st.integers(0, 20))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import tomllib
+import unicodedata
 from pathlib import Path
 
+import pytest
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -281,6 +284,20 @@ async def test_the_palette_opens_a_conversation(tmp_path: Path) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: len(chat.session.branch) == 1)
         assert chat.session.branch[0].text == "about [lisp]"
+
+
+@pytest.mark.parametrize("keys", [("ctrl+p",), ("ctrl+b", "r")])
+async def test_no_pasted_control_character_reaches_a_one_line_field(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "old"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.press(*keys)
+        await until(pilot, lambda: isinstance(chat.focused, Input))
+        for pasted in ("\x1b[31mred", "one\x9b2J", "\u202eright to left", "plain"):
+            chat.post_message(events.Paste(pasted))
+            await pilot.pause()
+            screen = shown(chat)
+            assert not any(unicodedata.category(one) in ("Cc", "Cf") for one in screen.replace("\n", ""))
+        assert "plain" in screen
 
 
 async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_path: Path, home: Path) -> None:

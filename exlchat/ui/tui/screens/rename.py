@@ -8,11 +8,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
+
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
 _MAX_LENGTH = 200
-_NO_CONTROLS = r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*"
 
 
 class RenameScreen(ModalScreen[str | None]):
@@ -26,7 +27,7 @@ class RenameScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         """One field on a frame that says what to do."""
-        field = Input(self._title, id="rename", max_length=_MAX_LENGTH, select_on_focus=True, restrict=_NO_CONTROLS)
+        field = Input(self._title, id="rename", max_length=_MAX_LENGTH, select_on_focus=True, restrict=PRINTABLE_LINE)
         field.border_title = "Rename"
         field.border_subtitle = "Enter keeps · Esc leaves"
         yield field
