@@ -41,18 +41,21 @@ class AnswerDisplay:
         self._told_at = 0.0
 
     def take(self, report: Report) -> None:
-        """Show one report."""
-        match report:
-            case Loading(progress=progress):
-                self._loading(progress)
-            case Loaded(info=info):
-                self._loaded(info)
-            case LoadFailed(line=line):
-                self._load_failed(line)
-            case JobEvent():
-                self._job_event(report)
-            case JobEnded():
-                self._job_ended(report)
+        """Show one report. A database that cannot be read just now is told; what it holds is shown when it can."""
+        try:
+            match report:
+                case Loading(progress=progress):
+                    self._loading(progress)
+                case Loaded(info=info):
+                    self._loaded(info)
+                case LoadFailed(line=line):
+                    self._load_failed(line)
+                case JobEvent():
+                    self._job_event(report)
+                case JobEnded():
+                    self._job_ended(report)
+        except StoreError as error:
+            self._screen.tell(str(error), warning=True)
 
     # The model
 
@@ -141,7 +144,8 @@ class AnswerDisplay:
         if not shown or message is None:
             self._screen.refresh_around()
             return
-        if answering.replaces is not None:
+        if answering.replaces is not None or self._screen.transcript.holds(message.id):
+            # It is there already when the conversation was opened after the answer began and before we heard of it.
             self._screen.show_messages()
         else:
             self._screen.take_away(waiting_key(answering.conversation_id))
@@ -155,7 +159,8 @@ class AnswerDisplay:
         now = time.monotonic()
         self._first_at = self._first_at or now
         self._tokens += tokens
-        if not shown or answering.message is None:
+        if not shown or answering.message is None or not self._screen.transcript.holds(answering.message.id):
+            # Another program may have moved the branch away from the answer.
             return
         self._screen.transcript.append_text(answering.message.id, text)
         if now - self._told_at >= _RATE_EVERY_SECONDS:
@@ -175,27 +180,23 @@ class AnswerDisplay:
             self._screen.tell(closed.error, warning=True)
         if not shown:
             return
-        if closed.kept:
+        if not closed.kept:
+            self._screen.show_messages()
+            self._screen.note("Stopped before there was any text.")
+        elif self._screen.transcript.holds(message.id):
             self._screen.transcript.close_message(
                 message.id, text=message.text, footer=footer(message), status=message.status
             )
             self.show_figures_of(message)
-        else:
-            self._screen.show_messages()
-            self._screen.note("Stopped before there was any text.")
 
     def _job_ended(self, report: JobEnded) -> None:
         session = self._screen.session
-        try:
-            answering = session.job_ended(report)
-            if answering is None:
-                return
-            if report.error is not None:
-                self._failed(answering, report.error)
-            prompt = session.send_next_queued(answering.conversation_id)
-        except StoreError as error:
-            self._screen.tell(str(error), warning=True)
+        answering = session.job_ended(report)
+        if answering is None:
             return
+        if report.error is not None:
+            self._failed(answering, report.error)
+        prompt = session.send_next_queued(answering.conversation_id)
         if prompt is not None:
             self._screen.keep_draft(answering.conversation_id)
         if answering.conversation_id != session.conversation_id:

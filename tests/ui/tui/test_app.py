@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.chat.conversation import Conversation
 from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import LoadProgress, ModelError
-from tests.ui.app_harness import app, idle, say, shown, until
+from exlchat.ui.engine_thread import JobEvent, Report
+from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 OnProgress = Callable[[LoadProgress], None]
@@ -119,6 +121,78 @@ async def test_escape_stops_and_keeps_the_text(tmp_path: Path) -> None:
         await until(pilot, lambda: "short" in shown(chat))
         await idle(pilot)
     assert conversation_text(tmp_path)[1] == ("assistant", "a very", "partial")
+
+
+async def test_a_conversation_opened_before_its_answer_is_known_to_have_begun_shows_it_once(tmp_path: Path) -> None:
+    engine = ScriptedEngine("A whole answer")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: chat.chat_screen.status.facts.context_max is not None)
+        on_the_way: list[Report] = []
+        chat.engine_thread._post = on_the_way.append
+        await say(pilot, "hi there")
+        await until(pilot, lambda: any(isinstance(one, JobEvent) for one in on_the_way))
+        assert chat.session.conversation_id is not None
+        chat.chat_screen.open_conversation(chat.session.conversation_id)
+        await pilot.pause()
+        chat.engine_thread._post = chat._post
+        for report in on_the_way:
+            chat._post(report)
+        engine.release()
+        await idle(pilot)
+        assert shown(chat).count("A whole answer") == 1
+
+
+async def test_an_answer_on_a_branch_that_another_program_left_disturbs_nothing(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first", "second answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "hi there")
+        await idle(pilot)
+        engine.hold()
+        await say(pilot, "and then?")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        conversation_id, first = chat.session.conversation_id, chat.session.branch[1]
+        assert conversation_id is not None
+        other = ConversationStore(tmp_path / "conversations.db")
+        other.set_tip(conversation_id, first.id)
+        other.close()
+        chat.chat_screen.open_conversation(conversation_id)
+        engine.release()
+        await idle(pilot)
+        assert "second answer" not in shown(chat)
+        assert chat.is_running
+    store = ConversationStore(tmp_path / "conversations.db")
+    asked = store.alternatives(first.id)[0]
+    assert asked.text == "first"
+    store.close()
+
+
+async def test_a_database_that_fails_under_a_stopped_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine("not shown", "shown")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await say(pilot, "hi there")
+        await until(pilot, lambda: chat.session.being_written is not None)
+
+        def busy(_: str) -> Conversation:
+            raise StoreError("conversations.db: another program has kept it busy")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(chat.session.store, "load", busy)
+            await pilot.press("escape")
+            await until(pilot, lambda: "kept it busy" in told(chat))
+            await until(pilot, lambda: chat.session.answering is None)
+        engine.release()
+        await say(pilot, "still there?")
+        await idle(pilot)
+        assert "still there?" in shown(chat)
+        assert chat.session.last_answer is not None
+        assert chat.session.last_answer.text == "shown"
 
 
 async def test_a_cut_answer_goes_on(tmp_path: Path) -> None:

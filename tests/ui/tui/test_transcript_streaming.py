@@ -177,7 +177,7 @@ async def test_messages_can_be_removed_and_cleared() -> None:
         app.transcript.scroll_to_end()
         await painted(pilot)
         assert screen_lines(app.transcript)[-2:] == ["message 28", ""]
-        app.transcript.clear()
+        app.transcript.set_messages(())
         await painted(pilot)
         assert set(screen_lines(app.transcript)) == {""}
 

@@ -53,6 +53,10 @@ class Transcript(MessageView):
         self.scroll_to_end()
         self.refresh()
 
+    def holds(self, key: str) -> bool:
+        """Whether there is a message of that key."""
+        return self._messages.holds(key)
+
     def append_message(self, item: TranscriptItem) -> None:
         """Add a message at the end.
 
@@ -97,10 +101,6 @@ class Transcript(MessageView):
         top = self.scroll_offset.y
         self._settle(max(start, top - height) if start < top else top)
         self.refresh()
-
-    def clear(self) -> None:
-        """Show nothing."""
-        self.set_messages(())
 
     def on_mount(self) -> None:
         """Paint what arrived before there was a screen."""

@@ -129,6 +129,10 @@ class MessageList:
         """Cells a line of text may fill."""
         return self._renderer.width
 
+    def holds(self, key: str) -> bool:
+        """Whether there is a message of that key."""
+        return key in self._index
+
     def index(self, key: str) -> int:
         """Where a message stands.
 
