@@ -16,7 +16,10 @@ NEW_CONVERSATION = "new"
 
 
 class Drafts:
-    """Texts by conversation id, read once and written at each change. A broken file counts as an empty one."""
+    """Texts by conversation id, written at each change. A broken file counts as an empty one.
+
+    Another exlchat may keep its drafts in the same file, so a change touches its own conversation only.
+    """
 
     def __init__(self, path: Path | None) -> None:
         """`path` `None` keeps the drafts in memory only."""
@@ -35,14 +38,14 @@ class Drafts:
         """
         key = conversation_id or NEW_CONVERSATION
         draft = "\n\n".join(part for part in (*queued, text) if part.strip())
-        if draft == self._texts.get(key, ""):
+        self._texts[key] = draft
+        if self._path is None:
             return
-        if draft:
-            self._texts[key] = draft
-        else:
-            self._texts.pop(key, None)
-        if self._path is not None:
-            paths.atomic_write(self._path, json.dumps(self._texts, ensure_ascii=False, indent=1) + "\n")
+        on_disk = _read(self._path)
+        if draft == on_disk.pop(key, ""):
+            return
+        texts = {**on_disk, key: draft} if draft else on_disk
+        paths.atomic_write(self._path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -23,6 +23,30 @@ def test_prompts_that_wait_come_before_what_is_being_typed(tmp_path: Path) -> No
     assert drafts.get(None) == "first\n\nsecond\n\nthird\nline"
 
 
+def test_two_programs_keep_each_others_drafts(tmp_path: Path) -> None:
+    path = tmp_path / "drafts.json"
+    one, other = Drafts(path), Drafts(path)
+    one.put("c1", (), "of the one")
+    other.put("c2", (), "of the other")
+    one.put(None, (), "also of the one")
+    other.put(None, (), "")
+    one.put(None, (), "also of the one")
+    other.put("c2", (), "")
+    later = Drafts(path)
+    assert [later.get("c1"), later.get("c2"), later.get(None)] == ["of the one", "", "also of the one"]
+
+
+def test_a_draft_that_could_not_be_written_is_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.write_text("in the way")
+    drafts = Drafts(folder / "drafts.json")
+    with pytest.raises(FolderError):
+        drafts.put("c1", (), "precious")
+    folder.unlink()
+    drafts.put("c1", (), "precious")
+    assert Drafts(folder / "drafts.json").get("c1") == "precious"
+
+
 def test_an_empty_draft_is_forgotten(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path / "drafts.json")
     drafts.put("c1", (), "text")
