@@ -113,18 +113,25 @@ def seconds_to_first_token() -> float:
 
 
 def decode_rates(guide: Path) -> tuple[list[float], list[float]]:
-    """Tokens a second of our generator and of `transformers`, alternating, prefill left out on both sides."""
+    """Tokens a second of our generator and of `transformers`, alternating, prefill left out on both sides.
+
+    `transformers` gets all threads, our engine the number that it chose when it loaded the guide.
+    """
+    all_threads = torch.get_num_threads()
     reference = transformers_model(guide)
     with tempfile.TemporaryDirectory() as folder:
         engine = load(endless_copy(guide, Path(folder)), device="cpu", kv_cache="fp32")
+    own_threads = torch.get_num_threads()
     prompt = engine.encode(PROMPT)
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(RUNS + 1):
+        torch.set_num_threads(own_threads)
         last = list(engine.generate(GenerationRequest(prompt, max_new_tokens=TOKENS)))[-1]
         assert isinstance(last, Finished)
         assert last.stats.new_tokens == TOKENS
         ours.append(last.stats.tokens_per_second)
+        torch.set_num_threads(all_threads)
         one, all_of_them = (generate_seconds(reference, prompt, count) for count in (1, TOKENS))
         theirs.append((TOKENS - 1) / (all_of_them - one))
     return ours[1:], theirs[1:]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import torch
 
 from exlchat import engine
 from exlchat.chat.engine_port import EnginePort
@@ -44,18 +40,6 @@ def answer_held_out(model: EnginePort, question: HeldOut) -> str:
     for earlier in question.before:
         conversation.ask(earlier)
     return conversation.ask(question.ask)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch on one thread inside: while another process had one of two cores, 15 questions took 28 s on two threads
-    and 1.8 s on one, because each small matrix waits for the slower thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def load_on_cpu(folder: Path) -> EnginePort:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from exlchat.paths import bundled_model
-from guide.asking import answer_held_out, load_on_cpu, one_thread
+from guide.asking import answer_held_out, load_on_cpu
 from guide.held_out import HeldOut, load_held_out
 
 PAGE = Path(__file__).parent.parent / "docs" / "guide.md"
@@ -32,8 +32,7 @@ def main() -> None:
     options = parser.parse_args()
     model = load_on_cpu(options.model)
     clock = time.perf_counter()
-    with one_thread():
-        answered = [(question, answer_held_out(model, question)) for question in load_held_out()]
+    answered = [(question, answer_held_out(model, question)) for question in load_held_out()]
     seconds = time.perf_counter() - clock
     for question, answer in answered:
         if not question.passed_by(answer):

@@ -15,7 +15,7 @@ from exlchat.engine.events import Event, GenerationRequest, LoadProgress, ModelE
 from exlchat.engine.formats.layers import LayerLoader, describe_format, parameter_count
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.placement import choose_device, choose_dtype
+from exlchat.engine.placement import choose_device, choose_dtype, use_threads
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer, load_transformer
 
@@ -119,6 +119,7 @@ def load(
     target = choose_device(device)
     parameters = parameter_count(checkpoint)
     dtype = choose_dtype(checkpoint, target, parameters)
+    use_threads(target, parameters)
     cache = KVCache(spec, kv_cache, dtype, target, context)
     transformer = _load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype), on_progress)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)

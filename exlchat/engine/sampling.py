@@ -45,8 +45,9 @@ class Sampler:
         self._generator = torch.Generator().manual_seed(seed)
 
     def draw(self, logits: Tensor) -> int:
-        """A token from float `[vocab]`. Raises `ValueError` where a logit is not a number."""
-        if bool(torch.isnan(logits).any()):
+        """A token from float `[vocab]`. Raises `ValueError` where a logit is NaN or +inf, or all are -inf."""
+        # The maximum tells all three.
+        if not bool(logits.max().isfinite()):
             raise ValueError("the logits are not numbers")
         if self._settings.greedy:
             return int(logits.argmax())

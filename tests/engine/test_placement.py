@@ -51,6 +51,17 @@ def test_a_model_that_does_not_fit_says_what_it_needs(tmp_path: Path, monkeypatc
         placement.choose_dtype(Checkpoint(tmp_path), CPU, 2_000_000_000)
 
 
+def test_a_small_model_computes_on_one_thread(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        save_random_llama(tmp_path)
+        load(tmp_path, device="cpu")
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_free_memory_is_what_the_kernel_says() -> None:
     free = placement.free_memory(CPU)
     assert 64 * 2**20 < free < 2**46

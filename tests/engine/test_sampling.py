@@ -98,9 +98,11 @@ def test_one_candidate_is_drawn_whatever_the_temperature() -> None:
     assert Sampler(SamplingSettings(2.0, top_p=0.5, min_p=0.5), 1).draw(logits) == 4
 
 
-def test_logits_that_are_no_numbers_are_refused() -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("logits", [[1.0, float("nan")], [float("inf"), 1.0], [float("-inf"), float("-inf")]])
+def test_logits_that_are_no_numbers_are_refused(logits: list[float], temperature: float) -> None:
     with pytest.raises(ValueError, match="not numbers"):
-        Sampler(SamplingSettings(0.0), 0).draw(torch.tensor([1.0, float("nan")]))
+        Sampler(SamplingSettings(temperature), 0).draw(torch.tensor(logits))
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,11 @@ def test_the_folder_is_small() -> None:
 
 
 def test_it_answers_what_it_never_saw() -> None:
-    from guide.asking import answer_held_out, load_on_cpu, one_thread
+    from guide.asking import answer_held_out, load_on_cpu
 
     model = load_on_cpu(bundled_model())
     questions = load_held_out()
-    with one_thread():
-        wrong = [question.ask for question in questions if not question.passed_by(answer_held_out(model, question))]
+    wrong = [question.ask for question in questions if not question.passed_by(answer_held_out(model, question))]
     assert len(wrong) <= 0.2 * len(questions), wrong
 
 
