@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -69,10 +70,14 @@ class TextOutput:
 
 
 class JsonLinesOutput:
-    """One JSON object a line for each event; the last has the type `finished`."""
+    """One JSON object a line for each event; the last has the type `finished`.
+
+    On a terminal everything but ASCII is escaped: JSON by itself lets C1 and bidi characters through.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._on_terminal = stream.isatty()
         _use_utf8(stream)
 
     def start(self, *, model: str, conversation: str | None, prompt_tokens: int) -> None:
@@ -94,11 +99,14 @@ class JsonLinesOutput:
         self._event("finished", reason=finished.reason, text=finished.text, stats=stats)
 
     def _event(self, kind: str, **fields: object) -> None:
-        _write(self._stream, json.dumps({"type": kind, **fields}, ensure_ascii=False) + "\n")
+        _write(self._stream, json.dumps({"type": kind, **fields}, ensure_ascii=self._on_terminal) + "\n")
 
 
 class ErrorLines:
-    """stderr: a moving progress line when it is a terminal, and lines that stay. A closed stderr swallows them."""
+    """stderr: a moving progress line when it is a terminal, and lines that stay.
+
+    A stderr that is closed or full swallows them: the answer on stdout matters more.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = io.StringIO() if stream is None else stream
@@ -117,20 +125,22 @@ class ErrorLines:
     def say(self, line: str) -> None:
         """A line that stays. Texts from files may be quoted in it, so it is made printable."""
         self.clear()
-        self._stream.write(f"exlchat: {printable(line)}\n")
-        self._stream.flush()
+        self._write(f"exlchat: {printable(line)}\n")
 
     def clear(self) -> None:
         """Takes the progress line away."""
         if self._shown:
             self._shown = False
-            self._stream.write(_CLEAR_LINE)
-            self._stream.flush()
+            self._write(_CLEAR_LINE)
 
     def _show(self, text: str) -> None:
         if self._live:
             self._shown = True
-            self._stream.write(f"{_CLEAR_LINE}{printable(text)}")
+            self._write(f"{_CLEAR_LINE}{printable(text)}")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
             self._stream.flush()
 
 

@@ -20,7 +20,7 @@ from exlchat.chat.conversation import Conversation
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import Finished, GenerationStats
 from exlchat.ui.headless import PromptInputError, read_prompt
-from exlchat.ui.headless_output import ErrorLines, TextOutput
+from exlchat.ui.headless_output import ErrorLines, JsonLinesOutput, TextOutput
 from tests.endless_model import save_endless_llama
 
 STATS = {
@@ -242,6 +242,16 @@ def test_a_terminal_never_gets_control_characters_and_a_pipe_gets_the_very_text(
     assert "[2Jb" in shown
 
 
+def test_json_on_a_terminal_is_ascii_and_in_a_pipe_utf8() -> None:
+    nasty = "a\x1b[2Jb\u202ed\x9b31m\x7f\u00f6"
+    terminal, pipe = FakeTerminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        JsonLinesOutput(stream).text(nasty)
+        assert json.loads(stream.getvalue()) == {"type": "text", "text": nasty}
+    assert all(" " <= character <= "~" for character in terminal.getvalue().removesuffix("\n"))
+    assert "\u00f6" in pipe.getvalue()
+
+
 def test_progress_moves_on_a_terminal_only() -> None:
     from exlchat.engine.events import LoadProgress
 
@@ -258,9 +268,8 @@ def test_progress_moves_on_a_terminal_only() -> None:
 def start(endless: Path, *arguments: str, **streams: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "exlchat.cli", "ask", "-m", str(endless), "--temperature", "0", "--device", "cpu"]
     # Unbuffered, because `communicate` does not see what a buffered `read` has taken ahead.
-    return subprocess.Popen(
-        [*command, *arguments, "hello"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0, **streams
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **streams}
+    return subprocess.Popen([*command, *arguments, "hello"], bufsize=0, **streams)
 
 
 def complaints(stderr: bytes) -> list[str]:
@@ -302,3 +311,12 @@ def test_a_full_disk_behind_stdout_is_one_line(endless: Path) -> None:
     assert complaints(stderr) == [
         "exlchat: standard output cannot be written (no space left on device); the answer ends here"
     ]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_behind_stderr_does_not_cost_the_answer(endless: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        program = start(endless, "--max-tokens", "5", stdout=subprocess.PIPE, stderr=full)
+        stdout, _ = program.communicate(timeout=60)
+    assert program.returncode == 0
+    assert stdout.strip()
