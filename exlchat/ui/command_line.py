@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from exlchat import __version__
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.generation_settings import LARGEST_SEED
 
 _WIDTH = 80
-_LARGEST_SEED = 2**63 - 1
 
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
@@ -149,7 +149,7 @@ def _sampling_group(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", metavar="N", type=_whole(0), help="draw from the N most likely tokens; 0 is off")
     group.add_argument("--top-p", metavar="X", type=_number, help="draw from the likeliest that sum to X; 1 is off")
     group.add_argument("--min-p", metavar="X", type=_number, help="drop what is below X times the likeliest; 0 is off")
-    group.add_argument("--seed", metavar="N", type=_whole(0, _LARGEST_SEED), help="the same seed, the same answer")
+    group.add_argument("--seed", metavar="N", type=_whole(0, LARGEST_SEED), help="the same seed, the same answer")
 
 
 def _about_group(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from exlchat.ui.options import AppOptions
 
 NAMES = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
+LARGEST_SEED = 2**63 - 1
 _OFF = ("none", "off")
 
 
@@ -41,7 +42,10 @@ class GenerationSettings:
             case "top_k":
                 return replace(self, sampling=replace(self.sampling, top_k=_whole(name, text)))
             case "seed":
-                return replace(self, seed=None if text in _OFF else _whole(name, text))
+                seed = None if text in _OFF else _whole(name, text)
+                if seed is not None and not 0 <= seed <= LARGEST_SEED:
+                    raise ValueError(f"seed is {seed}; it must be from 0 to {LARGEST_SEED}, or none")
+                return replace(self, seed=seed)
             case "max_tokens":
                 tokens = None if text in _OFF else _whole(name, text)
                 if tokens is not None and tokens < 1:

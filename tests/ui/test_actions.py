@@ -137,6 +137,8 @@ def test_set_changes_one_value() -> None:
         ("top_k", "1.5", "must be a whole number"),
         ("top_p", "0", "must be above 0"),
         ("max_tokens", "0", "at least 1"),
+        ("seed", "-1", "seed is -1"),
+        ("seed", "9223372036854775808", "from 0 to 9223372036854775807"),
     ],
 )
 def test_set_refuses_what_is_impossible(name: str, value: str, expected: str) -> None:
