@@ -32,8 +32,12 @@ class TextStream:
         self._ids.append(token_id)
         known = self._decode(self._ids[self._window : self._read])
         text = self._decode(self._ids[self._window :])
+        if text == known:
+            # A special token, say; it must not count among those that wait for the rest of a character.
+            self._read = len(self._ids)
+            return ""
         held_tokens = len(self._ids) - self._read
-        if len(text) <= len(known) or (text.endswith(_REPLACEMENT) and held_tokens < _MAX_HELD_TOKENS):
+        if len(text) < len(known) or (text.endswith(_REPLACEMENT) and held_tokens < _MAX_HELD_TOKENS):
             return ""
         self._window, self._read = self._read, len(self._ids)
         return self._release(text[len(known) :])

@@ -98,6 +98,13 @@ def test_held_text_comes_out_when_it_was_no_stop_string() -> None:
     assert stream.finish() == "</answ"
 
 
+def test_special_tokens_do_not_use_up_the_patience_for_a_character() -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode("🙈", add_special_tokens=False).ids
+    stream = TextStream(tokenizer.decode)
+    assert "".join(stream.push(token) for token in [0, 1, 0, 1, 0, *ids]) == "🙈"
+
+
 def test_an_emoji_of_four_bytes_appears_at_once() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("🙈", add_special_tokens=False).ids
