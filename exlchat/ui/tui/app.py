@@ -97,7 +97,7 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def action_command_palette(self) -> None:
         """The palette, once."""
-        if not Palette.is_open(self):
+        if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     # Themes
@@ -161,5 +161,5 @@ def run_app(options: AppOptions) -> int:
     try:
         code = app.run()
     finally:
-        services.store.close()
+        services.close()
     return app.return_code or 0 if code is None else code

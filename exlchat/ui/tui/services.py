@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,13 @@ class Services:
     is_guide: bool
     continue_last: bool
     notices: tuple[str, ...]
+
+    def close(self) -> None:
+        """Remove for good what was deleted long ago, and let go of the database."""
+        # A database that is busy now is tidied another time.
+        with contextlib.suppress(StoreError):
+            self.store.purge()
+        self.store.close()
 
 
 def open_services(options: AppOptions) -> Services:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from exlchat import paths
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import save_setting
@@ -45,6 +46,21 @@ def test_what_is_typed_beats_the_settings() -> None:
     save_setting("system", "from the file")
     opened = open_services(AppOptions(SOME, max_tokens=7, system="typed"))
     assert (opened.generation.max_tokens, opened.template, opened.system) == (7, "plain", "typed")
+
+
+def test_closing_removes_for_good_what_was_deleted_a_month_ago() -> None:
+    file = open_services(AppOptions(SOME)).store.path
+    month_ago = ConversationStore(file, clock=lambda: time.time() - 31 * 86400)
+    old, kept = month_ago.create_conversation().id, month_ago.create_conversation().id
+    for ident in (old, kept):
+        month_ago.add_message(ident, "user", "hello")
+    month_ago.delete(old)
+    month_ago.close()
+    open_services(AppOptions(SOME)).close()
+    later = ConversationStore(file)
+    assert [one.id for one in later.list_conversations()] == [kept]
+    with pytest.raises(StoreError, match="there is no conversation"):
+        later.undo_delete(old)
 
 
 def test_a_broken_settings_file_is_named_and_defaults_hold() -> None:
