@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
-
 ANSWER_RESERVE = 32
 """Tokens kept free for an answer: fewer would cut it in its first sentence."""
 
@@ -26,14 +18,6 @@ class ContextFull(Exception):  # noqa: N818 - a state of the conversation, not a
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ContextUse:
-    """`used` of `maximum` tokens."""
-
-    used: int
-    maximum: int
-
-
 def require_room(prompt_tokens: int, max_seq_len: int, *, max_new_tokens: int | None = None) -> None:
     """See that an answer still fits behind a prompt.
 
@@ -43,14 +27,3 @@ def require_room(prompt_tokens: int, max_seq_len: int, *, max_new_tokens: int | 
     reserve = ANSWER_RESERVE if max_new_tokens is None else min(max_new_tokens, ANSWER_RESERVE)
     if prompt_tokens + reserve > max_seq_len:
         raise ContextFull(prompt_tokens, reserve, max_seq_len)
-
-
-def context_use(engine: EnginePort, branch: Sequence[Message], form: PromptFormat) -> ContextUse:
-    """How much of the context a branch takes, without the opening of the next answer.
-
-    Raises:
-        PromptError: the format cannot take this branch.
-    """
-    messages = prompt_messages(branch)
-    used = len(prompt_ids(engine, messages, form, add_generation_prompt=False)) if messages else 0
-    return ContextUse(used, engine.info.max_seq_len)

@@ -1,7 +1,7 @@
 """What goes into the engine and what comes out: plain frozen values, no torch.
 
-The chat floor imports this module (and nothing else of the engine) at start-up,
-so it must stay free of heavy imports.
+The chat floor imports this module and `sampling_settings` (and nothing else of the engine) at start-up,
+so they must stay free of heavy imports.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ Event = PrefillProgress | TextDelta | Finished
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """`done` of `total` bytes of weights are ready; `what` names the present step in a few words."""
+    """`done` of `total` steps, most of them a layer each, are done; `what` names the present step in a few words."""
 
     done: int
     total: int

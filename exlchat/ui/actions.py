@@ -36,7 +36,7 @@ class Action:
     """One thing that can be done.
 
     Args:
-        id: stable name, lower case with hyphens; the app implements it as a method of that name.
+        id: stable name, lower case with hyphens; the app's `Commands`, composer and sidebar look it up.
         title: a few words, as in the palette.
         help: one sentence, as on the help screen.
         keys: keys that do it, as written for people ("ctrl+n"); the first is the one to show.

@@ -21,7 +21,7 @@ async def test_streamed_text_appears_and_is_rendered_as_markdown() -> None:
             app.transcript.append_text("a", piece)
         await painted(pilot)
         assert screen_lines(app.transcript)[:4] == ["**as typed**", "", "So bold and code.", ""]
-        app.transcript.close_message("a", footer="stopped", status="stopped")
+        app.transcript.close_message("a", footer="stopped", status="partial")
         await painted(pilot)
         assert screen_lines(app.transcript)[2:5] == ["So bold and code.", "stopped", ""]
 

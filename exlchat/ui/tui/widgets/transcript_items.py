@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from exlchat.chat.conversation import MessageStatus as Status
+
+__all__ = ["Role", "Status", "TranscriptItem"]
+
 Role = Literal["system", "user", "assistant", "notice"]
-Status = Literal["complete", "streaming", "stopped", "partial", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class TranscriptItem:
         role: the assistant's text is read as Markdown, all other text is shown as it was typed.
         text: the whole text so far.
         footer: one line below it, such as its statistics; plain text.
-        status: "streaming" while more text may come; "stopped", "partial" and "error" mark the message as incomplete.
+        status: "streaming" while more text may come; "partial" marks the message as incomplete.
     """
 
     key: str
