@@ -73,7 +73,7 @@ def check_torch_cuda(facts: MachineFacts) -> Iterator[Finding]:
 def check_driver(facts: MachineFacts) -> Iterator[Finding]:
     """NVIDIA's driver: there, answering, and new enough for torch's CUDA."""
     if not facts.has_card:
-        yield Finding("ok", "NVIDIA driver", "no NVIDIA card here; models run on the CPU")
+        yield Finding("ok", "NVIDIA card", "none here; models run on the CPU")
         return
     driver = facts.driver
     if driver.version is None:
