@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _REPLACEMENT = "\ufffd"
-# The longest UTF-8 character has four bytes, so a fifth token without progress is no character in the making.
-_MAX_HELD_TOKENS = 5
+# The longest UTF-8 character has four bytes, so at most three broken ones at the end can be a character in the making.
+_MAX_HELD_BYTES = 3
+# A model that babbles broken bytes must not make every step decode all of them again.
+_MAX_WINDOW = 64
 
 
 class TextStream:
@@ -21,33 +23,39 @@ class TextStream:
         self._decode = decode
         self._stop = tuple(text for text in stop if text)
         self._ids: list[int] = []
-        # Decoding starts at `_window`, whose text up to `_read` has been taken: enough context for tokenizers
-        # that treat the beginning of a text in their own way.
-        self._window = self._read = 0
+        # Decoding starts at token `_window`: two steps back, because tokenizers treat the beginning of a text in their
+        # own way. Tokens before `_read` are done with; of the window's text `_shown` characters have been taken.
+        self._window = self._read = self._shown = 0
+        self._broken_text, self._broken_tokens = "", 0
         self._held = ""
         self.stopped = False
 
     def push(self, token_id: int) -> str:
         """Text that may be shown now. `stopped` turns true when a stop string is complete."""
         self._ids.append(token_id)
-        known = self._decode(self._ids[self._window : self._read])
         text = self._decode(self._ids[self._window :])
-        if text == known:
-            # A special token, say; it must not count among those that wait for the rest of a character.
-            self._read = len(self._ids)
+        broken = len(text) - len(text.rstrip(_REPLACEMENT))
+        if not broken or len(self._ids) - self._read > _MAX_WINDOW:
+            new = text[self._shown :]
+            self._window, self._read = self._read, len(self._ids)
+            self._shown = len(self._decode(self._ids[self._window :]))
+            self._broken_text, self._broken_tokens = "", 0
+            return self._release(new)
+        if text != self._broken_text:
+            # Special tokens have no text and bring no character nearer.
+            self._broken_text, self._broken_tokens = text, self._broken_tokens + 1
+        if self._broken_tokens <= _MAX_HELD_BYTES:
+            # Some tokenizers show a whole run of bytes as broken until its last character is complete.
             return ""
-        held_tokens = len(self._ids) - self._read
-        if len(text) < len(known) or (text.endswith(_REPLACEMENT) and held_tokens < _MAX_HELD_TOKENS):
-            return ""
-        self._window, self._read = self._read, len(self._ids)
-        return self._release(text[len(known) :])
+        whole = max(self._shown, len(text) - min(broken, _MAX_HELD_BYTES))
+        new, self._shown = text[self._shown : whole], whole
+        return self._release(new)
 
     def finish(self) -> str:
         """What is still held when the answer ends for another reason than a stop string."""
         if self.stopped:
             return ""
-        known = self._decode(self._ids[self._window : self._read])
-        rest = self._held + self._decode(self._ids[self._window :])[len(known) :]
+        rest = self._held + self._decode(self._ids[self._window :])[self._shown :]
         self._held = ""
         return rest
 
