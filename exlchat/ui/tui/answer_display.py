@@ -198,7 +198,7 @@ class AnswerDisplay:
             self._failed(answering, report.error)
         prompt = session.send_next_queued(answering.conversation_id)
         if prompt is not None:
-            self._screen.keep_draft(answering.conversation_id)
+            self._screen.unsent.keep(answering.conversation_id)
         if answering.conversation_id != session.conversation_id:
             self._screen.refresh_around()
             return

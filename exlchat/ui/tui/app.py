@@ -79,7 +79,7 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def leave(self) -> None:
         """Quit."""
-        self.chat_screen.keep_draft()
+        self.chat_screen.unsent.keep()
         self.exit(0)
 
     def action_leave(self) -> None:

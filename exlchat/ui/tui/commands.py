@@ -158,7 +158,7 @@ class Commands:
         screen = self._screen
         was_open = conversation_id == screen.session.conversation_id
         if was_open:
-            screen.keep_draft()
+            screen.unsent.keep()
         try:
             title = screen.session.delete(conversation_id)
         except StoreError as error:

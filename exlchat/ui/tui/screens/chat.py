@@ -15,7 +15,6 @@ from textual.screen import Screen
 from textual.widgets import Static, TextArea
 
 from exlchat.chat.store import StoreError
-from exlchat.paths import FolderError
 from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, parse_input
 from exlchat.ui.answering import was_cut
 from exlchat.ui.engine_thread import Report
@@ -25,6 +24,7 @@ from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.screens.rename import RenameScreen
+from exlchat.ui.tui.unsent import Unsent
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
@@ -33,11 +33,8 @@ from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from textual import events
     from textual.app import ComposeResult
-    from textual.timer import Timer
 
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.conversation import Message as ChatMessage
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.services import Services
 
 NARROW_CELLS = 80
-_DRAFT_SAVE_SECONDS = 1.0
 
 
 @dataclass
@@ -91,8 +87,7 @@ class ChatScreen(Screen[None]):
         self.model_name = services.model_name
         self.commands = Commands(self)
         self.answers = AnswerDisplay(self)
-        self._draft_timer: Timer | None = None
-        self._unsent: dict[str | None, str] = {}
+        self.unsent = Unsent(self)
         self._notes = 0
 
     def compose(self) -> ComposeResult:
@@ -146,9 +141,7 @@ class ChatScreen(Screen[None]):
     def show_conversation(self) -> None:
         """Show the open conversation from its beginning to its tip, with its draft."""
         self.show_messages()
-        # The draft on disk holds prompts that wait as well; in this run those are still in the queue.
-        conversation_id = self.session.conversation_id
-        self.composer.set_text(self._unsent.get(conversation_id, self.services.drafts.get(conversation_id)))
+        self.composer.set_text(self.unsent.text_of(self.session.conversation_id))
         self.answers.show_figures_of(self.session.last_answer)
 
     def show_messages(self) -> None:
@@ -208,7 +201,7 @@ class ChatScreen(Screen[None]):
 
     def open_conversation(self, conversation_id: str) -> bool:
         """Leave the open conversation for another; whether that could be read."""
-        self.keep_draft()
+        self.unsent.keep()
         try:
             self.session.open(conversation_id)
         except StoreError as error:
@@ -219,28 +212,10 @@ class ChatScreen(Screen[None]):
 
     def new_conversation(self) -> None:
         """Leave the open conversation for a new one."""
-        self.keep_draft()
+        self.unsent.keep()
         self.session.start_new()
         self.show_conversation()
         self.composer.focus()
-
-    def keep_draft(self, conversation_id: str | None = None) -> None:
-        """Put what is typed and not sent in a conversation, by default the open one, on disk."""
-        open_id = self.session.conversation_id
-        if conversation_id is None or conversation_id == open_id:
-            conversation_id = open_id
-            self._unsent[open_id] = self.composer.text
-            if self._draft_timer is not None:
-                self._draft_timer.stop()
-                self._draft_timer = None
-        queued = self.session.waiting_prompts(conversation_id)
-        self._put_draft(conversation_id, queued, self._unsent.get(conversation_id, ""))
-
-    def _put_draft(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
-        try:
-            self.services.drafts.put(conversation_id, queued, text)
-        except FolderError as error:
-            self.tell(str(error), warning=True)
 
     def ask_title(self, conversation_id: str) -> None:
         """Ask for a new title of a conversation."""
@@ -274,9 +249,8 @@ class ChatScreen(Screen[None]):
             self.tell(f"Not sent: {error}", warning=True)
             return
         if old_draft_of is None:
-            self._unsent.pop(None, None)
-            self._put_draft(None, (), "")
-        self.keep_draft()
+            self.unsent.forget_new()
+        self.unsent.keep()
         if message is None:
             self.refresh_around()
         else:
@@ -284,8 +258,7 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#composer")
     def _typed(self) -> None:
-        if self._draft_timer is None:
-            self._draft_timer = self.set_timer(_DRAFT_SAVE_SECONDS, self.keep_draft)
+        self.unsent.keep_soon()
 
     # Sidebar
 
