@@ -156,6 +156,18 @@ def test_a_wrong_model_leaves_one_line_and_the_terminal_as_it_was(tmp_path: Path
         assert lines[0].startswith("exlchat: no/such: no such folder")
 
 
+def test_a_model_that_does_not_load_is_told_on_the_screen_and_after_it(tmp_path: Path) -> None:
+    model = tmp_path / "half"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    line = r"half: no \*\.safetensors file is there; download the model again"
+    with exlchat(tmp_path / "home", str(model), size=(250, 40)) as terminal:  # wide, so that a long path does not wrap
+        terminal.wait_for(line, LOAD_SECONDS)
+        terminal.keys("C-q")
+        assert terminal.wait_for_end() == 1
+        assert re.search(f"^exlchat: .*/{line}", terminal.screen(), re.MULTILINE)
+
+
 @pytest.mark.skipif(not paths.bundled_model().is_dir(), reason="the bundled model has not been made yet (make guide)")
 def test_the_guide_tells_how_to_quit_and_it_works(tmp_path: Path) -> None:
     with exlchat(tmp_path, "guide") as terminal:

@@ -13,6 +13,7 @@ from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.engine_thread import JobEnded, JobEvent, Loaded, LoadFailed, Loading
+from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.items import footer, waiting_item, waiting_key
 from exlchat.ui.tui.widgets.status_line import StatusFacts
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
@@ -33,7 +34,8 @@ class AnswerDisplay:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._info: ModelInfo | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why there is no model, in one line."""
         self._notices_told: set[str] = set()
         self._prompt_tokens = 0
         self._tokens = 0
@@ -74,9 +76,11 @@ class AnswerDisplay:
         self.show_waiting()
 
     def _load_failed(self, line: str) -> None:
-        self._failure = line
+        self.failure = printable(line)
         self._screen.status.facts = StatusFacts(model=self._screen.model_name, activity="no model")
-        self._screen.note(f"{line}\nConversations can be read; to chat, start again with: exlchat MODEL_DIR")
+        if self._screen.session.branch:
+            self._screen.note(f"{line}\nConversations can be read; to chat, start again with: exlchat MODEL_DIR")
+        self._screen.refresh_around()
 
     def check_template(self, name: str) -> None:
         """See that a prompt format exists, as far as that is known before the model is.
@@ -91,7 +95,7 @@ class AnswerDisplay:
         """What is loaded and how, or why not."""
         info = self._info
         if info is None:
-            return self._failure or "The model is still being loaded"
+            return self.failure or "The model is still being loaded"
         return (
             f"{info.name}: {info.architecture}, {info.quantization}, {info.parameters / 1e6:,.1f} million parameters, "
             f"context {info.max_seq_len:,}, on {info.device} in {info.dtype}, from {info.path}"
@@ -110,7 +114,7 @@ class AnswerDisplay:
             self._screen.transcript.append_message(waiting_item(answering.conversation_id, line))
 
     def _waits_for(self, answering: Answering) -> str | None:
-        if self._info is None and self._failure is None:
+        if self._info is None and self.failure is None:
             return "Waiting for the model to be loaded; the message is saved."
         writing = self._screen.session.being_written
         if writing is not None and writing is not answering:
@@ -203,7 +207,7 @@ class AnswerDisplay:
             self._screen.refresh_around()
             return
         self._screen.take_away(waiting_key(answering.conversation_id))
-        self._tell_status(activity="no model" if self._failure else "", fraction=None)
+        self._tell_status(activity="no model" if self.failure else "", fraction=None)
         if prompt is not None:
             self._screen.show_prompt(prompt)
         self._screen.refresh_around()
@@ -216,7 +220,7 @@ class AnswerDisplay:
             return
         begun = answering.message is not None
         composer_free = not screen.composer.text.strip()
-        if not begun and self._failure is None and composer_free and screen.session.take_back(answering):
+        if not begun and self.failure is None and composer_free and screen.session.take_back(answering):
             assert answering.prompt is not None
             screen.composer.set_text(answering.prompt.text)
         screen.show_messages()

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 
 from exlchat import paths
+from exlchat.engine.events import ModelError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
 from exlchat.ui.engine_thread import EngineThread
@@ -155,6 +156,7 @@ def run_app(options: AppOptions) -> int:
 
     Raises:
         ThemeError: the installation is broken.
+        ModelError: the model could not be loaded; the app has said so too, but its screen is gone now.
     """
     services = open_services(options)
     app = ChatApp(services)
@@ -162,4 +164,6 @@ def run_app(options: AppOptions) -> int:
         code = app.run()
     finally:
         services.close()
+    if not code and app.chat_screen.answers.failure is not None:
+        raise ModelError(app.chat_screen.answers.failure)
     return app.return_code or 0 if code is None else code

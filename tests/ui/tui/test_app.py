@@ -98,6 +98,8 @@ async def test_a_model_that_does_not_load_leaves_a_line_and_a_living_app(tmp_pat
     chat = app(tmp_path, load=load)
     async with chat.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: "no model" in shown(chat))
+        assert "models/x/config.json: missing; download the model again" in shown(chat)
+        assert told(chat) == ""
         await say(pilot, "hello?")
         await until(pilot, lambda: "download the model again" in shown(chat))
         await idle(pilot)

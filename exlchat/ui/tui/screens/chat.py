@@ -169,7 +169,9 @@ class ChatScreen(Screen[None]):
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
-        self.welcome.lines = tuple(welcome_lines(self.model_name, is_guide=self.services.is_guide))
+        self.welcome.lines = tuple(
+            welcome_lines(self.model_name, is_guide=self.services.is_guide, failure=self.answers.failure)
+        )
         self.welcome.display = empty
         self.transcript.display = not empty
         writing = session.being_written

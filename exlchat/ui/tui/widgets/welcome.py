@@ -55,9 +55,12 @@ def _sun() -> list[str]:
     return rows
 
 
-def welcome_lines(model: str, *, is_guide: bool) -> Sequence[str]:
-    """The three lines: what this is, how to stop and quit, how to come to a real model."""
-    if is_guide:
+def welcome_lines(model: str, *, is_guide: bool, failure: str | None = None) -> Sequence[str]:
+    """The three lines: what this is or why there is no model, how to stop and quit, how to come to a real model."""
+    if failure is not None:
+        first = failure
+        last = "Conversations can be read; to chat, start again with: exlchat MODEL_DIR"
+    elif is_guide:
         first = "This is the guide, a tiny model that knows exlchat and little else."
         last = "For a real model: exlchat MODEL_DIR (EXL2 or safetensors)."
     else:
