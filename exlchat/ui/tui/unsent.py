@@ -40,7 +40,7 @@ class Unsent:
         open_id = session.conversation_id
         if conversation_id is None or conversation_id == open_id:
             conversation_id = open_id
-            self._texts[open_id] = self._screen.composer.text
+            self._texts[open_id] = self._screen.composer.typed
             if self._timer is not None:
                 self._timer.stop()
                 self._timer = None

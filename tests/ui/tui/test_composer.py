@@ -134,6 +134,31 @@ async def test_up_and_down_bring_back_earlier_prompts_and_the_draft(tmp_path: Pa
         assert seen == [second, second, "first", "first", second, "draft"]
 
 
+async def test_a_draft_outlives_an_answer_and_a_change_of_conversation_under_a_recalled_prompt(tmp_path: Path) -> None:
+    engine = ScriptedEngine("a", "b")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "first")
+        await idle(pilot)
+        engine.hold()
+        await say(pilot, "second")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        composer = chat.chat_screen.composer
+        composer.set_text("draft")
+        await pilot.press("up")
+        assert composer.text == "second"
+        engine.release()
+        await idle(pilot)
+        await pilot.press("down")
+        assert composer.text == "draft"
+        await pilot.press("up")
+        first = chat.session.conversation_id
+        assert first is not None
+        await pilot.press("ctrl+n")
+        chat.chat_screen.open_conversation(first)
+        assert composer.text == "draft"
+
+
 async def test_a_draft_survives_going_to_another_conversation(tmp_path: Path) -> None:
     chat = app(tmp_path, ScriptedEngine("a"))
     async with chat.run_test(size=(100, 30)) as pilot:

@@ -60,12 +60,23 @@ class Composer(TextArea):
         self._draft = ""
 
     def set_prompts(self, prompts: Sequence[str]) -> None:
-        """The earlier prompts of this conversation, oldest first."""
+        """The earlier prompts of this conversation, oldest first. A recall goes on when there are only more of them."""
+        if list(prompts[: len(self._prompts)]) != list(self._prompts):
+            self._at = None
         self._prompts = prompts
-        self._at = None
+
+    @property
+    def typed(self) -> str:
+        """What was typed and not sent: the draft while an earlier prompt stands here unchanged, else the text."""
+        recalled = self._at is not None and self.text == self._prompts[self._at]
+        return self._draft if recalled else self.text
 
     def set_text(self, text: str) -> None:
         """Replace the text and put the cursor behind it."""
+        self._at = None
+        self._show(text)
+
+    def _show(self, text: str) -> None:
         self.text = text
         self.move_cursor(self.document.end)
 
@@ -133,11 +144,10 @@ class Composer(TextArea):
         if self._at is None:
             self._draft = self.text
         if at >= len(self._prompts):
-            self._at = None
             self.set_text(self._draft)
         else:
             self._at = at
-            self.set_text(self._prompts[at])
+            self._show(self._prompts[at])
 
     def on_key(self, event: events.Key) -> None:
         """Enter in its many forms.
