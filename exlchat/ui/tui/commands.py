@@ -75,18 +75,20 @@ class Commands:
         assert isinstance(app, ChatApp)
         return app
 
-    def run(self, action_id: str, argument: str = "") -> None:
-        """Do an action; one that is not available now says so."""
+    def run(self, action_id: str, argument: str = "") -> bool:
+        """Do an action; one that cannot be done says why. Whether it was done."""
         screen = self._screen
         if action_id == "stop" and screen.prompt.hide_menu():
-            return
+            return True
         if not BY_ID[action_id].available(screen.situation()):
             screen.tell(f"{BY_ID[action_id].title}: not possible now", warning=True)
-            return
+            return False
         try:
             self._by_id[action_id](argument)
         except (StoreError, PromptError, NotPossibleError, ValueError) as error:
             screen.tell(str(error), warning=True)
+            return False
+        return True
 
     # Answers
 

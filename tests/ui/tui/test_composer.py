@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
-from tests.ui.app_harness import app, idle, say, shown, until
+from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 
@@ -220,6 +220,23 @@ async def test_an_unknown_command_is_named_and_stays(tmp_path: Path) -> None:
         await until(pilot, lambda: "did you mean /retry?" in shown(chat))
         assert chat.chat_screen.composer.text == "/retyr now"
         assert len(chat.session.branch) == 0
+
+
+async def test_a_command_that_cannot_be_done_now_keeps_what_was_typed_after_it(tmp_path: Path) -> None:
+    engine = ScriptedEngine("a")
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "first")
+        await until(pilot, lambda: chat.session.answering is not None)
+        await say(pilot, "/system You are a patient teacher")
+        await until(pilot, lambda: "the system prompt can be changed when" in told(chat))
+        assert chat.chat_screen.composer.text == "/system You are a patient teacher"
+        engine.release()
+        await idle(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: chat.session.system_prompt == "You are a patient teacher")
+        assert chat.chat_screen.composer.text == ""
 
 
 async def test_two_slashes_send_a_literal_one(tmp_path: Path) -> None:

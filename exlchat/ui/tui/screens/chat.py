@@ -237,7 +237,8 @@ class ChatScreen(Screen[None]):
                 self.composer.give_back(event.text)
                 self.tell(line, warning=True)
             case Command(action=action, argument=argument):
-                self.commands.run(action.id, argument)
+                if not self.commands.run(action.id, argument) and argument:
+                    self.composer.give_back(event.text)
             case prompt if prompt.text:
                 self.send(prompt.text)
 
