@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from exlchat.ui.errors import one_line
+from exlchat.ui.errors import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,7 +134,7 @@ class EngineThread:
         except _ClosingError:
             return
         except Exception as error:
-            self._failure = one_line(error)
+            self._failure = error_line(error)
         if self._engine is not None:
             self._post(Loaded(self._engine.info))
         else:
@@ -169,5 +169,5 @@ class EngineThread:
                 if self._stop_current:
                     self._engine.cancel()
         except Exception as failure:
-            error = one_line(failure)
+            error = error_line(failure)
         self._post(JobEnded(job, error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 _OURS = "exlchat."
 
 
-def one_line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """The message of one of our own errors as it stands (they are written as one line); others with their kind."""
     lines = str(error).strip().splitlines()
     first = lines[0].strip() if lines else ""

@@ -211,6 +211,13 @@ def test_folders_and_database_are_tried_without_changing_them(tmp_path: Path) ->
     assert database.read_bytes() == before
 
 
+def test_what_another_program_said_cannot_steer_the_terminal() -> None:
+    said = DriverFacts(problem="\x1b[2JNVIDIA-SMI has failed\u202e")
+    lines = report_lines(examine(replace(GPU_MACHINE, driver=said)))
+    assert any("NVIDIA-SMI has failed" in line for line in lines)
+    assert not set("".join(lines)) & {"\x1b", "\u202e"}
+
+
 def test_torch_is_probed_for_real() -> None:
     torch = probe_torch()
     assert torch.version is not None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from exlchat.ui.doctor.checks import CHECKS, Finding
 from exlchat.ui.doctor.facts import MachineFacts, gather
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.markdown.sanitize import printable
 
 _STATUS_WIDTH = 9
 _SUBJECT_WIDTH = 18
@@ -26,10 +27,10 @@ def examine(facts: MachineFacts) -> list[Finding]:
 
 
 def report_lines(findings: Iterable[Finding]) -> list[str]:
-    """A line for each finding, and below it how to mend what is not right."""
+    """A line for each finding, and below it how to mend what is not right. Other programs are quoted printably."""
     lines = []
     for finding in findings:
         lines.append(f"{finding.status:<{_STATUS_WIDTH}}{finding.subject:<{_SUBJECT_WIDTH}}{finding.text}")
         if finding.mend:
             lines.append(f"{'':<{_STATUS_WIDTH}}{'':<{_SUBJECT_WIDTH}}-> {finding.mend}")
-    return lines
+    return [printable(line) for line in lines]
