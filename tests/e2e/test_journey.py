@@ -186,3 +186,16 @@ def test_ask_in_a_terminal_leaves_nothing_but_the_answer(endless: Path, tmp_path
         screen = terminal.screen()
     assert "reading" not in screen
     assert len(re.findall(r"^exlchat: ", screen, re.MULTILINE)) == 1  # the notice about the template
+
+
+def test_a_paste_that_is_not_utf8_and_holds_escapes_and_line_breaks_sends_nothing(tmp_path: Path) -> None:
+    with exlchat(tmp_path, "guide") as terminal:
+        terminal.wait_for("Write a message")
+        terminal.paste(b"begins \x9b31m \xff \x1b]0;title\rmiddle \x1b[31m\r\rend of paste")
+        terminal.wait_for("end of paste")
+        terminal.type(" still alive")
+        screen = terminal.wait_for("still alive")
+        assert re.search(r"begins.*middle.*end of paste still alive", screen, re.DOTALL)
+        terminal.keys("C-q")
+        assert terminal.wait_for_end() == 0
+    assert ConversationStore(tmp_path / "data" / "conversations.db").list_conversations() == []

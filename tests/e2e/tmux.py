@@ -66,6 +66,11 @@ class Tmux:
         """Types `text` as it stands."""
         self._tmux("send-keys", "-l", text)
 
+    def paste(self, data: bytes) -> None:
+        """Pastes `data` as a terminal does, in brackets if the program has asked for them."""
+        self._tmux("load-buffer", "-", data=data)
+        self._tmux("paste-buffer", "-p", "-r")
+
     def screen(self) -> str:
         """The text now on the screen."""
         return self._tmux("capture-pane", "-p").stdout
@@ -102,6 +107,7 @@ class Tmux:
                 raise AssertionError(f"waited {timeout:g} s for {what}; the screen is:\n{screen}")
             time.sleep(0.05)
 
-    def _tmux(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def _tmux(self, *arguments: str, check: bool = True, data: bytes = b"") -> subprocess.CompletedProcess[str]:
         command = ["tmux", "-L", self._socket, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=check, timeout=20)
+        done = subprocess.run(command, capture_output=True, input=data, check=check, timeout=20)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
+from textual.drivers.linux_driver import LinuxDriver
 
 from exlchat import paths
 from exlchat.engine.events import ModelError
@@ -19,9 +20,11 @@ from exlchat.ui.tui.clipboard import copy_with_tool
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.services import Services, open_services
+from exlchat.ui.tui.terminal_input import TerminalDriver
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
     from textual.screen import Screen
 
     from exlchat.ui.engine_thread import Report
@@ -62,6 +65,11 @@ class ChatApp(App[int], inherit_bindings=False):
             generation=services.generation,
         )
         self.chat_screen = ChatScreen(self.session, services)
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's choice; where that is its driver for terminals, ours takes its place."""
+        chosen = super().get_driver_class()
+        return TerminalDriver if chosen is LinuxDriver else chosen
 
     def get_default_screen(self) -> Screen[None]:
         """The chat."""
