@@ -27,6 +27,7 @@ from exlchat.ui.headless_output import (
     TextOutput,
     abandon,
 )
+from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.model_loading import load_model
 from exlchat.ui.options import AppOptions
 
@@ -93,13 +94,14 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         lines.say(notice)
     if app.model_path is None:
         raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
-    engine = load_model(
-        app.model_path,
-        device=app.device,
-        kv_cache=app.kv_cache or settings.kv_cache,
-        context=app.context or settings.context,
-        on_progress=lines.loading,
-    )
+    with ctrl_c_ends_at_once(before=lines.clear):
+        engine = load_model(
+            app.model_path,
+            device=app.device,
+            kv_cache=app.kv_cache or settings.kv_cache,
+            context=app.context or settings.context,
+            on_progress=lines.loading,
+        )
     lines.clear()
     system = app.system or settings.system
     store, conversation_id = _ask_on_disk(prompt, system, lines) if options.save else _ask_in_memory(prompt, system)

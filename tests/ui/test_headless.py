@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,18 @@ def test_a_full_disk_behind_stderr_does_not_cost_the_answer(endless: Path) -> No
         stdout, _ = program.communicate(timeout=60)
     assert program.returncode == 0
     assert stdout.strip()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="this system does not show what a process has mapped")
+@pytest.mark.parametrize("delay", [0.0, 0.175, 0.2, 0.225])
+def test_ctrl_c_while_torch_is_imported_ends_it_at_once_and_quietly(endless: Path, home: Path, delay: float) -> None:
+    program = start(endless, stdout=subprocess.PIPE)
+    maps = Path(f"/proc/{program.pid}/maps")
+    deadline = time.monotonic() + 30
+    while "libtorch_cpu" not in maps.read_text() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(delay)
+    program.send_signal(signal.SIGINT)
+    stdout, stderr = program.communicate(timeout=60)
+    assert (program.returncode, stdout, stderr) == (130, b"", b"")
+    assert not (home / "data").exists()
