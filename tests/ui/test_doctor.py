@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from exlchat.ui.doctor import facts as gathering
 from exlchat.ui.doctor.checks import Finding
 from exlchat.ui.doctor.facts import DriverFacts, FolderFacts, MachineFacts, TerminalFacts, Tried, read_nvidia_smi
 from exlchat.ui.doctor.report import examine, report_lines
+from tests.chat.unprivileged import assert_unprivileged, public_folder
 
 GIB = 1 << 30
 CARD = GpuFacts("NVIDIA GeForce RTX 4090", (8, 9), 24 * GIB, 20 * GIB)
@@ -222,3 +225,25 @@ def test_torch_is_probed_for_real() -> None:
     torch = probe_torch()
     assert torch.version is not None
     assert torch.problem is None or torch.cuda is not None
+
+
+def test_a_database_in_a_folder_that_may_not_be_entered_is_named() -> None:
+    with public_folder() as folder:
+
+        def check() -> None:
+            (folder / "data").mkdir(mode=0o000)
+            file = folder / "data" / "conversations.db"
+            problem = gathering.try_database(file).problem
+            assert problem == f"{file}: cannot be looked at (permission denied)"
+
+        assert_unprivileged(check)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    environment = {**os.environ, "EXLCHAT_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "exlchat.cli", "doctor"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"exlchat: standard output cannot be written (no space left on device)\n"

@@ -179,8 +179,11 @@ def try_settings(file: Path) -> Tried:
 
 def try_database(file: Path) -> Tried:
     """Opens the conversations as the app does, if there are any yet."""
-    if not file.exists():
-        return Tried("none yet")
+    try:
+        if not file.exists():
+            return Tried("none yet")
+    except OSError as error:
+        return Tried(problem=f"{file}: cannot be looked at ({(error.strerror or '').lower()})")
     try:
         store = ConversationStore(file)
         count = len(store.list_conversations())

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from exlchat.ui.doctor.checks import CHECKS, Finding
 from exlchat.ui.doctor.facts import MachineFacts, gather
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import ErrorLines, abandon
+from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.markdown.sanitize import printable
 
 _STATUS_WIDTH = 9
@@ -16,8 +18,18 @@ _SUBJECT_WIDTH = 18
 
 def run_doctor() -> ExitCode:
     """Looks at this machine and prints a line for each finding; `ERROR` if exlchat cannot run here."""
-    findings = examine(gather())
-    sys.stdout.write("".join(f"{line}\n" for line in report_lines(findings)))
+    with ctrl_c_ends_at_once():
+        findings = examine(gather())
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in report_lines(findings)))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon(sys.stdout)
+        return ExitCode.BROKEN_PIPE
+    except OSError as error:
+        abandon(sys.stdout)
+        ErrorLines(sys.stderr).say(f"standard output cannot be written ({(error.strerror or '').lower()})")
+        return ExitCode.ERROR
     return ExitCode.ERROR if any(finding.essential for finding in findings) else ExitCode.OK
 
 
