@@ -125,7 +125,8 @@ def model_and_prompt(
 
 def _is_folder(text: str) -> bool:
     try:
-        return Path(text).expanduser().is_dir()
+        # An empty prompt, as an unset shell variable gives, is not the current folder.
+        return bool(text) and Path(text).expanduser().is_dir()
     except (OSError, ValueError, RuntimeError):
         # A long prompt is no possible file name.
         return False

@@ -107,7 +107,12 @@ def ask_parser() -> argparse.ArgumentParser:
     answer.add_argument("--jsonl", action="store_true", help="print one JSON object for each event instead of the text")
     answer.add_argument("--no-save", dest="save", action="store_false", help="do not keep this as a conversation")
     answer.add_argument(
-        "--stop", metavar="TEXT", action="append", default=[], help="end the answer before TEXT (may be repeated)"
+        "--stop",
+        metavar="TEXT",
+        type=_some_text,
+        action="append",
+        default=[],
+        help="end the answer before TEXT (may be repeated)",
     )
     _prompt_options(answer)
     _sampling_group(parser)
@@ -181,3 +186,9 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def _some_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the text is empty, which would stop nothing")
+    return text

@@ -43,6 +43,8 @@ def choose_model(argument: str | None, *, last_used: Path | None, bundled: Path)
     """
     if argument is None:
         return _without_argument(last_used, bundled)
+    if not argument.strip():
+        raise ModelError("the name of the model is empty; give a model folder, or leave it out")
     if argument == GUIDE and not is_model_folder(Path(GUIDE)):
         return ModelChoice(_installed(bundled))
     try:
@@ -100,5 +102,7 @@ def _missing(argument: str, path: Path) -> str:
     meant = difflib.get_close_matches(argument, _WORDS, n=1)
     if meant:
         return f"{argument}: no such folder; did you mean: exlchat {meant[0]}"
+    if any(mark.isspace() for mark in argument.strip()) and "/" not in argument:
+        return f'{" ".join(argument.split())[:60]}: no such folder; if it is a question: exlchat ask "QUESTION"'
     near = f" (there is no {path.parent} either)" if not path.parent.exists() else ""
     return f"{path}: no such folder{near}; give the folder that holds config.json and *.safetensors, or: exlchat guide"

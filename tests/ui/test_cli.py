@@ -79,6 +79,7 @@ def test_help_names_commands_folders_and_exit_codes() -> None:
         (["ask", "--kv-cache", "q3"], "invalid choice: 'q3'"),
         (["ask", "guide", "two", "words"], "put the prompt in quotes"),
         (["ask", "-m", "guide", "two", "words"], "put the prompt in quotes"),
+        (["ask", "--stop", ""], "the text is empty"),
         (["doctor", "now"], "unrecognized arguments: now"),
     ],
 )
@@ -179,6 +180,7 @@ def test_broken_settings_are_one_line_naming_the_key(home: Path, tmp_path: Path)
         (None, ["Why?"], (None, "Why?")),
         (None, ["guide"], ("guide", None)),
         (None, ["."], (".", None)),
+        (None, [""], (None, "")),
         (None, ["guide", "Why?"], ("guide", "Why?")),
         (None, ["x" * 100_000], (None, "x" * 100_000)),
         (None, ["~nobody-of-this-name"], (None, "~nobody-of-this-name")),

@@ -89,6 +89,17 @@ def test_a_hub_name_is_to_be_downloaded_first(bundled: Path) -> None:
     assert "exlchat Llama-3.2-1B-exl2" in line
 
 
+def test_a_question_in_place_of_a_model_is_sent_to_ask(bundled: Path) -> None:
+    assert complaint("How do I load\na model?", bundled) == (
+        'How do I load a model?: no such folder; if it is a question: exlchat ask "QUESTION"'
+    )
+
+
+@pytest.mark.parametrize("argument", ["", "  "])
+def test_an_empty_name_is_not_the_current_folder(bundled: Path, argument: str) -> None:
+    assert "the name of the model is empty" in complaint(argument, bundled)
+
+
 @pytest.mark.parametrize("argument", ["./turboderp/model", "models", "/no/such/model"])
 def test_a_path_that_is_not_there_is_not_taken_for_a_hub_name(bundled: Path, argument: str) -> None:
     line = complaint(argument, bundled)
