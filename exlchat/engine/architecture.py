@@ -103,7 +103,7 @@ class ConfigReader:
         if value is not None:
             return value
         if default is None:
-            raise self.error(key, "is missing")
+            raise self.error(key, "is missing; take the file from the original model")
         return default
 
 

@@ -15,6 +15,7 @@ from exlchat.engine.events import ModelError
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 _DOWNLOAD_AGAIN = "download the model again"
+_LFS_POINTER = b"version https://git-lfs."
 
 
 class Checkpoint:
@@ -80,7 +81,9 @@ class Checkpoint:
             if required:
                 raise ModelError(f"{self.path}: {name} is missing; a model directory needs it") from error
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{file}: not readable JSON ({_first_line(error)}); {_DOWNLOAD_AGAIN}") from error
         if not isinstance(content, dict):
             raise ModelError(f"{file}: holds a JSON {type(content).__name__} where an object belongs")
@@ -92,8 +95,10 @@ class Checkpoint:
             return (self.path / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelError(f"{self.path / name}: cannot be read ({_first_line(error)})") from error
+        except OSError as error:
+            raise _unreadable(self.path / name, error) from error
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{self.path / name}: is not UTF-8 ({error.reason}); {_DOWNLOAD_AGAIN}") from error
 
     def _reader(self, name: str) -> Any:
         if name not in self._where:
@@ -160,12 +165,25 @@ def _weight_files(path: Path, index: Mapping[str, Any]) -> list[Path]:
 
 def _open(file: Path) -> Any:
     try:
+        # safetensors calls a file that may not be read "not found", so it is opened here first.
+        with file.open("rb") as stream:
+            beginning = stream.read(len(_LFS_POINTER))
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    if beginning == _LFS_POINTER:
+        raise ModelError(f"{file}: is a Git LFS pointer, not the weights; run `git lfs pull` in {file.parent}")
+    try:
         return safe_open(str(file), framework="pt", device="cpu")
     except (SafetensorError, ValueError, OSError) as error:
         size = file.stat().st_size if file.exists() else 0
         raise ModelError(
             f"{file}: not a whole safetensors file ({_first_line(error)}; it has {size:,} bytes); {_DOWNLOAD_AGAIN}"
         ) from error
+
+
+def _unreadable(file: Path, error: OSError) -> ModelError:
+    reason = (error.strerror or type(error).__name__).lower()
+    return ModelError(f"{file}: cannot be read ({reason}); mend its permissions or {_DOWNLOAD_AGAIN}")
 
 
 def _first_line(error: Exception) -> str:

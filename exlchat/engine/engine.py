@@ -162,6 +162,12 @@ def _context(spec: ModelSpec, wanted: int | None) -> int:
 def _load_weights(
     checkpoint: Checkpoint, spec: ModelSpec, loader: LayerLoader, on_progress: Callable[[LoadProgress], None] | None
 ) -> Transformer:
+    if any(name.startswith(f"model.layers.{spec.num_layers}.") for name in checkpoint.names):
+        # Llama has none to spare: run without its last layers it would talk nonsense.
+        raise ModelError(
+            f"{checkpoint.path / 'config.json'}: num_hidden_layers is {spec.num_layers}, but the weights have more; "
+            "take config.json from the original model"
+        )
     steps = spec.num_layers + 2
     done = 0
 

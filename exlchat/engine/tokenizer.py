@@ -11,6 +11,10 @@ from tokenizers import Tokenizer as FastTokenizer
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
 
+_MIXED_UP = "tokenizer and weights are of different models; take tokenizer.json from the original model"
+# Embeddings are padded to round sizes, by a few percent; a gap this wide is another model's tokenizer.
+_LEAST_SHARE = 0.75
+
 
 class Tokenizer:
     """The tokenizer of a model directory. Safe to call from several threads.
@@ -94,7 +98,12 @@ class Tokenizer:
         if outside:
             raise ModelError(
                 f"{self._checkpoint.path / 'tokenizer.json'}: has {len(outside)} tokens past the model's "
-                f"{vocab_size} embeddings; tokenizer and weights are of different models"
+                f"{vocab_size} embeddings; {_MIXED_UP}"
+            )
+        if len(vocabulary) < _LEAST_SHARE * vocab_size:
+            raise ModelError(
+                f"{self._checkpoint.path / 'tokenizer.json'}: has {len(vocabulary)} tokens for the model's "
+                f"{vocab_size} embeddings; {_MIXED_UP}"
             )
 
 

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
+from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.random_models import edit_json, save_random_llama
 
 
@@ -145,6 +146,7 @@ def test_a_header_longer_than_the_file(model: Path) -> None:
         ({"vocab_size": 500}, "config.json makes it 500 x 64"),
         ({"vocab_size": 12}, "past the model's 12 embeddings"),
         ({"num_hidden_layers": 3}, "model.layers.2"),
+        ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but the weights have more"),
         ({"head_dim": 7}, "head_dim is 7"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"attention_bias": True}, "lacks the bias"),
@@ -181,6 +183,33 @@ def test_a_missing_file(name: str, words: str, model: Path) -> None:
 def test_a_broken_tokenizer(model: Path) -> None:
     (model / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "Nonsense"}}')
     assert "not a tokenizer" in problem(model)
+
+
+def test_a_tokenizer_that_is_far_too_small(model: Path) -> None:
+    file = model / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"] = {token: index for token, index in content["model"]["vocab"].items() if index < 200}
+    content["model"]["merges"] = []
+    file.write_text(json.dumps(content))
+    assert "tokens for the model's 384 embeddings; tokenizer and weights are of different models" in problem(model)
+
+
+def test_a_git_lfs_pointer_in_place_of_the_weights(model: Path) -> None:
+    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert "git lfs pull" in problem(model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_that_may_not_be_read_is_not_called_broken(name: str, good: Path) -> None:
+    with public_folder() as folder:
+        model = Path(shutil.copytree(good, folder / "model"))
+        model.chmod(0o755)
+        (model / name).chmod(0o000)
+
+        def check() -> None:
+            assert f"{name}: cannot be read (permission denied); mend its permissions" in problem(model)
+
+        assert_unprivileged(check)
 
 
 def test_a_missing_tensor(model: Path) -> None:
