@@ -80,9 +80,6 @@ class Commands:
         screen = self._screen
         if action_id == "stop" and screen.prompt.hide_menu():
             return True
-        if not BY_ID[action_id].available(screen.situation()):
-            screen.tell(f"{BY_ID[action_id].title}: not possible now", warning=True)
-            return False
         try:
             self._by_id[action_id](argument)
         except (StoreError, PromptError, NotPossibleError, ValueError) as error:
@@ -101,9 +98,10 @@ class Commands:
 
     def _copy(self, _: str) -> None:
         answer = self._screen.session.last_answer
-        if answer is not None:
-            self._app.copy_to_clipboard(answer.text)
-            self._screen.tell("Copied the last answer")
+        if answer is None:
+            raise NotPossibleError("there is no answer to copy yet")
+        self._app.copy_to_clipboard(answer.text)
+        self._screen.tell("Copied the last answer")
 
     def _copy_or_stop(self, _: str) -> None:
         screen = self._screen
@@ -152,8 +150,9 @@ class Commands:
         self._screen.refresh_around()
 
     def _delete(self, _: str) -> None:
-        if (conversation_id := self._screen.session.conversation_id) is not None:
-            self.delete_conversation(conversation_id)
+        if (conversation_id := self._screen.session.conversation_id) is None:
+            raise NotPossibleError("this conversation is new and has nothing to delete")
+        self.delete_conversation(conversation_id)
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Delete with a way back."""

@@ -316,8 +316,31 @@ async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_p
         assert chat.theme_variables["background"].lower() == "#102030"
 
 
-async def test_an_unavailable_action_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/continue", "the last answer was not cut; there is nothing to continue"),
+        ("/retry", "there is nothing to answer yet"),
+        ("/undo", "nothing was deleted since the start"),
+        ("/copy", "there is no answer to copy yet"),
+        ("/delete", "this conversation is new and has nothing to delete"),
+        ("/rename Harbour", "a new conversation has no title yet; write in it first"),
+    ],
+)
+async def test_what_cannot_be_done_now_says_why(tmp_path: Path, command: str, why: str) -> None:
     chat = app(tmp_path)
-    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
-        await say(pilot, "/continue")
-        await until(pilot, lambda: "not possible now" in told(chat))
+    async with chat.run_test(size=(140, 30), notifications=True) as pilot:
+        await say(pilot, command)
+        await until(pilot, lambda: why in told(chat))
+
+
+@pytest.mark.parametrize("command", ["/continue", "/retry"])
+async def test_an_answer_that_is_being_written_is_named_as_the_reason(tmp_path: Path, command: str) -> None:
+    engine = ScriptedEngine()
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(140, 30), notifications=True) as pilot:
+        await say(pilot, "hello")
+        await say(pilot, command)
+        await until(pilot, lambda: "an answer is on its way; Esc stops it" in told(chat))
+        engine.release()
