@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -139,9 +138,11 @@ class ErrorLines:
             self._write(f"{_CLEAR_LINE}{printable(text)}")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
+        try:
             self._stream.write(text)
             self._stream.flush()
+        except OSError:
+            abandon(self._stream)
 
 
 def abandon(stream: TextIO) -> None:

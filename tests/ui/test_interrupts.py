@@ -10,7 +10,7 @@ PROGRAM = """
 import sys, time
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
 
-with ctrl_c_ends_at_once(before=lambda: sys.stderr.write("tidied")):
+with ctrl_c_ends_at_once(before=lambda: print("tidied", end="", file=sys.stderr, flush=True)):
     try:
         print("ready", flush=True)
         time.sleep(20)
