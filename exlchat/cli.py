@@ -46,12 +46,13 @@ def _chat(arguments: Sequence[str]) -> ExitCode:
         # The line goes to stdout, because that is where somebody looks.
         sys.stdout.write("exlchat: the chat app draws on standard error; start it without redirecting that\n")
         return ExitCode.USAGE
+    from exlchat.chat.store import StoreError
     from exlchat.ui.theme_files import ThemeError
     from exlchat.ui.tui.app import run_app
 
     try:
         return ExitCode(run_app(options))
-    except ThemeError as error:
+    except (ThemeError, StoreError) as error:
         _complain(str(error))
         return ExitCode.ERROR
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from exlchat.chat import turn
 from exlchat.ui.answering import Answering, was_cut
 from exlchat.ui.engine_thread import Job, JobEnded, JobEvent
+from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,6 +55,7 @@ class ChatSession:
         self.store = store
         self.template = template
         self.generation = generation
+        self.unkept = UnkeptAnswers(store)
         self.conversation: Conversation | None = None
         self._jobs = jobs
         self._default_system = system
@@ -117,13 +119,13 @@ class ChatSession:
         Raises:
             StoreError: it cannot be read; the one open before stays open.
         """
-        self.conversation = self.store.load(conversation_id)
+        self.conversation = self.unkept.whole(self.store.load(conversation_id))
         return self.conversation
 
     def reload(self) -> None:
         """Read the open conversation again after something was written into it."""
         if self.conversation is not None:
-            self.conversation = self.store.load(self.conversation.id)
+            self.conversation = self.unkept.whole(self.store.load(self.conversation.id))
 
     def rename(self, conversation_id: str, title: str) -> None:
         """Give a title."""
@@ -164,6 +166,7 @@ class ChatSession:
         if self.conversation is not None and self.conversation.id in self._answering:
             self._queued.setdefault(self.conversation.id, []).append(text)
             return None
+        self.unkept.save()
         if self.conversation is None:
             self.conversation = self._create()
         message = self.store.add_message(self.conversation.id, "user", text)
@@ -190,9 +193,11 @@ class ChatSession:
 
         Raises:
             NotPossibleError: there is nothing to answer, or an answer is on its way.
+            StoreError: the old answer cannot be written.
         """
         last = self.last_said
         self._require_quiet()
+        self.unkept.save()
         if self.conversation is None or last is None:
             raise NotPossibleError("there is nothing to answer yet")
         if last.role == "user":
@@ -205,9 +210,11 @@ class ChatSession:
 
         Raises:
             NotPossibleError: there is none, or an answer is on its way.
+            StoreError: its text cannot be written.
         """
         last = self.last_said
         self._require_quiet()
+        self.unkept.save()
         if self.conversation is None or last is None or not was_cut(last):
             raise NotPossibleError("the last answer was not cut; there is nothing to continue")
         self._submit(self.conversation.id, prompt=None, continue_from=last.id)
@@ -234,7 +241,9 @@ class ChatSession:
         match report.event:
             case turn.AnswerStarted(message=message):
                 self._take(answering, message)
-            case turn.AnswerClosed(message=message, kept=True):
+            case turn.AnswerClosed(message=message, kept=True, error=error):
+                if error is not None:
+                    self.unkept.add(message)
                 self._take(answering, message)
             case turn.AnswerClosed():
                 if answering.conversation_id == self.conversation_id:
@@ -264,6 +273,7 @@ class ChatSession:
         waiting = self._queued.get(conversation_id)
         if not waiting or conversation_id in self._answering:
             return None
+        self.unkept.save()
         message = self.store.add_message(conversation_id, "user", waiting[0])
         waiting.pop(0)
         if conversation_id == self.conversation_id:

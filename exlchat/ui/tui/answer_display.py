@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _RATE_EVERY_SECONDS = 0.25
+_SAVE_AGAIN_SECONDS = 3.0
 
 
 class AnswerDisplay:
@@ -182,6 +183,7 @@ class AnswerDisplay:
         message = closed.message
         if closed.error is not None:
             self._screen.tell(closed.error, warning=True)
+            self._screen.set_timer(_SAVE_AGAIN_SECONDS, self._save_again)
         if not shown:
             return
         if not closed.kept:
@@ -225,6 +227,18 @@ class AnswerDisplay:
             screen.composer.set_text(answering.prompt.text)
         screen.show_messages()
         screen.note(line)
+
+    def _save_again(self) -> None:
+        """Put answers on disk that could not be written when they ended, as soon as they can be."""
+        unkept = self._screen.session.unkept
+        if not unkept:
+            return
+        try:
+            unkept.save()
+        except StoreError:
+            self._screen.set_timer(_SAVE_AGAIN_SECONDS, self._save_again)
+        else:
+            self._screen.tell("The answer is on disk now")
 
     # Figures
 

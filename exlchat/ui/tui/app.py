@@ -11,10 +11,12 @@ from textual.command import CommandPalette
 from textual.drivers.linux_driver import LinuxDriver
 
 from exlchat import paths
+from exlchat.chat.store import StoreError
+from exlchat.chat.turn import AnswerClosed
 from exlchat.engine.events import ModelError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
-from exlchat.ui.engine_thread import EngineThread
+from exlchat.ui.engine_thread import EngineThread, JobEvent
 from exlchat.ui.theme_files import ThemeError, load_themes
 from exlchat.ui.tui.clipboard import copy_with_tool
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
@@ -65,6 +67,10 @@ class ChatApp(App[int], inherit_bindings=False):
             generation=services.generation,
         )
         self.chat_screen = ChatScreen(self.session, services)
+        self._warned_of_loss = False
+        self._leaving = False
+        self.not_kept: str | None = None
+        """Why the answer that was being written at the end is not on disk as a whole."""
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's choice; where that is its driver for terminals, ours takes its place."""
@@ -87,8 +93,16 @@ class ChatApp(App[int], inherit_bindings=False):
         await asyncio.to_thread(self.engine_thread.close, timeout)
 
     def leave(self) -> None:
-        """Quit."""
+        """Quit; while an answer is not on disk only the second time."""
         self.chat_screen.unsent.keep()
+        try:
+            self.session.unkept.save()
+        except StoreError as error:
+            if not self._warned_of_loss:
+                self._warned_of_loss = True
+                self.chat_screen.tell(f"An answer is not on disk; quit again to lose its end. {error}", warning=True)
+                return
+        self._leaving = True
         self.exit(0)
 
     def action_leave(self) -> None:
@@ -97,6 +111,10 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def _post(self, report: Report) -> None:
         """Called on the engine thread."""
+        match report:
+            case JobEvent(event=AnswerClosed(error=str() as error)) if self._leaving:
+                # The screen, which would show it, is on its way out.
+                self.not_kept = error
         self.chat_screen.post_message(EngineReport(report))
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -165,6 +183,7 @@ def run_app(options: AppOptions) -> int:
     Raises:
         ThemeError: the installation is broken.
         ModelError: the model could not be loaded; the app has said so too, but its screen is gone now.
+        StoreError: the end of an answer is lost, because the database could not be written until the end.
     """
     services = open_services(options)
     app = ChatApp(services)
@@ -172,6 +191,8 @@ def run_app(options: AppOptions) -> int:
         code = app.run()
     finally:
         services.close()
+    if app.not_kept is not None:
+        raise StoreError(app.not_kept)
     if not code and app.chat_screen.answers.failure is not None:
         raise ModelError(app.chat_screen.answers.failure)
     return app.return_code or 0 if code is None else code
