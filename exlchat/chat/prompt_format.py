@@ -76,7 +76,9 @@ class PromptFormat:
         except Exception as error:
             # Anything can be raised by a template that is not trusted, down to a plain TypeError.
             cause = one_line(str(error)) or type(error).__name__
-            raise PromptError(f"prompt format {self.name} cannot take this conversation: {cause}") from None
+            raise PromptError(
+                f"prompt format {self.name} cannot take this conversation: {cause}; choose another template, as chatml"
+            ) from None
 
 
 BUILT_IN = {
