@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `exlchat` command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = _COMMANDS.get(arguments[0]) if arguments else None
+    if command is not None and sys.stdout is None:
+        _complain("standard output is closed; there is nowhere to write to")
+        return ExitCode.ERROR
     try:
         return _chat(arguments) if command is None else command(arguments[1:])
     except (ModelError, SettingsError, paths.FolderError) as error:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,6 +105,18 @@ def test_a_wrong_model_is_one_line_and_exit_code_1(command: list[str]) -> None:
         "exlchat: /no/such/model: no such folder (there is no /no/such either); "
         "give the folder that holds config.json and *.safetensors, or: exlchat guide"
     ]
+
+
+@pytest.mark.parametrize("arguments", ["ask hello", "doctor"])
+def test_a_closed_stdout_is_one_line_and_exit_code_1(arguments: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m exlchat.cli {arguments} >&-"
+    result = subprocess.run(
+        command, check=False, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    assert (result.returncode, result.stderr) == (
+        1,
+        "exlchat: standard output is closed; there is nowhere to write to\n",
+    )
 
 
 def test_a_mistyped_command_is_recognised() -> None:
