@@ -79,7 +79,11 @@ def token_style(code_style: CodeStyle, kind: _TokenType) -> Style:
         ClassNotFound: Pygments has no style of that name.
     """
     chosen = get_style_by_name(code_style) if isinstance(code_style, str) else code_style
-    style = chosen.style_for_token(kind)
+    try:
+        style = chosen.style_for_token(kind)
+    except KeyError:
+        # Some lexers make up kinds of their own that no style lists, as ps1con for the name of a virtual environment.
+        return token_style(code_style, kind.parent or Token)
     return Style(
         color=f"#{style['color']}" if style["color"] else None,
         bold=style["bold"] or None,

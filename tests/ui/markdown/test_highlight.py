@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pygments.style import Style as PygmentsStyle
 from pygments.token import Keyword
 
-from exlchat.ui.markdown.highlight import LINE_LIMIT, highlight_line, highlight_lines, lexer_for
+from exlchat.ui.markdown.highlight import LINE_LIMIT, highlight_line, highlight_lines, lexer_for, token_style
 
 CODE = st.lists(st.text(alphabet="def x()'\"#{}\t 1é<&;/*\\", max_size=20), max_size=8)
 
@@ -18,6 +18,13 @@ def test_all_characters_stay(lines: list[str], info: str) -> None:
         [highlight_line(line, info, "default") for line in lines],
     ):
         assert ["".join(text for text, _ in line) for line in result] == lines
+
+
+def test_a_kind_of_token_that_no_style_lists_is_coloured_as_its_parent() -> None:
+    invented = Keyword.OfThisLexerOnly
+    assert token_style("default", invented) == token_style("default", Keyword)
+    text = "(venv) PS C:\\> dir"
+    assert "".join(piece for piece, _ in highlight_line(text, "ps1con", "default")) == text
 
 
 def test_keywords_are_coloured_by_the_style() -> None:
