@@ -22,8 +22,9 @@ BIT_WIDTHS = (2, 3, 4, 5, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows `[row, row + rows)` of the stored order, packed at `bits` from word row `word_row` on."""
+    """Group number `index`: rows `[row, row + rows)` of the stored order, packed at `bits` from `word_row` on."""
 
+    index: int
     bits: int
     row: int
     rows: int
@@ -76,7 +77,7 @@ def read_groups(tensors: Mapping[str, Tensor]) -> list[Group]:
         if end <= start or (end - start) * 32 % width or (index == 0 and start != 0):
             raise ModelError(f"q_groups: group {index} of {width} bits cannot span word rows {start} to {end}")
         rows = (end - start) * 32 // width
-        groups.append(Group(width, row, rows, start))
+        groups.append(Group(index, width, row, rows, start))
         row += rows
     if row != features:
         raise ModelError(f"q_groups: the groups hold {row} rows but q_invperm has {features}")

@@ -1,0 +1,161 @@
+"""Runs nvcc: one process a source file, as many at once as there are cores, then one that links."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from exlchat.ext.errors import BuildError
+from exlchat.ext.nvcc import Nvcc
+from exlchat.ext.targets import Targets
+
+COMPILE_FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "-Xcompiler=-fPIC", "-Xptxas=-v")
+# torch puts another CUDA runtime into the process: none of ours may be seen from outside, nor the other one be taken.
+LINK_FLAGS = (
+    "-shared",
+    "-cudart=static",
+    "-Xcompiler=-static-libstdc++,-static-libgcc",
+    "-Xlinker=--exclude-libs,ALL",
+    "-Xlinker=--no-undefined",
+)
+FLAGS = (*COMPILE_FLAGS, *LINK_FLAGS)
+
+_HEARTBEAT = 0.5
+_POLL = 0.02
+_TROUBLE = re.compile(r"\berror\b|\bfatal\b|cannot find|undefined reference", re.IGNORECASE)
+_LONGEST_COMPLAINT = 240
+
+
+@dataclass(frozen=True, slots=True)
+class BuildProgress:
+    """How far a build is: `done` of `total` steps. Comes at least twice a second while nvcc runs."""
+
+    text: str
+    done: int
+    total: int
+
+
+OnProgress = Callable[[BuildProgress], None]
+"""An exception it raises stops the build, and comes out of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    name: str
+    command: Sequence[str]
+    output: Path
+
+
+@dataclass(slots=True)
+class _Running:
+    job: _Job
+    process: subprocess.Popen[bytes]
+
+
+def compile_library(
+    nvcc: Nvcc, files: Sequence[Path], targets: Targets, library: Path, *, log: Path, on_progress: OnProgress
+) -> None:
+    """Compiles `files` and links them into `library`; objects are put beside it.
+
+    Args:
+        nvcc: the compiler.
+        files: the `.cu` files.
+        targets: which code is made.
+        library: the shared library to write; its folder exists.
+        log: the file that the compiler's whole output, with registers and spills of each kernel, is written to.
+        on_progress: told of each finished step.
+
+    Raises:
+        BuildError: nvcc rejects a file: which, its first complaint, and where the rest is.
+    """
+    cores = len(os.sched_getaffinity(0))
+    threads = [f"--threads={cores // len(files)}"] if len(targets.names) > 1 and cores >= 2 * len(files) else []
+    objects = [library.parent / f"{path.stem}.o" for path in files]
+    compile_flags = [*COMPILE_FLAGS, *targets.flags, *threads]
+    jobs = [
+        _Job(path.name, [str(nvcc.path), *compile_flags, "-c", str(path), "-o", str(made)], made.with_suffix(".txt"))
+        for path, made in zip(files, objects, strict=True)
+    ]
+    folders = [f"-L{folder}" for folder in nvcc.library_folders]
+    link_command = [str(nvcc.path), *LINK_FLAGS, *folders, *map(str, objects), "-o", str(library)]
+    link = _Job(library.name, link_command, library.with_suffix(".txt"))
+    total = len(jobs) + 1
+    with log.open("wb") as report:
+        _run_all(jobs, cores, report, lambda done, text: on_progress(BuildProgress(f"compiling {text}", done, total)))
+        _run_all([link], 1, report, lambda _done, text: on_progress(BuildProgress(f"linking {text}", total - 1, total)))
+    on_progress(BuildProgress(f"built {library.name}", total, total))
+
+
+def _run_all(jobs: Sequence[_Job], workers: int, log: IO[bytes], report: Callable[[int, str], None]) -> None:
+    """Runs all jobs, at most `workers` at once; whatever goes wrong, none is left running."""
+    waiting, running = deque(jobs), list[_Running]()
+    reported = 0.0
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.append(_start(waiting.popleft()))
+            ended = [entry for entry in running if entry.process.poll() is not None]
+            running = [entry for entry in running if entry not in ended]
+            for entry in ended:
+                _finish(entry, log)
+            if ended or time.monotonic() - reported > _HEARTBEAT:
+                done = len(jobs) - len(waiting) - len(running)
+                report(done, ", ".join(entry.job.name for entry in running) or jobs[-1].name)
+                reported = time.monotonic()
+            if not ended:
+                time.sleep(_POLL)
+    finally:
+        for entry in running:
+            # nvcc's own children (cicc, ptxas) are in its group; killing nvcc alone would leave them at work.
+            with suppress(ProcessLookupError):
+                os.killpg(entry.process.pid, signal.SIGKILL)
+            entry.process.wait()
+
+
+def _start(job: _Job) -> _Running:
+    environment = {**os.environ, "LC_ALL": "C"}
+    with job.output.open("wb") as output:
+        process = subprocess.Popen(
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    return _Running(job, process)
+
+
+def _finish(entry: _Running, log: IO[bytes]) -> None:
+    """Adds the output of an ended process to the log.
+
+    Raises:
+        BuildError: it failed.
+    """
+    said = entry.job.output.read_bytes()
+    log.write(f"$ {' '.join(entry.job.command)}\n".encode() + said + b"\n")
+    log.flush()
+    if entry.process.returncode != 0:
+        complaint = _complaint(said.decode(errors="replace"), entry.process.returncode)
+        raise BuildError(f"nvcc could not make {entry.job.name}: {complaint}; the whole output is in {log.name}")
+
+
+def _complaint(said: str, code: int) -> str:
+    """The compiler's first error, in one printable line."""
+    if "unsupported GNU version" in said:
+        return "the C++ compiler is newer than this nvcc knows; install an older g++ and name it in NVCC_CCBIN"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if code < 0 or "Killed" in said:
+        return "it was killed, perhaps for want of memory"
+    errors = [line for line in lines if _TROUBLE.search(line)]
+    line = (errors or lines[-1:] or [f"exit code {code}"])[0]
+    return "".join(c if c.isprintable() else " " for c in line)[:_LONGEST_COMPLAINT]

@@ -1,0 +1,114 @@
+// Small device-side helpers: memory and tensor-core instructions, and the edges between dependent kernels.
+#pragma once
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+namespace exl {
+
+constexpr int LANES = 32;
+
+// Weights are read once: past L1, and first to leave L2.
+__device__ __forceinline__ uint4 stream_load4(const uint32_t *p) {
+    uint4 v;
+    asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+__device__ __forceinline__ uint2 stream_load2(const uint32_t *p) {
+    uint2 v;
+    asm volatile("ld.global.cs.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+__device__ __forceinline__ uint32_t stream_load1(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+// What an earlier kernel of the same step has written is read through L2: L1 may hold an older value, and the
+// compiler may not move the load above the wait.
+template <class T> __device__ __forceinline__ T produced(const T *p) {
+    static_assert(sizeof(T) == 16 || sizeof(T) == 8 || sizeof(T) == 4 || sizeof(T) == 2, "");
+    T value;
+    if constexpr (sizeof(T) == 16) {
+        uint4 &v = reinterpret_cast<uint4 &>(value);
+        asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    } else if constexpr (sizeof(T) == 8) {
+        uint2 &v = reinterpret_cast<uint2 &>(value);
+        asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    } else if constexpr (sizeof(T) == 4) {
+        asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(reinterpret_cast<uint32_t &>(value)) : "l"(p) : "memory");
+    } else {
+        asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(reinterpret_cast<uint16_t &>(value)) : "l"(p) : "memory");
+    }
+    return value;
+}
+
+// c += a b with a 16 x 16, b 16 x 8; halves in, floats out. Before sm_80 in two steps of 8.
+__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                    uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a2), "r"(a3), "r"(b1));
+#endif
+}
+
+// Four 8 x 8 blocks of halves from shared memory; lane i gives the address of row i % 8 of block i / 8.
+__device__ __forceinline__ void load_blocks(uint32_t (&r)[4], const half *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+__device__ __forceinline__ void load_blocks_turned(uint32_t (&r)[4], const half *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+
+// 16 bytes to shared memory without passing through registers; before sm_80 through them.
+__device__ __forceinline__ void copy16(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#else
+    *static_cast<uint4 *>(to) = __ldcg(static_cast<const uint4 *>(from));
+#endif
+}
+__device__ __forceinline__ void end_of_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits until at most PENDING of the ended groups are under way.
+template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
+// Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,
+// and waits before it touches anything an earlier kernel writes. Before sm_90 the edges are plain and this is nothing.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace exl

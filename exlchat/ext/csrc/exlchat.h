@@ -1,0 +1,82 @@
+/* The C face of the CUDA kernels. Everything is device memory unless it says otherwise; nothing here allocates or
+   synchronises. Every function returns 0, a cudaError_t, or a negative EXL_ code; exl_error_text explains either. */
+#ifndef EXLCHAT_H
+#define EXLCHAT_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EXL_ABI_VERSION 1
+#define EXL_MAX_SECTIONS 6
+#define EXL_MAX_MATRICES 3
+
+#define EXL_BAD_ARGUMENT -1
+
+typedef struct {
+    int32_t bits, tile, tiles, word, scale, rows_per_scale;
+} ExlSection;
+
+/* A quantized matrix as exlchat/ext/layout.py packs it. */
+typedef struct {
+    const uint32_t *words;      /* [column_tiles][words_per_column] */
+    const uint8_t *scale_index; /* [column_tiles][8][scales] */
+    const void *scale_max;      /* half [scales] */
+    const uint16_t *gather;     /* [tiles * 64], 65535 for rows without a feature */
+    const void *bias;           /* half [column_tiles * 16] or null */
+    int32_t features, tiles, column_tiles, words_per_column, scales, section_count;
+    ExlSection sections[EXL_MAX_SECTIONS];
+} ExlMatrix;
+
+enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
+enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3 };
+
+/* y = x W for up to three matrices that read the same x, their columns one behind the other.
+   x:  EXL_X_HALF   half [rows][features]
+       EXL_X_NORM   float [1][features], divided by its root mean square and multiplied by norm (half [features])
+   y:  EXL_Y_HALF   half [rows][columns]
+       EXL_Y_FLOAT  float [rows][columns]
+       EXL_Y_ADD    float [rows][columns], added to
+       EXL_Y_GATED  half [rows][columns of one], silu(first) * second of exactly two matrices of equal size */
+typedef struct {
+    ExlMatrix matrix[EXL_MAX_MATRICES];
+    const void *x, *norm;
+    void *y;
+    float eps;
+    int32_t matrices, rows, x_kind, y_kind;
+} ExlGemv;
+
+int exl_abi_version(void);
+const char *exl_error_text(int code);
+
+/* rows: 1 to 8. dependent: launch with programmatic stream serialization (sm_90 and later). */
+int exl_gemv(const ExlGemv *job, int dependent, void *stream);
+
+/* half [features][columns], rows in the order of the features; the weights themselves, rounded as the format says. */
+int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream);
+
+/* One new token attends to all before it and to itself; its key and value are stored.
+   qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half [heads][head_dim].
+   keys, values: half [kv_heads][capacity][head_dim] of one layer.
+   turns: float [capacity][head_dim / 2][2], cos and sin of every position.
+   position: int32, how many tokens are cached. Work is split over `splits` blocks a key-value head.
+   partial: float [kv_heads][splits][heads / kv_heads][head_dim + 2]; tickets: int32 [kv_heads], zero at first.
+   At most 16 heads for one key-value head. */
+typedef struct {
+    const void *qkv, *turns, *position;
+    void *keys, *values, *out, *partial, *tickets;
+    float scale;
+    int32_t heads, kv_heads, head_dim, capacity, splits;
+} ExlAttention;
+
+int exl_attention(const ExlAttention *job, int dependent, void *stream);
+
+/* hidden float [width] = row `*token` of a half table. */
+int exl_embed(const void *table, const void *token, void *hidden, int width, int dependent, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,5 @@
+#include "gemv_kernel.cuh"
+
+namespace exl {
+template int launch_gemv<1>(const ExlGemv &, int, cudaStream_t);
+}

@@ -1,0 +1,10 @@
+#include "exlchat.h"
+
+#include <cuda_runtime.h>
+
+extern "C" int exl_abi_version(void) { return EXL_ABI_VERSION; }
+
+extern "C" const char *exl_error_text(int code) {
+    if (code == EXL_BAD_ARGUMENT) return "an argument is out of range";
+    return cudaGetErrorString(static_cast<cudaError_t>(code));
+}

@@ -1,0 +1,51 @@
+"""What NVIDIA's driver says of the cards, without torch: a build must not wait for its import.
+
+Source of the names and numbers: NVIDIA, CUDA Driver API.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from exlchat.ext.targets import Capability
+
+_LIBRARY = "libcuda.so.1"
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The driver of this machine.
+
+    Args:
+        cuda: the newest CUDA it speaks, `(13, 0)`; `None` without a driver.
+        cards: the compute capability of each card that this process may use, in the driver's order.
+    """
+
+    cuda: tuple[int, int] | None = None
+    cards: tuple[Capability, ...] = ()
+
+
+def ask_driver() -> Driver:
+    """Asks the driver; without one, or without a card, the answer is empty. Takes a few milliseconds."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return Driver()
+    number = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(number)) != 0:
+        return Driver()
+    cuda = (number.value // 1000, number.value % 1000 // 10)
+    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(number)) != 0:
+        return Driver(cuda)
+    return Driver(cuda, tuple(_capability(library, index) for index in range(number.value)))
+
+
+def _capability(library: ctypes.CDLL, index: int) -> Capability:
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library.cuDeviceGet(ctypes.byref(device), index)
+    library.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, device)
+    library.cuDeviceGetAttribute(ctypes.byref(minor), _CAPABILITY_MINOR, device)
+    return major.value, minor.value

@@ -1,0 +1,77 @@
+"""What a built library was made from, kept as JSON beside it, so that it need not be run to know whether it fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from exlchat.ext.errors import BuildError
+from exlchat.ext.targets import Capability, covers
+
+LIBRARY = "libexlchat_cuda.so"
+RECORD = "build.json"
+SOURCES = Path(__file__).resolve().parent / "csrc"
+
+_KINDS = ("*.cu", "*.cuh", "*.h")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One built library.
+
+    Args:
+        sources: `source_hash` at the time.
+        targets: `Targets.names`.
+        nvcc: the compiler's full version.
+        size: bytes of the library; a file of another size was not written to its end.
+    """
+
+    sources: str
+    targets: tuple[str, ...]
+    nvcc: str
+    size: int
+
+    def runs_on(self, cards: Iterable[Capability], driver_cuda: tuple[int, int] | None) -> bool:
+        """Whether every one of `cards` has code in it, and the driver is not older than the compiler's CUDA."""
+        new_enough = driver_cuda is None or driver_cuda[0] >= int(self.nvcc.partition(".")[0])
+        return new_enough and all(covers(self.targets, card) for card in cards)
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Writes the record of the library in `folder`."""
+    (folder / RECORD).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of the library in `folder`; `None` when there is no library, or not a whole one."""
+    try:
+        fields = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = Record(**{**fields, "targets": tuple(fields["targets"])})
+        return record if (folder / LIBRARY).stat().st_size == record.size else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def compiled_files(sources: Path = SOURCES) -> list[Path]:
+    """The files that are compiled each for itself, the largest first, so that none is left alone at the end.
+
+    Raises:
+        BuildError: there are none.
+    """
+    files = sorted(sources.glob("*.cu"), key=lambda path: (-path.stat().st_size, path.name))
+    if not files:
+        raise BuildError(f"{sources} holds no CUDA sources; install exlchat again")
+    return files
+
+
+def source_hash(flags: Iterable[str], sources: Path = SOURCES) -> str:
+    """SHA-256 of every source and header with its name, and of the compiler's flags."""
+    digest = hashlib.sha256("\0".join(flags).encode())
+    for path in sorted(path for kind in _KINDS for path in sources.glob(kind)):
+        content = path.read_bytes()
+        digest.update(f"\0{path.name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()

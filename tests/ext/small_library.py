@@ -1,0 +1,79 @@
+"""The smallest sources that make a library of exlchat's kind, and the compilers to build them with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from exlchat.ext.errors import BuildError
+from exlchat.ext.nvcc import Nvcc, find_nvcc
+
+HEADER = """#define EXL_ABI_VERSION 7
+extern "C" int exl_abi_version(void);
+extern "C" const char *exl_error_text(int code);
+extern "C" int exl_fill(float *to, int count, float value, void *stream);
+"""
+COMMON = """#include "exlchat.h"
+extern "C" int exl_abi_version(void) { return EXL_ABI_VERSION; }
+extern "C" const char *exl_error_text(int code) {
+    return code < 0 ? "bad argument" : cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+"""
+FILL = """#include "exlchat.h"
+__global__ void fill(float *to, int count, float value) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) to[i] = value;
+}
+extern "C" int exl_fill(float *to, int count, float value, void *stream) {
+    if (to == nullptr || count < 1) return -1;
+    fill<<<(count + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(to, count, value);
+    return cudaGetLastError();
+}
+"""
+
+
+def write_sources(folder: Path) -> Path:
+    """`folder`, holding sources with interface version 7 and one kernel."""
+    folder.mkdir(parents=True)
+    for name, text in {"exlchat.h": HEADER, "common.cu": COMMON, "fill.cu": FILL}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def some_nvcc(*wanted: tuple[int, int]) -> Nvcc:
+    """A compiler of this machine; the test is skipped, with the reason, where there is none."""
+    try:
+        return find_nvcc(wanted)
+    except BuildError as error:
+        pytest.skip(str(error))
+
+
+def fake_nvcc(path: Path, version: str, *codes: int) -> Path:
+    """An executable that answers the two questions as nvcc of that version does, and can compile nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listed = "\\n".join(f"sm_{code}" for code in codes)
+    path.write_text(
+        f"""#!/bin/sh
+case "$1" in
+--version) echo "Cuda compilation tools, release {version}, V{version}.61" ;;
+--list-gpu-code) printf '{listed}\\n' ;;
+*) exit 1 ;;
+esac
+"""
+    )
+    path.chmod(0o755)
+    return path
+
+
+def compile_plainly(folder: Path, source: str) -> Path:
+    """A shared library of one C++ source, made by the host compiler alone."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ here")
+    library = folder / "plain.so"
+    command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    subprocess.run(command, input=source, text=True, check=True)
+    return library
