@@ -19,7 +19,6 @@ TILE_ROWS = 64
 # Sections are filled up to whole pairs of tiles: the kernels take 128 rows at a step.
 SECTION_ROWS = 2 * TILE_ROWS
 TILE_COLUMNS = 16
-LANES = 32
 
 NO_FEATURE = 0xFFFF
 

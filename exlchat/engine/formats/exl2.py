@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -161,14 +160,3 @@ def _period(bits: int) -> tuple[int, int]:
     """Words and codes after which the packing repeats."""
     codes = next(count for count in (4, 8, 16, 32) if count * bits % 32 == 0)
     return codes * bits // 32, codes
-
-
-def bits_per_weight(tensors: Mapping[str, Tensor]) -> float:
-    """Stored bits over weights: codes, scales, group table and permutation."""
-    weights = len(tensors["q_invperm"]) * tensors["q_weight"].shape[1]
-    return sum(tensors[name].numel() * tensors[name].element_size() for name in TENSORS) * 8 / weights
-
-
-def sections(groups: list[Group]) -> list[tuple[int, int]]:
-    """`(bits, rows)` of each run of groups with one width, in stored order."""
-    return [(bits, sum(group.rows for group in run)) for bits, run in groupby(groups, key=lambda group: group.bits)]

@@ -6,7 +6,7 @@
 namespace exl {
 
 // The same split of an SM's memory between L1 and shared memory for all kernels: where it differs from one kernel to
-// the next, the SMs drain and reconfigure, about 4 us a launch.
+// the next, the SMs drain and reconfigure (exllamav3 reports about 4 us a launch; not measured on its own here).
 template <class Kernel> inline cudaError_t prepare(Kernel kernel, int shared_bytes) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                              cudaSharedmemCarveoutMaxShared);
