@@ -11,7 +11,15 @@ from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec, read_spec
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import Event, GenerationRequest, LoadProgress, ModelError, ModelInfo, RequestError
+from exlchat.engine.events import (
+    Event,
+    Footprint,
+    GenerationRequest,
+    LoadProgress,
+    ModelError,
+    ModelInfo,
+    RequestError,
+)
 from exlchat.engine.formats.layers import LayerLoader, describe_format, parameter_count
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
@@ -46,6 +54,12 @@ class Engine:
     def info(self) -> ModelInfo:
         """Name, sizes and special tokens."""
         return self._info
+
+    @property
+    def footprint(self) -> Footprint:
+        """What it takes of the memory now, and what a decoded token reads."""
+        transformer, cache = self._parts.transformer, self._parts.cache
+        return Footprint(transformer.bytes, transformer.bytes_per_token, cache.bytes, cache.bytes_per_token)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. Special tokens are recognised; no BOS is added."""
@@ -90,7 +104,7 @@ class Engine:
 
 
 def load(
-    model_dir: str | Path,
+    model_dir: str | Path | Checkpoint,
     *,
     device: str = "auto",
     kv_cache: str = "fp16",
@@ -101,7 +115,7 @@ def load(
     """Loads a model directory.
 
     Args:
-        model_dir: holds `config.json`, `tokenizer.json` and `*.safetensors`.
+        model_dir: holds `config.json`, `tokenizer.json` and `*.safetensors`; or a checkpoint, opened or made.
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
         kv_cache: how keys and values are stored, `fp16` or `fp32`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
@@ -111,7 +125,7 @@ def load(
     Raises:
         ModelError: one line that says what is wrong and how to mend it.
     """
-    checkpoint = Checkpoint(Path(model_dir))
+    checkpoint = model_dir if isinstance(model_dir, Checkpoint) else Checkpoint(Path(model_dir))
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)

@@ -121,6 +121,23 @@ class ModelInfo:
     chat_template: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that a loaded model holds, and those that a decoded token reads.
+
+    Args:
+        weights: all weights as they lie in memory, the embedding too.
+        weights_per_token: what one decoded token reads of them: all but the embedding, of which it reads a row.
+        cache: allocated for keys and values now.
+        cache_per_token: keys and values of one position in all layers, as they are stored.
+    """
+
+    weights: int
+    weights_per_token: int
+    cache: int
+    cache_per_token: int
+
+
 class ModelError(Exception):
     """A model that cannot be used: one line that names the file, what is wrong and how to mend it."""
 

@@ -43,6 +43,17 @@ class KVCache:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def bytes(self) -> int:
+        """Allocated now, on the device."""
+        return self._keys.nbytes + self._values.nbytes
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of one position's keys and values in all layers, as they are stored."""
+        layers, heads, head_dim = self._shape
+        return 2 * layers * heads * head_dim * self._dtype.itemsize
+
     def reuse(self, prompt_ids: Sequence[int]) -> int:
         """Keeps the longest beginning that the prompt shares with the cache, drops the rest, returns its length.
 

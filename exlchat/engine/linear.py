@@ -21,6 +21,11 @@ class Linear:
     bias: Tensor | None = None
     mapped: bool = False
 
+    @property
+    def bytes(self) -> int:
+        """Of the weight and the bias."""
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, in]` -> `[tokens, out]`."""
         return functional.linear(x, self.weight, self.bias)
@@ -31,6 +36,11 @@ class SideBySide:
     """Layers with one input, their outputs one after the other, where joining the weights would copy a mapped file."""
 
     parts: tuple[Linear, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.bytes for part in self.parts)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, in]` -> `[tokens, sum of out]`."""

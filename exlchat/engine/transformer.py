@@ -43,6 +43,12 @@ class DecoderLayer:
     gate_up: Linear | SideBySide
     down: Linear
 
+    @property
+    def bytes(self) -> int:
+        """Of all weights of the layer."""
+        norms = self.attention_norm.weight.nbytes + self.mlp_norm.weight.nbytes
+        return norms + self.qkv.bytes + self.output.bytes + self.gate_up.bytes + self.down.bytes
+
 
 class Transformer:
     """A loaded decoder.
@@ -69,6 +75,21 @@ class Transformer:
     def dtype(self) -> torch.dtype:
         """What the decoder computes in."""
         return self._embedding.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Of all weights; a head that is the embedding counts once."""
+        tied = isinstance(self._head, Linear) and self._head.weight is self._embedding
+        return self._streamed_bytes + (0 if tied else self._embedding.nbytes)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of the weights, what one decoded token reads: all of them but the embedding, and one row of that."""
+        return self._streamed_bytes + self._embedding[0].nbytes
+
+    @property
+    def _streamed_bytes(self) -> int:
+        return sum(layer.bytes for layer in self._layers) + self._norm.weight.nbytes + self._head.bytes
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = True) -> Tensor:
