@@ -89,7 +89,7 @@ def free_memory(device: torch.device) -> int:
 def _is_bfloat16(checkpoint: Checkpoint) -> bool:
     """Whether the decoder's float weights are bfloat16; quantized layers decode to float16."""
     names = [name for name in checkpoint.names if name.endswith(".weight")]
-    if any(name.endswith(".q_weight") for name in checkpoint.names):
+    if any(name.endswith((".q_weight", ".qweight")) for name in checkpoint.names):
         return False
     dtypes = [FLOAT_DTYPES.get(checkpoint.dtype(name)) for name in names]
     return dtypes.count(torch.bfloat16) * 2 > len(dtypes)

@@ -228,11 +228,13 @@ def test_a_tensor_of_another_shape_and_one_of_integers(model: Path) -> None:
     assert f"{name} is I32" in problem(model)
 
 
-def test_gptq_is_named(model: Path) -> None:
+def test_awq_is_named(model: Path) -> None:
     tensors = load_file(model / "model.safetensors")
-    tensors["model.layers.0.self_attn.q_proj.qweight"] = torch.zeros(8, 64, dtype=torch.int32)
-    save_file(tensors, model / "model.safetensors")
-    assert "GPTQ" in problem(model)
+    key = "model.layers.0.self_attn.q_proj"
+    packed = torch.zeros(64, 8, dtype=torch.int32)
+    awq = {"qweight": packed, "qzeros": packed[:1].clone(), "scales": torch.ones(1, 64)}
+    save_file({**tensors, **{f"{key}.{name}": part for name, part in awq.items()}}, model / "model.safetensors")
+    assert "AWQ" in problem(model)
 
 
 def test_broken_exl2_names_layer_and_tensor(good: Path, tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""float weights -> GPTQ tensors of 4 bits and a whole GPTQ model directory, by rounding to the nearest code.
+
+No error compensation, which is what a real quantizer is for: this serves tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from exlchat.engine.formats.exl2_writer import LAYER_PROJECTIONS
+from exlchat.engine.formats.gptq import CODES_PER_WORD
+
+
+@dataclass(frozen=True, slots=True)
+class GptqRecipe:
+    """How a model is written.
+
+    Args:
+        group_size: input rows of a group, or -1 for all in one.
+        act_order: rows with the largest mean square share the first groups; `g_idx` then says which row is where.
+        symmetric: every zero point is 8; else a group's range decides.
+        exact_zeros: zero points as version 2 stores them.
+    """
+
+    group_size: int = 128
+    act_order: bool = False
+    symmetric: bool = True
+    exact_zeros: bool = False
+
+    def config(self) -> dict[str, object]:
+        """The `quantization_config` of a model written so."""
+        return {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": self.group_size,
+            "desc_act": self.act_order,
+            "sym": self.symmetric,
+            "checkpoint_format": "gptq_v2" if self.exact_zeros else "gptq",
+        }
+
+
+def quantize_matrix(weight: Tensor, recipe: GptqRecipe) -> dict[str, Tensor]:
+    """`qweight`, `qzeros`, `scales` and `g_idx` of `weight`.
+
+    Args:
+        weight: float `[K, N]` (input features first), K and N multiples of 8.
+
+    Raises:
+        ValueError: a size the format cannot hold.
+    """
+    features, outputs = weight.shape
+    if features % CODES_PER_WORD or outputs % CODES_PER_WORD:
+        raise ValueError(f"GPTQ needs both sizes to be multiples of 8, not {features} x {outputs}")
+    size = features if recipe.group_size == -1 else recipe.group_size
+    place = torch.arange(features, device=weight.device)
+    if recipe.act_order:
+        place = weight.float().square().mean(1).argsort(descending=True).argsort()
+    groups = place // size
+    ranges = [_group_range(weight[groups == group].float(), recipe) for group in range(-(-features // size))]
+    scales, zeros = torch.stack([scale for scale, _ in ranges]), torch.stack([zero for _, zero in ranges])
+    codes = ((weight.float() / scales[groups].float()).round() + zeros[groups]).clamp(0, 15)
+    return {
+        "qweight": _pack(codes.T).T.contiguous(),
+        "qzeros": _pack(zeros - (0 if recipe.exact_zeros else 1)),
+        "scales": scales,
+        "g_idx": groups.to(torch.int32),
+    }
+
+
+def write_model(
+    source: Mapping[str, Tensor],
+    config: Mapping[str, object],
+    out_dir: Path,
+    recipe: GptqRecipe,
+    *,
+    extra_files: Sequence[Path] = (),
+) -> None:
+    """Writes a complete GPTQ model directory: decoder layers quantized, everything else float16, as is usual.
+
+    Args:
+        source: float tensors of a Llama-shaped model by their Hugging Face names, `[out, in]`.
+        config: becomes `config.json`, with `quantization_config` added.
+        extra_files: tokenizer and generation files, copied under their names.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in source.items():
+        key, _, kind = name.rpartition(".")
+        if kind == "weight" and key.rpartition(".")[2] in LAYER_PROJECTIONS:
+            tensors |= {f"{key}.{part}": value for part, value in quantize_matrix(tensor.T, recipe).items()}
+        else:
+            tensors[name] = tensor.half().contiguous()
+    save_file(tensors, out_dir / "model.safetensors")
+    content = {**config, "quantization_config": recipe.config()}
+    (out_dir / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    for file in extra_files:
+        shutil.copyfile(file, out_dir / file.name)
+
+
+def _group_range(rows: Tensor, recipe: GptqRecipe) -> tuple[Tensor, Tensor]:
+    """float16 scales and integer zero points, both `[N]`, of the rows of one group."""
+    low, high = rows.amin(0).clamp_max(0), rows.amax(0).clamp_min(0)
+    if recipe.symmetric:
+        high = torch.maximum(-low, high)
+        low = -high
+    scales = ((high - low) / 15).clamp_min(1e-4).half()
+    # Version 1 cannot store a zero point of 0.
+    zeros = torch.full_like(low, 8.0) if recipe.symmetric else (-low / scales.float()).round().clamp(1, 15)
+    return scales, zeros.to(torch.int32)
+
+
+def _pack(codes: Tensor) -> Tensor:
+    """int32 `[rows, columns / 8]` from codes `[rows, columns]`, the lowest column in the lowest four bits."""
+    shifts = torch.arange(0, 32, 4, device=codes.device)
+    words = codes.to(torch.int64).reshape(len(codes), -1, CODES_PER_WORD) << shifts
+    return words.sum(-1).to(torch.int32)

@@ -1,0 +1,261 @@
+"""GPTQ against vectors of other readers, and whole models against `transformers` on the dequantized weights."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from exlchat.engine import ModelError, load
+from exlchat.engine.formats import gptq
+from exlchat.engine.formats.gptq import GptqSettings
+from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
+from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
+from tests.random_models import edit_json, save_random_llama
+from tests.shared_data import DATA, needs_shared
+
+DEVICE_CASES = ("g32", "g64", "g128", "g32_act", "g128_act", "gall")
+NAMES = (*gptq.TENSORS, gptq.GROUP_INDEX)
+
+
+@functools.cache
+def device_vectors() -> dict[str, torch.Tensor]:
+    return load_file(DATA / "dequantize_vectors.safetensors")
+
+
+@functools.cache
+def format_vectors() -> dict[str, torch.Tensor]:
+    with np.load(DATA / "format_vectors.npz") as file:
+        return {name: torch.from_numpy(file[name]) for name in file.files if name.startswith("gptq_")}
+
+
+def device_case(case: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    vectors = device_vectors()
+    tensors = {name: vectors[f"gptq.{case}.{name}"] for name in NAMES if f"gptq.{case}.{name}" in vectors}
+    return tensors, vectors[f"gptq.{case}.dequantized"]
+
+
+def format_case(case: int) -> tuple[dict[str, torch.Tensor], GptqSettings, torch.Tensor]:
+    vectors, prefix = format_vectors(), f"gptq_{case}_"
+    tensors = {name: vectors[prefix + name] for name in NAMES if prefix + name in vectors}
+    return tensors, GptqSettings(exact_zeros=bool(vectors[f"{prefix}v2"])), vectors[f"{prefix}W"]
+
+
+def same_bits(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.equal(found.view(torch.int16), wanted.view(torch.int16))
+
+
+@needs_shared
+def test_every_device_case_is_known() -> None:
+    names = {name.split(".")[1] for name in device_vectors() if name.startswith("gptq.")}
+    assert names == set(DEVICE_CASES)
+
+
+@needs_shared
+@pytest.mark.parametrize("case", DEVICE_CASES)
+def test_dequantize_equals_the_original_on_a_gpu(case: str) -> None:
+    tensors, wanted = device_case(case)
+    assert same_bits(gptq.dequantize(tensors, GptqSettings()), wanted)
+
+
+@needs_shared
+@pytest.mark.parametrize("case", range(5))
+def test_dequantize_equals_the_format_vectors(case: int) -> None:
+    tensors, stored, wanted = format_case(case)
+    assert same_bits(gptq.dequantize(tensors, stored), wanted)
+
+
+def test_worked_example_of_the_format_description() -> None:
+    """formats/gptq.md, section 9: eight rows of codes 0 to 7, zero point 8, scale 0.5."""
+    tensors = {
+        "qweight": torch.full((1, 8), 0x76543210, dtype=torch.int32),
+        "qzeros": torch.full((1, 1), 0x77777777, dtype=torch.int32),
+        "scales": torch.full((1, 8), 0.5, dtype=torch.float16),
+    }
+    weights = gptq.dequantize(tensors, GptqSettings())
+    assert weights[:, 0].tolist() == [-4.0, -3.5, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("word", "label", "symmetric", "zero"),
+    [
+        (0x77777777, False, None, 8),
+        (0x77777777, True, True, 8),
+        (0x88888888 - 2**32, False, True, 8),
+        (0x88888888 - 2**32, True, None, 8),
+        (0x88888888 - 2**32, False, False, 9),
+        (0x77777777, True, False, 7),
+        (-1, False, None, 16),
+        (-1, True, None, 15),
+        (0, False, None, 1),
+        (0, True, None, 0),
+    ],
+)
+def test_zero_points_of_both_versions_whatever_the_label(
+    word: int, label: bool, symmetric: bool | None, zero: int
+) -> None:
+    found = gptq.decode_zeros(torch.full((2, 3), word, dtype=torch.int32), GptqSettings(label, symmetric))
+    assert found.shape == (2, 24)
+    assert set(found.flatten().tolist()) == {zero}
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.builds(GptqRecipe, st.sampled_from([32, 64, 128, -1]), st.booleans(), st.booleans(), st.booleans()),
+    st.integers(1, 12),
+    st.integers(1, 6),
+    st.integers(0, 2**31),
+)
+def test_what_is_written_is_read_back_within_half_a_step(recipe: GptqRecipe, k: int, n: int, seed: int) -> None:
+    weight = torch.randn(32 * k, 8 * n, generator=torch.Generator().manual_seed(seed)) * 0.02
+    tensors = quantize_matrix(weight, recipe)
+    stored = GptqSettings(recipe.exact_zeros, recipe.symmetric, recipe.group_size)
+    steps = tensors["scales"].float()[tensors["g_idx"].long()]
+    error = (gptq.dequantize(tensors, stored).float() - weight).abs()
+    # The range of a group ends at its extremes, which the zero point's own rounding may cut by half a step more.
+    assert (error <= steps * 1.01 + weight.abs() * 2**-10).all()
+    assert (error <= steps * 0.51 + weight.abs() * 2**-10).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.pop("scales"), "scales is missing"),
+        (lambda t: t.update(qweight=t["qweight"].long()), "qweight is int64"),
+        (lambda t: t.update(scales=t["scales"].double()), "scales is float64"),
+        (lambda t: t.update(scales=t["scales"][0]), "scales is float16 with 1 dim"),
+        (lambda t: t.update(qzeros=t["qzeros"][:, :-1]), "4 bits"),
+        (lambda t: t.update(qzeros=t["qzeros"].repeat(1, 2)), "qzeros holds 128 at 4 bits"),
+        (lambda t: t.update(scales=t["scales"][1:]), "scales is 3 x 64"),
+        (lambda t: t.update(qweight=t["qweight"][:, :8]), "AWQ"),
+        (lambda t: t.update(g_idx=t["g_idx"] + 1), "g_idx names group 4, but scales has 4"),
+        (lambda t: t.update(g_idx=t["g_idx"] - 1), "g_idx names group -1"),
+        (lambda t: t.update(g_idx=t["g_idx"][8:]), "g_idx has 120 rows but qweight 128"),
+        (lambda t: t.update(qweight=t["qweight"][:0], g_idx=t["g_idx"][:0]), "empty"),
+    ],
+)
+def test_layers_that_do_not_fit_together_are_named(
+    change: Callable[[dict[str, torch.Tensor]], object], words: str
+) -> None:
+    tensors = quantize_matrix(torch.randn(128, 64), GptqRecipe(32))
+    change(tensors)
+    with pytest.raises(ModelError, match=words) as error:
+        gptq.dequantize(tensors, GptqSettings())
+    assert "\n" not in str(error.value)
+
+
+def test_a_group_size_that_makes_another_number_of_groups() -> None:
+    tensors = quantize_matrix(torch.randn(128, 64), GptqRecipe(32))
+    del tensors["g_idx"]
+    with pytest.raises(ModelError, match="scales has 4 groups, but 128 rows in groups of 64"):
+        gptq.dequantize(tensors, GptqSettings(group_size=64))
+    assert same_bits(
+        gptq.dequantize(tensors, GptqSettings(group_size=32)), gptq.dequantize(tensors, GptqSettings(group_size=None))
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bits": 3}, "bits is 3"),
+        ({"quant_method": "awq"}, "quant_method is 'awq'"),
+        ({"group_size": 0}, "group_size is 0"),
+        ({"group_size": "big"}, "group_size is 'big'"),
+    ],
+)
+def test_settings_that_are_not_4_bit_gptq(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ModelError, match=words) as error:
+        gptq.read_settings({"quantization_config": {**GptqRecipe().config(), **changes}}, "config.json")
+    assert str(error.value).startswith("config.json: quantization_config: ")
+
+
+def test_a_model_without_settings_is_read_by_its_tensors() -> None:
+    assert gptq.read_settings({}, "config.json") == GptqSettings()
+
+
+def dequantized(stored: dict[str, torch.Tensor], recipe: GptqRecipe) -> dict[str, torch.Tensor]:
+    """Everything in float32 under the names of a plain checkpoint."""
+    how = GptqSettings(recipe.exact_zeros, recipe.symmetric, recipe.group_size)
+    weights = {name: tensor.float() for name, tensor in stored.items() if name.endswith((".weight", ".bias"))}
+    for key in {name.removesuffix(".qweight") for name in stored if name.endswith(".qweight")}:
+        parts = {name: stored[f"{key}.{name}"] for name in NAMES}
+        weights[f"{key}.weight"] = gptq.dequantize(parts, how).float().T
+    return weights
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    "recipe",
+    [GptqRecipe(32), GptqRecipe(32, act_order=True), GptqRecipe(64, symmetric=False, exact_zeros=True)],
+    ids=["g32", "g32 act-order", "g64 asymmetric v2"],
+)
+def test_a_model_equals_transformers_on_the_dequantized_weights(recipe: GptqRecipe, tied: bool, tmp_path: Path) -> None:
+    model = save_random_llama(tmp_path / "float", tie_word_embeddings=tied, attention_bias=True)
+    source = {name: tensor for name, tensor in model.state_dict().items() if not tied or name != "lm_head.weight"}
+    files = [tmp_path / "float" / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    write_model(source, model.config.to_dict(), tmp_path / "gptq", recipe, extra_files=files)
+
+    model.load_state_dict(dequantized(load_file(tmp_path / "gptq" / "model.safetensors"), recipe), strict=not tied)
+    ids = torch.randint(384, (50,), generator=torch.Generator().manual_seed(7))
+    expected = model(ids.unsqueeze(0)).logits[0]
+    found = logits_in_steps(open_transformer(tmp_path / "gptq"), ids.tolist(), [20, 30])
+    assert relative_error(found, expected) < 1e-4
+    info = load(tmp_path / "gptq", device="cpu").info
+    assert info.quantization == f"GPTQ 4-bit g{recipe.group_size}"
+    assert info.parameters == sum(tensor.numel() for tensor in source.values())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    small = save_random_llama(tmp_path / "float")
+    files = [tmp_path / "float" / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    write_model(
+        small.state_dict(), small.config.to_dict(), tmp_path / "gptq", GptqRecipe(32, act_order=True), extra_files=files
+    )
+    return tmp_path / "gptq"
+
+
+def problem(path: Path) -> str:
+    with pytest.raises(ModelError) as error:
+        load(path, device="cpu")
+    line = str(error.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_broken_layer_is_named_with_its_file(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    key = "model.layers.1.mlp.down_proj"
+    save_file({**tensors, f"{key}.g_idx": tensors[f"{key}.g_idx"] + 50}, model / "model.safetensors")
+    line = problem(model)
+    assert f"model.safetensors: {key}: g_idx names group" in line
+
+
+def test_sizes_are_those_of_the_configuration(model: Path) -> None:
+    edit_json(model / "config.json", intermediate_size=128)
+    assert "the weights are 64 x 96, but config.json makes them 64 x 128" in problem(model)
+
+
+def test_another_method_is_named(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    edit_json(model / "config.json", quantization_config={**config["quantization_config"], "quant_method": "awq"})
+    assert "quant_method is 'awq'" in problem(model)
+
+
+def test_a_bias_of_zeros_that_no_one_declared_is_left_out(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.bias"
+    before = load(model, device="cpu").logits(range(20))
+    save_file({**tensors, name: torch.zeros(64, dtype=torch.float16)}, model / "model.safetensors")
+    assert torch.equal(load(model, device="cpu").logits(range(20)), before)
+    save_file({**tensors, name: torch.ones(64, dtype=torch.float16)}, model / "model.safetensors")
+    assert "bias that config.json does not declare" in problem(model)
