@@ -7,10 +7,8 @@ guide, and tests make their EXL2 models with it.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,21 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from exlchat.engine.formats import exl2
+from exlchat.engine.formats.sections import EIGHT_BITS, SIX_BITS, Section, group_sizes
+
+__all__ = ["EIGHT_BITS", "LAYER_PROJECTIONS", "SIX_BITS", "Section", "quantize_group", "quantize_matrix", "write_model"]
 
 LAYER_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """`proportion` of a layer's rows at `bits`, in groups of `group_size` rows."""
-
-    bits: int
-    proportion: float
-    group_size: int
-
-
-EIGHT_BITS = (Section(8, 1.0, 128),)
-SIX_BITS = (Section(8, 0.15, 128), Section(6, 0.85, 128))
 
 
 def quantize_matrix(
@@ -59,7 +47,7 @@ def quantize_matrix(
     maxima: list[Tensor] = []
     table: list[int] = []
     word_row = start = 0
-    for bits, size in _group_sizes(features, sections):
+    for bits, size in group_sizes(features, sections):
         codes, index, maximum = quantize_group(rows[start : start + size], bits)
         words.append(exl2.pack(codes, bits))
         indices.append(index)
@@ -136,25 +124,6 @@ def _add_linear(tensors: dict[str, Tensor], key: str, weight: Tensor, sections: 
     padded = torch.nn.functional.pad(weight.float(), (0, 0, 0, padding)).T
     for name, tensor in quantize_matrix(padded, sections).items():
         tensors[f"{key}.{name}"] = tensor.contiguous()
-
-
-def _group_sizes(features: int, sections: Sequence[Section]) -> list[tuple[int, int]]:
-    """`(bits, rows)` of every group; the last is cut short at the end of the rows."""
-    if [section.bits for section in sections] != sorted((section.bits for section in sections), reverse=True):
-        raise ValueError("sections must come in descending bit width")
-    sizes: list[tuple[int, int]] = []
-    remaining = features
-    for section in sections:
-        count = math.ceil(max(min(features * section.proportion, remaining), 0) / section.group_size)
-        for _ in range(count):
-            size = min(section.group_size, remaining)
-            sizes.append((section.bits, size))
-            remaining -= size
-    if remaining > 0:
-        raise ValueError(f"the sections leave {remaining} of {features} rows without a width")
-    if any(size * bits % 32 or size == 0 for bits, size in sizes):
-        raise ValueError(f"a group of {sizes[-1][1]} rows does not fill whole words")
-    return sizes
 
 
 def _rounding_error(rows: Tensor, scale: Tensor, zero: int, top_code: int) -> Tensor:
