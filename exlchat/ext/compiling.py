@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -32,16 +33,23 @@ FLAGS = (*COMPILE_FLAGS, *LINK_FLAGS)
 _HEARTBEAT = 0.5
 _POLL = 0.02
 _TROUBLE = re.compile(r"\berror\b|\bfatal\b|cannot find|undefined reference", re.IGNORECASE)
+_CRASH = re.compile(r"died due to signal|Segmentation fault|core dumped", re.IGNORECASE)
+_NEWEST_GCC = re.compile(r"gcc versions later than (\d+)")
 _LONGEST_COMPLAINT = 240
+_LAST_LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a build is: `done` of `total` steps. Comes at least twice a second while nvcc runs."""
+    """How far a build is: `done` of `total` steps. Comes at least twice a second while nvcc runs.
+
+    `waiting`: nothing is compiled here, because another process is building the same.
+    """
 
     text: str
     done: int
     total: int
+    waiting: bool = False
 
 
 OnProgress = Callable[[BuildProgress], None]
@@ -55,10 +63,14 @@ class _Job:
     output: Path
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Running:
     job: _Job
     process: subprocess.Popen[bytes]
+
+
+_compilers: set[subprocess.Popen[bytes]] = set()
+"""What runs now in this process, for `end_compilers`."""
 
 
 def compile_library(
@@ -115,10 +127,25 @@ def _run_all(jobs: Sequence[_Job], workers: int, log: IO[bytes], report: Callabl
                 time.sleep(_POLL)
     finally:
         for entry in running:
-            # nvcc's own children (cicc, ptxas) are in its group; killing nvcc alone would leave them at work.
-            with suppress(ProcessLookupError):
-                os.killpg(entry.process.pid, signal.SIGKILL)
+            _kill(entry.process)
             entry.process.wait()
+            _compilers.discard(entry.process)
+
+
+@atexit.register
+def end_compilers() -> None:
+    """Kills every compiler that this process started. For an end that no exception announces, such as `os._exit`.
+
+    Waits for nothing, so that it may be called in a signal handler.
+    """
+    for process in tuple(_compilers):
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    # nvcc's own children (cicc, ptxas) are in its group; killing nvcc alone would leave them at work.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _start(job: _Job) -> _Running:
@@ -132,6 +159,7 @@ def _start(job: _Job) -> _Running:
             env=environment,
             start_new_session=True,
         )
+    _compilers.add(process)
     return _Running(job, process)
 
 
@@ -141,6 +169,7 @@ def _finish(entry: _Running, log: IO[bytes]) -> None:
     Raises:
         BuildError: it failed.
     """
+    _compilers.discard(entry.process)
     said = entry.job.output.read_bytes()
     log.write(f"$ {' '.join(entry.job.command)}\n".encode() + said + b"\n")
     log.flush()
@@ -150,12 +179,23 @@ def _finish(entry: _Running, log: IO[bytes]) -> None:
 
 
 def _complaint(said: str, code: int) -> str:
-    """The compiler's first error, in one printable line."""
+    """Why a compiler failed, in one printable line: what is known to happen, else its first error, else its end."""
     if "unsupported GNU version" in said:
-        return "the C++ compiler is newer than this nvcc knows; install an older g++ and name it in NVCC_CCBIN"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    if code < 0 or "Killed" in said:
+        newest = _NEWEST_GCC.search(said)
+        known = f" (it takes g++ up to {newest[1]})" if newest else ""
+        return f"the C++ compiler is newer than this nvcc knows{known}; install an older g++ and name it in NVCC_CCBIN"
+    if "No space left on device" in said:
+        return "the disk is full; free space in the cache folder and where temporary files go"
+    if code == -signal.SIGKILL or "Killed" in said:
         return "it was killed, perhaps for want of memory"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = " / ".join(lines[-_LAST_LINES:])
+    if code < 0 or _CRASH.search(said):
+        end = f" ({signal.Signals(-code).name})" if code < 0 else ""
+        return _printable(f"it crashed{end}{': ' if last else ''}{last}")
     errors = [line for line in lines if _TROUBLE.search(line)]
-    line = (errors or lines[-1:] or [f"exit code {code}"])[0]
+    return _printable(errors[0] if errors else last or f"exit code {code}")
+
+
+def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else " " for c in line)[:_LONGEST_COMPLAINT]

@@ -6,9 +6,13 @@ Source of the names and numbers: NVIDIA, CUDA Driver API.
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 
 from exlchat.ext.targets import Capability
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The variable with which a user chooses among the cards; empty, it hides them all."""
 
 _LIBRARY = "libcuda.so.1"
 _CAPABILITY_MAJOR = 75
@@ -41,6 +45,20 @@ def ask_driver() -> Driver:
     if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(number)) != 0:
         return Driver(cuda)
     return Driver(cuda, tuple(_capability(library, index) for index in range(number.value)))
+
+
+def hidden_cards() -> str | None:
+    """A line's beginning when a driver is here and `CUDA_VISIBLE_DEVICES` leaves it no card; else `None`.
+
+    Costs nothing where the variable is not set, which is nearly everywhere.
+    """
+    value = os.environ.get(VISIBLE_DEVICES)
+    if value is None:
+        return None
+    driver = ask_driver()
+    if driver.cuda is None or driver.cards:
+        return None
+    return f"{VISIBLE_DEVICES}={value!r} hides every NVIDIA card; unset it, or name a card in it (0 is the first)"
 
 
 def _capability(library: ctypes.CDLL, index: int) -> Capability:

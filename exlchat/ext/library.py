@@ -15,6 +15,8 @@ from exlchat.ext.errors import ExtensionError
 from exlchat.ext.record import SOURCES
 
 HEADER = "exlchat.h"
+QUESTIONS = ("exl_abi_version", "exl_error_text", "exl_cuda_version", "exl_card_status")
+"""What every library of exlchat's answers, whatever else it holds."""
 
 Signature = Sequence[type[Any]]
 """The ctypes types of a function's arguments. Every function returns an `int`: 0, or an error code."""
@@ -23,10 +25,16 @@ _MEND = "delete its folder, and it is built again"
 
 
 class Library:
-    """An open library. Made by `open_library`."""
+    """An open library. Made by `open_library`.
+
+    `cuda` is the CUDA series that it was made with, `(13, 0)`.
+    """
 
     def __init__(self, path: Path, handle: ctypes.CDLL, functions: Mapping[str, Signature]) -> None:
         self.path = path
+        self._card_status = handle.exl_card_status
+        number = handle.exl_cuda_version()
+        self.cuda = (number // 1000, number % 1000 // 10)
         self._error_text = handle.exl_error_text
         self._error_text.argtypes = [ctypes.c_int]
         self._error_text.restype = ctypes.c_char_p
@@ -44,6 +52,10 @@ class Library:
         """What the library says about a code that one of its functions returned."""
         text: bytes | None = self._error_text(code)
         return (text or b"unknown error").decode(errors="replace")
+
+    def card_status(self) -> int:
+        """0 if torch's current card can run this library, else an error code; see `exlchat.h`."""
+        return int(self._card_status())
 
     def _checked(self, name: str, function: Any, types: Signature) -> Callable[..., None]:
         function.argtypes = list(types)
@@ -73,13 +85,12 @@ def open_library(path: Path, functions: Mapping[str, Signature], *, sources: Pat
         handle = ctypes.CDLL(str(path.absolute()))
     except OSError as error:
         raise ExtensionError(f"the CUDA extension cannot be loaded ({_first_line(error)}); {_MEND}") from None
-    missing = [name for name in ("exl_abi_version", "exl_error_text") if not hasattr(handle, name)]
-    if missing:
-        raise ExtensionError(f"{path} is not exlchat's CUDA extension (it has no {missing[0]}); {_MEND}")
+    if not hasattr(handle, QUESTIONS[0]):
+        raise ExtensionError(f"{path} is not exlchat's CUDA extension (it has no {QUESTIONS[0]}); {_MEND}")
     abi = handle.exl_abi_version()
     if abi != expected:
         raise ExtensionError(f"{path} has interface version {abi}, and this exlchat needs {expected}; {_MEND}")
-    missing = [name for name in functions if not hasattr(handle, name)]
+    missing = [name for name in (*QUESTIONS, *functions) if not hasattr(handle, name)]
     if missing:
         raise ExtensionError(f"{path} was made from other sources (it has no {missing[0]}); {_MEND}")
     return Library(path, handle, functions)

@@ -18,6 +18,9 @@ OLDEST = (12, 0)
 """The first CUDA series with everything the sources use: C++17 and the dependent-launch instructions of sm_90."""
 
 INSTALL = "pip install 'exlchat[build]'"
+INSTALLS = (13, 0)
+"""The CUDA series of the compiler that `INSTALL` brings; a driver that is older does not run what it makes."""
+
 _HOST_COMPILER = "g++"
 
 
@@ -60,7 +63,8 @@ class Nvcc:
         if driver_cuda is not None and driver_cuda[0] < self.series[0]:
             return (
                 f"{name} makes code for drivers of CUDA {self.series[0]} or newer, "
-                f"and the driver here speaks CUDA {dotted(driver_cuda)}: update the driver"
+                f"and the driver here speaks CUDA {dotted(driver_cuda)}: update the driver, "
+                f"or install the toolkit of CUDA {driver_cuda[0]}"
             )
         return None
 
@@ -84,7 +88,7 @@ def find_nvcc(
         BuildError: there is none, or none fits: what was found, why not, and what to install.
     """
     wanted = frozenset(wanted)
-    if shutil.which(os.environ.get("NVCC_CCBIN") or _HOST_COMPILER) is None:
+    if host_compiler() is None:
         raise BuildError(
             f"nvcc needs the C++ compiler {os.environ.get('NVCC_CCBIN') or _HOST_COMPILER}, which is not here; "
             "install it (Debian and Ubuntu: apt install g++), or name another in NVCC_CCBIN"
@@ -109,8 +113,22 @@ def find_nvcc(
             return nvcc
         reasons.append(reason)
     if reasons:
-        raise BuildError(f"no CUDA compiler fits: {'; '.join(dict.fromkeys(reasons))}; or {INSTALL}")
+        would_help = driver_cuda is None or driver_cuda[0] >= INSTALLS[0]
+        raise BuildError(
+            f"no CUDA compiler fits: {'; '.join(dict.fromkeys(reasons))}{f'; or {INSTALL}' if would_help else ''}"
+        )
+    if driver_cuda is not None and driver_cuda[0] < INSTALLS[0]:
+        raise BuildError(
+            f"no CUDA compiler (nvcc) is here; the driver speaks CUDA {dotted(driver_cuda)}: install the toolkit of "
+            f"CUDA {driver_cuda[0]}, or update the driver to one of CUDA {INSTALLS[0]} and {INSTALL}"
+        )
     raise BuildError(f"no CUDA compiler (nvcc) is here; {INSTALL}, or install the CUDA toolkit")
+
+
+def host_compiler() -> Path | None:
+    """The C++ compiler that nvcc works with: what NVCC_CCBIN names, as nvcc itself has it, else g++."""
+    found = shutil.which(os.environ.get("NVCC_CCBIN") or _HOST_COMPILER)
+    return Path(found) if found is not None else None
 
 
 def usual_places() -> Iterator[Path]:

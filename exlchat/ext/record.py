@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from exlchat.ext.errors import BuildError
-from exlchat.ext.targets import Capability, covers
+from exlchat.ext.targets import OLDEST, Capability, covers
 
 LIBRARY = "libexlchat_cuda.so"
 RECORD = "build.json"
@@ -34,9 +34,15 @@ class Record:
     nvcc: str
     size: int
 
+    @property
+    def cuda(self) -> tuple[int, int]:
+        """The CUDA series that it was made with and whose runtime is inside, `(13, 0)`."""
+        major, minor = self.nvcc.split(".")[:2]
+        return int(major), int(minor)
+
     def runs_on(self, cards: Iterable[Capability], driver_cuda: tuple[int, int] | None) -> bool:
         """Whether every one of `cards` has code in it, and the driver is not older than the compiler's CUDA."""
-        new_enough = driver_cuda is None or driver_cuda[0] >= int(self.nvcc.partition(".")[0])
+        new_enough = driver_cuda is None or driver_cuda[0] >= self.cuda[0]
         return new_enough and all(covers(self.targets, card) for card in cards)
 
 
@@ -50,8 +56,10 @@ def read_record(folder: Path) -> Record | None:
     try:
         fields = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         record = Record(**{**fields, "targets": tuple(fields["targets"])})
+        # What was not written by `write_record` may hold anything, and is asked here what it will be asked later.
+        record.runs_on((OLDEST,), record.cuda)
         return record if (folder / LIBRARY).stat().st_size == record.size else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

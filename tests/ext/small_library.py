@@ -14,6 +14,8 @@ from exlchat.ext.nvcc import Nvcc, find_nvcc
 HEADER = """#define EXL_ABI_VERSION 7
 extern "C" int exl_abi_version(void);
 extern "C" const char *exl_error_text(int code);
+extern "C" int exl_cuda_version(void);
+extern "C" int exl_card_status(void);
 extern "C" int exl_fill(float *to, int count, float value, void *stream);
 """
 COMMON = """#include "exlchat.h"
@@ -21,6 +23,8 @@ extern "C" int exl_abi_version(void) { return EXL_ABI_VERSION; }
 extern "C" const char *exl_error_text(int code) {
     return code < 0 ? "bad argument" : cudaGetErrorString(static_cast<cudaError_t>(code));
 }
+extern "C" int exl_cuda_version(void) { return CUDART_VERSION; }
+extern "C" int exl_card_status(void) { return cudaFree(nullptr); }
 """
 FILL = """#include "exlchat.h"
 __global__ void fill(float *to, int count, float value) {
@@ -51,8 +55,12 @@ def some_nvcc(*wanted: tuple[int, int]) -> Nvcc:
         pytest.skip(str(error))
 
 
-def fake_nvcc(path: Path, version: str, *codes: int) -> Path:
-    """An executable that answers the two questions as nvcc of that version does, and can compile nothing."""
+COMPILES = 'for to; do :; done; echo code > "$to"'
+"""What a fake compiler does that always succeeds: the last argument is the file to make."""
+
+
+def fake_nvcc(path: Path, version: str, *codes: int, compiling: str = "exit 1") -> Path:
+    """An executable that answers the two questions as nvcc of that version does; else it does what `compiling` says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     listed = "\\n".join(f"sm_{code}" for code in codes)
     path.write_text(
@@ -60,7 +68,7 @@ def fake_nvcc(path: Path, version: str, *codes: int) -> Path:
 case "$1" in
 --version) echo "Cuda compilation tools, release {version}, V{version}.61" ;;
 --list-gpu-code) printf '{listed}\\n' ;;
-*) exit 1 ;;
+*) {compiling} ;;
 esac
 """
     )

@@ -13,7 +13,8 @@ from tests.ext.small_library import compile_plainly, write_sources
 
 FILL = {"exl_fill": (ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_void_p)}
 ABI = 'extern "C" int exl_abi_version() { return %d; }\n'
-TEXT = 'extern "C" const char *exl_error_text(int code) { return code == 5 ? "five" : nullptr; }\n'
+CARD = 'extern "C" int exl_cuda_version() { return 12080; } extern "C" int exl_card_status() { return 0; }\n'
+TEXT = CARD + 'extern "C" const char *exl_error_text(int code) { return code == 5 ? "five" : nullptr; }\n'
 
 
 def refusal(path: Path, sources: Path) -> str:

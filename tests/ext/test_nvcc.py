@@ -34,7 +34,8 @@ def refusal(*places: Path, wanted: tuple[int, int], driver_cuda: tuple[int, int]
         find_nvcc([wanted], driver_cuda=driver_cuda, places=places)
     text = str(caught.value)
     assert "\n" not in text
-    assert "pip install 'exlchat[build]'" in text
+    # What it installs makes code for CUDA 13, which an older driver does not run.
+    assert ("pip install 'exlchat[build]'" in text) is (driver_cuda is None or driver_cuda >= (13, 0))
     return text
 
 
@@ -57,6 +58,7 @@ def test_a_compiler_that_has_dropped_the_card(cuda13: Path) -> None:
 def test_a_driver_older_than_the_compiler(cuda13: Path) -> None:
     said = refusal(cuda13, wanted=(8, 9), driver_cuda=(12, 8))
     assert "makes code for drivers of CUDA 13 or newer, and the driver here speaks CUDA 12.8: update the driver" in said
+    assert said.endswith("or install the toolkit of CUDA 12")
 
 
 def test_a_compiler_of_another_age(tmp_path: Path) -> None:
@@ -75,6 +77,13 @@ def test_something_else_called_nvcc(tmp_path: Path, cuda13: Path) -> None:
 
 def test_no_compiler_anywhere(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nvcc", wanted=(9, 0)).startswith("no CUDA compiler (nvcc) is here; ")
+
+
+def test_no_compiler_and_a_driver_that_the_wheels_are_too_new_for(tmp_path: Path) -> None:
+    with pytest.raises(BuildError) as caught:
+        find_nvcc([(8, 6)], driver_cuda=(12, 4), places=[tmp_path / "nvcc"])
+    said = str(caught.value)
+    assert "the driver speaks CUDA 12.4: install the toolkit of CUDA 12, or update the driver to one of CUDA 13" in said
 
 
 def test_the_one_the_user_names_is_not_replaced_by_another(cuda12: Path, cuda13: Path) -> None:

@@ -51,6 +51,12 @@ typedef struct {
 int exl_abi_version(void);
 const char *exl_error_text(int code);
 
+/* The CUDA that this was made with, 13000 for 13.0. */
+int exl_cuda_version(void);
+
+/* 0 if the current card can run this library; cudaErrorInsufficientDriver or cudaErrorNoKernelImageForDevice if not. */
+int exl_card_status(void);
+
 /* rows: 1 to 8. dependent: launch with programmatic stream serialization (sm_90 and later). */
 int exl_gemv(const ExlGemv *job, int dependent, void *stream);
 
