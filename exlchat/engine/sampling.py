@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.ext.philox import uniform_bits
+
+NOT_NUMBERS = "the logits are not numbers"
 
 
 def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
@@ -36,22 +39,24 @@ def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
 class Sampler:
     """Draws the tokens of one answer.
 
-    One uniform number a token from a generator on the CPU, whatever the device, turned into a token by the
-    inverse of the cumulative distribution in id order.
+    One uniform number a token, by seed and index of the token in the answer (Philox4x32-10), turned into a token by
+    the inverse of the cumulative distribution in id order. The kernel of `exlchat.ext.sampling` does the same, so a
+    seed means the same on every device, as far as the logits agree.
     """
 
     def __init__(self, settings: SamplingSettings, seed: int) -> None:
         self._settings = settings
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._index = 0
 
     def draw(self, logits: Tensor) -> int:
         """A token from float `[vocab]`. Raises `ValueError` where a logit is NaN or +inf, or all are -inf."""
         # The maximum tells all three.
         if not bool(logits.max().isfinite()):
-            raise ValueError("the logits are not numbers")
+            raise ValueError(NOT_NUMBERS)
+        index, self._index = self._index, self._index + 1
         if self._settings.greedy:
             return int(logits.argmax())
         cumulative = probabilities(logits, self._settings).cumsum(0)
-        uniform = torch.rand((), generator=self._generator, dtype=torch.float64).item()
-        threshold = torch.tensor(uniform, dtype=torch.float64, device=logits.device) * cumulative[-1]
+        threshold = cumulative[-1] * (uniform_bits(self._seed, index) / 2**53)
         return int(torch.searchsorted(cumulative, threshold, right=True).clamp_max(len(cumulative) - 1))

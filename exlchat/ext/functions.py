@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 MAX_SECTIONS = 6
@@ -55,11 +55,37 @@ class CAttention(Structure):
     ]
 
 
+class CDraw(Structure):
+    """`ExlDraw`."""
+
+    _fields_ = [
+        ("top_p", c_double),
+        *((name, c_uint64) for name in ("seed", "index")),
+        *((name, c_float) for name in ("octaves_per_logit", "deepest")),
+        *((name, c_int32) for name in ("top_k", "greedy")),
+        *((name, c_uint32) for name in ("sequence", "unused")),
+    ]
+
+
+MAX_VOCAB = 262144
+SAMPLE_SCRATCH_BYTES = 30752
+
+
+class CSample(Structure):
+    """`ExlSample`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("logits", "draw", "token", "position", "ring", "scratch")),
+        *((name, c_int32) for name in ("vocab", "ring_slots")),
+    ]
+
+
 FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_gemv": [POINTER(CGemv), c_int, c_void_p],
     "exl_dequantize": [POINTER(CMatrix), c_void_p, c_void_p],
     "exl_attention": [POINTER(CAttention), c_int, c_void_p],
     "exl_embed": [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p],
+    "exl_sample": [POINTER(CSample), c_int, c_void_p],
 }
 
 

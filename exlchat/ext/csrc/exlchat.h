@@ -82,6 +82,39 @@ int exl_attention(const ExlAttention *job, int dependent, void *stream);
 /* hidden float [width] = row `*token` of a half table. */
 int exl_embed(const void *table, const void *token, void *hidden, int width, int dependent, void *stream);
 
+/* How the next token is drawn. Device memory: the host writes it between steps, and a step counts index and sequence on.
+   A token outside the first top_k, outside the smallest set of first ones that holds top_p of their weight, or more
+   than deepest octaves below the best is not drawn. */
+typedef struct {
+    double top_p;            /* 1: all */
+    uint64_t seed, index;    /* key and counter of the draw: index of the token in the answer */
+    float octaves_per_logit; /* log2(e) / temperature, between 1e-30 and 1e30 */
+    float deepest;           /* -log2(min_p); infinity: all */
+    int32_t top_k;           /* 0: all */
+    int32_t greedy;          /* 1: the best token, whatever the rest says */
+    uint32_t sequence;       /* of the last step that was reported */
+    uint32_t unused;
+} ExlDraw;
+
+#define EXL_MAX_VOCAB 262144
+#define EXL_SAMPLE_SCRATCH_BYTES 30752
+enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1 };
+
+/* The end of a step: from float logits [vocab] a token, which goes to `token` (int64, for the next step's embed) and
+   to the host; *position (int32), draw->index and draw->sequence grow by one. Where a logit is NaN or +inf, or all are
+   -inf, the token is 0 and the status EXL_NOT_NUMBERS.
+   ring: uint64 [ring_slots] of mapped host memory, a power of two; slot `sequence % ring_slots` becomes
+   sequence << 32 | status << 24 | token in one store.
+   scratch: EXL_SAMPLE_SCRATCH_BYTES, zero at first. */
+typedef struct {
+    const void *logits;
+    ExlDraw *draw;
+    void *token, *position, *ring, *scratch;
+    int32_t vocab, ring_slots;
+} ExlSample;
+
+int exl_sample(const ExlSample *job, int dependent, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,128 @@
+// What the sampler is made of: ordered bits, fixed-point weights, sums over a block, Philox.
+//
+// Weights are integers, so that sums are exact and the same in every order: 2^(40 - octaves below the best logit),
+// rounded. 2^18 tokens of the largest weight still fit into 64 bits; what weighs under 2^-41 of the best weighs nothing.
+#pragma once
+#include "device.cuh"
+#include "exlchat.h"
+
+namespace exl {
+
+using Wide = unsigned long long;  // 64 bits by the name that atomics know
+
+constexpr int SAMPLE_THREADS = 512;
+constexpr int SAMPLE_WARPS = SAMPLE_THREADS / LANES;
+constexpr int CHUNK = 2 * SAMPLE_THREADS;  // ids of a block
+constexpr int MAX_CHUNKS = EXL_MAX_VOCAB / CHUNK;
+constexpr int BINS = 2 * SAMPLE_THREADS;
+constexpr int CANDIDATES = 2048;
+constexpr float OCTAVES = 41.f;         // from the best to the least logit with a weight
+constexpr float ONE = 1099511627776.f;  // 2^40
+constexpr Wide BAD = ~Wide(0);
+
+// Global memory of one sampler. All zero before the first step, and left so by every step.
+struct SampleScratch {
+    Wide best;  // largest `place` of all ids
+    uint32_t least;           // ~ the smallest ordered bits of a finite logit
+    uint32_t ticket, candidate_count;
+    uint32_t unused[3];
+    Wide mass[BINS];
+    uint32_t count[BINS];
+    Wide chunk_mass[MAX_CHUNKS];  // written by every step before it is read
+    Wide candidates[CANDIDATES];  // likewise
+};
+static_assert(sizeof(SampleScratch) == EXL_SAMPLE_SCRATCH_BYTES, "the header and exlchat/ext/functions.py say how large");
+
+// Order of unsigned integers = order of the floats; both zeros alike.
+__device__ __forceinline__ uint32_t ordered(float logit) {
+    const uint32_t bits = __float_as_uint(logit + 0.f);
+    return bits ^ (bits >> 31 ? ~0u : 1u << 31);
+}
+__device__ __forceinline__ float unordered(uint32_t key) {
+    return __uint_as_float(key >> 31 ? key ^ 1u << 31 : ~key);
+}
+
+// An id's place in the order of sampling: larger logits first, of equal ones the lower id. No two are alike.
+__device__ __forceinline__ Wide place(float logit, int id) { return (Wide)ordered(logit) << 32 | (uint32_t)~id; }
+__device__ __forceinline__ float logit_of(Wide place) { return unordered(place >> 32); }
+__device__ __forceinline__ int id_of(Wide place) { return ~(uint32_t)place; }
+
+// How logits become octaves below the best, weights and bins; each falls or rises with the logit, never both.
+struct Scale {
+    float best, octaves_per_logit, bins_per_octave;
+
+    __device__ __forceinline__ float octaves(float logit) const { return (best - logit) * octaves_per_logit; }
+    __device__ __forceinline__ int bin(float octaves) const { return min((int)(octaves * bins_per_octave), BINS - 1); }
+};
+__device__ __forceinline__ Wide weight_of(float octaves) { return __float2ull_rn(exp2f(-octaves) * ONE); }
+
+// The bins share out the octaves that are there: a flat distribution gets narrow ones.
+__device__ __forceinline__ Scale scale_of(const ExlDraw &draw, Wide best, uint32_t least) {
+    Scale scale{logit_of(best), draw.octaves_per_logit, 0.f};
+    scale.bins_per_octave = BINS / fminf(fmaxf(scale.octaves(unordered(~least)), 1e-6f), OCTAVES);
+    return scale;
+}
+
+// A sum of weights, and how many there are.
+struct Sum {
+    Wide mass;
+    uint32_t count;
+};
+__device__ __forceinline__ Sum operator+(Sum a, Sum b) { return {a.mass + b.mass, a.count + b.count}; }
+
+// The sum over all lower threads; `all` becomes the sum over the block.
+__device__ __forceinline__ Sum block_sum_below(Sum mine, Sum &all) {
+    __shared__ Sum warps[SAMPLE_WARPS];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    Sum through = mine;
+#pragma unroll
+    for (int d = 1; d < LANES; d *= 2) {
+        const Sum other{__shfl_up_sync(~0u, through.mass, d), __shfl_up_sync(~0u, through.count, d)};
+        if (lane >= d) through = through + other;
+    }
+    __syncthreads();  // an earlier call may still be read
+    if (lane == LANES - 1) warps[warp] = through;
+    __syncthreads();
+    Sum below{0, 0};
+    all = below;
+#pragma unroll
+    for (int i = 0; i < SAMPLE_WARPS; i++) {
+        if (i == warp) below = all;
+        all = all + warps[i];
+    }
+    return {below.mass + through.mass - mine.mass, below.count + through.count - mine.count};
+}
+
+template <class T> __device__ __forceinline__ T warp_max(T v) {
+#pragma unroll
+    for (int d = 16; d; d /= 2) v = max(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+}
+
+// Two words in shared memory as one sum of 64 bits: shared memory adds 32 at once, and 64 only by trying again.
+__device__ __forceinline__ void add_mass(uint32_t *low, uint32_t *high, Wide mass, uint32_t also_high) {
+    const uint32_t part = (uint32_t)mass;
+    const bool carry = atomicAdd(low, part) > ~part;
+    atomicAdd(high, (uint32_t)(mass >> 32) + carry + also_high);
+}
+
+// The first 64 bits of Philox4x32-10 (Salmon et al. 2011, doi 10.1145/2063384.2063405), first word high, cut to 53.
+__device__ __forceinline__ Wide uniform_bits(Wide seed, Wide index) {
+    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = 0, c3 = 0;
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const Wide a = (Wide)0xD2511F53u * c0, b = (Wide)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ key0, c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ key1, c3 = (uint32_t)a;
+        key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    }
+    return ((Wide)c0 << 32 | c1) & ~Wide(0x7FF);
+}
+
+// A whole aligned word at once, to be seen by the host.
+__device__ __forceinline__ void tell_host(Wide *slot, Wide word) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
+}
+
+}  // namespace exl

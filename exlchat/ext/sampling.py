@@ -1,0 +1,123 @@
+"""The sampler as an operation: from the logits of a step to the next token, on the device.
+
+It ends a step. The token goes where the next step's embedding reads it, the position is counted on, and one word with
+token, status and sequence number goes to the host, which finds it in a `TokenRing` without waiting for the stream.
+`reference_sampling.py` defines the draw.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from exlchat.ext import functions as c
+from exlchat.ext.job import Job, check, check_on_gpu
+from exlchat.ext.library import Library
+
+MAX_VOCAB = c.MAX_VOCAB
+RING_SLOTS = 64
+"""A power of two, and more steps than ever run ahead of the host."""
+DRAWN, NOT_NUMBERS = 0, 1
+
+_STEEPEST = 1e30
+_SEQUENCES = 2**32
+
+
+class TokenRing:
+    """Page-locked host memory, int64 `[RING_SLOTS]`, in which every step leaves one word.
+
+    A step writes its word whole in one store, so that a word with the expected sequence number is complete: sequence
+    number in the upper 32 bits, status in the next 8, token in the lowest 24.
+
+    Args:
+        pinned: page-locked, as a GPU needs it. Its address is the same for both on 64-bit Linux (unified addressing).
+    """
+
+    def __init__(self, *, pinned: bool = True) -> None:
+        # No step is -1: its sequence number would be 2**32 - 1 with a status that does not exist.
+        self.words = torch.full((RING_SLOTS,), -1, dtype=torch.int64, pin_memory=pinned)
+        self._view = self.words.numpy().data
+
+    def read(self, sequence: int) -> tuple[int, int] | None:
+        """Token and status of step `sequence`, or `None` while it has not ended. 0.2 us; nothing waits."""
+        word: int = self._view[sequence % RING_SLOTS]
+        if (word >> 32) % _SEQUENCES != sequence % _SEQUENCES:
+            return None
+        return word & 0xFFFFFF, word >> 24 & 0xFF
+
+
+def c_draw(
+    *, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, index: int, sequence: int
+) -> c.CDraw:
+    """The C structure of a distribution and of the next draw from it.
+
+    Args:
+        temperature: logits are divided by it; 0 takes the best.
+        top_k, top_p, min_p: as `exlchat.engine.sampling_settings` has them; 0, 1 and 0 are off.
+        seed, index: of the next draw, see `philox.uniform_bits`.
+        sequence: number of the last step before; the next reports one more.
+    """
+    steepness = math.log2(math.e) / temperature if temperature > 0.0 else _STEEPEST
+    return c.CDraw(
+        top_p=top_p,
+        seed=seed & 2**64 - 1,
+        index=index,
+        octaves_per_logit=min(max(steepness, 1 / _STEEPEST), _STEEPEST),
+        deepest=-math.log2(min_p) if min_p > 0.0 else math.inf,
+        top_k=min(top_k, MAX_VOCAB),
+        greedy=temperature == 0.0 or top_k == 1,
+        sequence=sequence % _SEQUENCES,
+    )
+
+
+class SamplerState:
+    """What a sampler keeps on the device between steps, and the host's end of it.
+
+    Captured graphs hold its addresses: settings change by `set`, without capturing again.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.ring = TokenRing(pinned=device.type == "cuda")
+        self.draw = torch.zeros(ctypes.sizeof(c.CDraw), dtype=torch.uint8, device=device)
+        self.scratch = torch.zeros(c.SAMPLE_SCRATCH_BYTES, dtype=torch.uint8, device=device)
+        self._staging = torch.zeros(len(self.draw), dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def set(self, draw: c.CDraw) -> None:
+        """Takes effect for the steps launched on the current stream from now on.
+
+        The steps before, and a copy that an earlier `set` began, must have ended.
+        """
+        self._staging.copy_(torch.frombuffer(bytearray(draw), dtype=torch.uint8))
+        self.draw.copy_(self._staging, non_blocking=True)
+
+
+class SamplerKernels:
+    """The sampler of one open library."""
+
+    def __init__(self, library: Library) -> None:
+        self._sample = library.function("exl_sample")
+
+    def sample(self, logits: Tensor, state: SamplerState, *, token: Tensor, position: Tensor) -> Job:
+        """Three kernels that draw a token and end the step.
+
+        Args:
+            logits: float32 `[vocab]`, at most `MAX_VOCAB`.
+            state: of this sampler alone.
+            token: int64 `[1]`, becomes the token; 0 where the logits are not numbers, which the status says.
+            position: int32 `[1]`, grows by one.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        if logits.ndim != 1 or not 1 <= len(logits) <= MAX_VOCAB:
+            raise ValueError(f"logits is {tuple(logits.shape)}; it must be one row of 1 to {MAX_VOCAB} logits")
+        check("logits", logits, torch.float32, (len(logits),))
+        check("token", token, torch.int64, (1,))
+        check("position", position, torch.int32, (1,))
+        check_on_gpu(logits=logits, token=token, position=position, state=state.draw)
+        tensors = (logits, state.draw, token, position, state.ring.words, state.scratch)
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        return Job(self._sample, c.CSample(*pointers, len(logits), RING_SLOTS), tensors)
