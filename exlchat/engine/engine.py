@@ -20,12 +20,14 @@ from exlchat.engine.events import (
     ModelInfo,
     RequestError,
 )
-from exlchat.engine.formats.layers import LayerLoader, describe_format, parameter_count
+from exlchat.engine.formats.inventory import describe_format, is_quantized, parameter_count, weight_sizes
+from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.placement import choose_device, choose_dtype, use_threads
+from exlchat.engine.loading import check_context, load_weights, open_extension
+from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
-from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.engine.transformer import Transformer
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
@@ -33,6 +35,7 @@ _CUDA_PREFILL_CHUNK = 2048
 _CPU_PREFILL_WEIGHTS = 5e10
 # A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
 _DEFAULT_MAX_SEQ_LEN = 32768
+_BUILD_CACHE = Path.home() / ".cache" / "exlchat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ def load(
     kv_cache: str = "fp16",
     max_seq_len: int | None = None,
     prefill_chunk: int | None = None,
+    extension: bool = True,
+    build_cache: Path | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """Loads a model directory.
@@ -120,7 +125,10 @@ def load(
         kv_cache: how keys and values are stored, `fp16` or `fp32`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
         prefill_chunk: prompt tokens a step; by device and size of the model unless given.
-        on_progress: called in this thread while weights are read.
+        extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without
+            it, through plain torch, their weights written out in float16.
+        build_cache: the folder that keeps compiled kernels, `~/.cache/exlchat` unless given.
+        on_progress: called in this thread while kernels are compiled and weights are read.
 
     Raises:
         ModelError: one line that says what is wrong and how to mend it.
@@ -132,10 +140,16 @@ def load(
     context = _context(spec, max_seq_len)
     target = choose_device(device)
     parameters = parameter_count(checkpoint)
-    dtype = choose_dtype(checkpoint, target, parameters)
-    use_threads(target, parameters)
+    kernels = None
+    if extension and target.type == "cuda" and is_quantized(checkpoint):
+        kernels = open_extension(target, build_cache or _BUILD_CACHE, on_progress)
+    sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None)
+    dtype = choose_dtype(checkpoint, target, sizes)
+    prepare_torch(target, parameters)
     cache = KVCache(spec, kv_cache, dtype, target, context)
-    transformer = _load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype), on_progress)
+    if target.type == "cuda":
+        check_context(checkpoint, cache, usable_memory(target) - sizes.bytes(dtype), asked=max_seq_len is not None)
+    transformer = load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype, kernels), on_progress)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
     generator = Generator(transformer, tokenizer, cache, stop_ids, chunk)
     info = ModelInfo(
@@ -145,7 +159,7 @@ def load(
         quantization=describe_format(checkpoint),
         parameters=parameters,
         vocab_size=spec.vocab_size,
-        max_seq_len=context,
+        max_seq_len=cache.max_seq_len,
         device=str(target),
         dtype=str(dtype).removeprefix("torch."),
         bos_token=tokenizer.token_text("bos_token"),
@@ -171,30 +185,3 @@ def _context(spec: ModelSpec, wanted: int | None) -> int:
             f"a context of {wanted:,} tokens was asked for; this model has 1 to {spec.max_position_embeddings:,}"
         )
     return wanted
-
-
-def _load_weights(
-    checkpoint: Checkpoint, spec: ModelSpec, loader: LayerLoader, on_progress: Callable[[LoadProgress], None] | None
-) -> Transformer:
-    if any(name.startswith(f"model.layers.{spec.num_layers}.") for name in checkpoint.names):
-        # Llama has none to spare: run without its last layers it would talk nonsense.
-        raise ModelError(
-            f"{checkpoint.path / 'config.json'}: num_hidden_layers is {spec.num_layers}, but the weights have more; "
-            "take config.json from the original model"
-        )
-    steps = spec.num_layers + 2
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if on_progress is not None:
-            on_progress(LoadProgress(done, steps, "reading weights"))
-
-    has_head = any(f"lm_head.{kind}" in checkpoint.names for kind in ("q_weight", "qweight", "weight"))
-    try:
-        return load_transformer(spec, loader, has_head, tick)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ModelError(
-            f"{checkpoint.path}: the weights do not fit into memory; free some or take fewer bits"
-        ) from error

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from exlchat.engine.quantized_linear import QuantizedLinear, join_quantized
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -33,9 +35,12 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Layers with one input, their outputs one after the other, where joining the weights would copy a mapped file."""
+    """Layers with one input, their outputs one after the other, where their weights cannot be joined.
 
-    parts: tuple[Linear, ...]
+    That is so for weights of a mapped file, which joining would copy, and for quantized ones beside float ones.
+    """
+
+    parts: tuple[Linear | QuantizedLinear, ...]
 
     @property
     def bytes(self) -> int:
@@ -47,9 +52,16 @@ class SideBySide:
         return torch.cat([part(x) for part in self.parts], dim=-1)
 
 
-def join(parts: Sequence[Linear]) -> Linear | SideBySide:
+Joined = Linear | QuantizedLinear | SideBySide
+
+
+def join(parts: Sequence[Linear | QuantizedLinear]) -> Joined:
     """One layer for several that read the same input: fewer, larger products."""
-    if any(part.mapped for part in parts):
+    quantized = [part for part in parts if isinstance(part, QuantizedLinear)]
+    if len(quantized) == len(parts):
+        return join_quantized(quantized)
+    dense = [part for part in parts if isinstance(part, Linear) and not part.mapped]
+    if len(dense) < len(parts):
         return SideBySide(tuple(parts))
-    biases = [part.bias for part in parts if part.bias is not None]
-    return Linear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+    biases = [part.bias for part in dense if part.bias is not None]
+    return Linear(torch.cat([part.weight for part in dense]), torch.cat(biases) if biases else None)

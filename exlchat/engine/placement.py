@@ -9,14 +9,18 @@ import torch
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats.dense import FLOAT_DTYPES
+from exlchat.engine.formats.inventory import WeightSizes
+from exlchat.ext.driver import hidden_cards
 
 # Below this many weights a step is so short that threads wait for each other longer than they compute. On 2 cores
 # shared with other programs the 10 M guide ran at 358 to 374 tok/s on one thread and at 185 to 412 on two.
 _ONE_THREAD_BELOW = 64_000_000
 _ALL_THREADS = torch.get_num_threads()
 
-# Left to everything else on the machine: the cache, the program, the desktop.
-_USABLE = 0.8
+# Of the machine's memory; the rest is left to the cache, the program and the desktop.
+_USABLE_OF_CPU = 0.8
+# Of the card's, beside weights and cache: what a prompt of one chunk needs, CUDA itself, and the graph of a step.
+_WORKING_ON_GPU = 600 * 2**20
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -35,7 +39,7 @@ def choose_device(wanted: str) -> torch.device:
         raise ModelError(f"device {wanted!r} is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ModelError("device cuda: torch sees no NVIDIA GPU; `exlchat doctor` says why")
+            raise ModelError(f"device cuda: {hidden_cards() or 'torch sees no NVIDIA GPU; `exlchat doctor` says why'}")
         index = torch.cuda.current_device() if device.index is None else device.index
         if index >= torch.cuda.device_count():
             raise ModelError(f"device {wanted}: this machine has {torch.cuda.device_count()} GPU(s), counted from 0")
@@ -43,7 +47,7 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
-def choose_dtype(checkpoint: Checkpoint, device: torch.device, parameters: int) -> torch.dtype:
+def choose_dtype(checkpoint: Checkpoint, device: torch.device, sizes: WeightSizes) -> torch.dtype:
     """The dtype that is most exact among those that fit into the memory now free.
 
     On a GPU float16, or bfloat16 for a bfloat16 model on a card that computes it. On a CPU float32 where it fits,
@@ -53,7 +57,6 @@ def choose_dtype(checkpoint: Checkpoint, device: torch.device, parameters: int) 
         ModelError: not even 16 bits a weight fit.
     """
     narrow = torch.bfloat16 if _is_bfloat16(checkpoint) else torch.float16
-    free = free_memory(device)
     if device.type == "cuda":
         if narrow == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] < 8:
             narrow = torch.float16
@@ -61,19 +64,28 @@ def choose_dtype(checkpoint: Checkpoint, device: torch.device, parameters: int) 
     else:
         candidates = [torch.float32, narrow]
     for dtype in candidates:
-        if parameters * dtype.itemsize <= _USABLE * free:
+        if sizes.bytes(dtype) <= usable_memory(device):
             return dtype
-    needed = parameters * candidates[-1].itemsize
+    needed = sizes.bytes(candidates[-1])
     raise ModelError(
         f"{checkpoint.path}: needs {needed / 2**30:.1f} GiB for its weights, and {device.type} memory has "
-        f"{free / 2**30:.1f} GiB free; close other programs or take a smaller model"
+        f"{free_memory(device) / 2**30:.1f} GiB free; close other programs, or take fewer bits or a smaller model"
     )
 
 
-def use_threads(device: torch.device, parameters: int) -> None:
-    """Sets how many threads torch computes with in this process, by the size of the model that is about to run."""
+def prepare_torch(device: torch.device, parameters: int) -> None:
+    """Sets how torch computes in this process: threads by the size of the model, and sums in float32 on a GPU."""
     if device.type == "cpu":
         torch.set_num_threads(1 if parameters < _ONE_THREAD_BELOW else _ALL_THREADS)
+    else:
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
+def usable_memory(device: torch.device) -> int:
+    """Bytes of the free memory that weights may take (on a GPU: weights and cache)."""
+    if device.type == "cuda":
+        return max(free_memory(device) - _WORKING_ON_GPU, 0)
+    return int(_USABLE_OF_CPU * free_memory(device))
 
 
 def free_memory(device: torch.device) -> int:

@@ -16,7 +16,8 @@ from torch.nn.attention.bias import causal_lower_right
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.linear import Linear, SideBySide, join
+from exlchat.engine.linear import Joined, Linear, join
+from exlchat.engine.quantized_linear import QuantizedLinear
 from exlchat.engine.rope import RopeTable, rotate
 
 
@@ -37,11 +38,11 @@ class DecoderLayer:
     """Weights of one layer. `qkv` and `gate_up` are the projections that read the same input, joined."""
 
     attention_norm: RMSNorm
-    qkv: Linear | SideBySide
-    output: Linear
+    qkv: Joined
+    output: Linear | QuantizedLinear
     mlp_norm: RMSNorm
-    gate_up: Linear | SideBySide
-    down: Linear
+    gate_up: Joined
+    down: Linear | QuantizedLinear
 
     @property
     def bytes(self) -> int:
@@ -57,7 +58,12 @@ class Transformer:
     """
 
     def __init__(
-        self, spec: ModelSpec, embedding: Tensor, layers: list[DecoderLayer], norm: RMSNorm, head: Linear
+        self,
+        spec: ModelSpec,
+        embedding: Tensor,
+        layers: list[DecoderLayer],
+        norm: RMSNorm,
+        head: Linear | QuantizedLinear,
     ) -> None:
         self.spec = spec
         self._embedding = embedding
@@ -160,7 +166,7 @@ def load_transformer(spec: ModelSpec, loader: LayerLoader, has_head: bool, tick:
     def norm(name: str) -> RMSNorm:
         return RMSNorm(loader.tensor(f"{name}.weight", (hidden,)), spec.norm_eps)
 
-    def joined(keys_outputs: tuple[tuple[str, int], ...], *, bias: bool) -> Linear | SideBySide:
+    def joined(keys_outputs: tuple[tuple[str, int], ...], *, bias: bool) -> Joined:
         return join([loader.linear(key, hidden, outputs, bias=bias) for key, outputs in keys_outputs])
 
     embedding = loader.tensor("model.embed_tokens.weight", (spec.vocab_size, hidden))
@@ -184,7 +190,7 @@ def load_transformer(spec: ModelSpec, loader: LayerLoader, has_head: bool, tick:
         )
         tick()
     final_norm = norm("model.norm")
-    head = Linear(embedding)
+    head: Linear | QuantizedLinear = Linear(embedding)
     if has_head or not spec.tied_head:
         head = loader.linear("lm_head", hidden, spec.vocab_size, bias=False)
     tick()

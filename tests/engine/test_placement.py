@@ -9,6 +9,7 @@ import torch
 
 from exlchat.engine import ModelError, load, placement
 from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.formats.inventory import WeightSizes
 from tests.random_models import save_random_llama
 
 CPU = torch.device("cpu")
@@ -32,7 +33,7 @@ def test_the_most_exact_dtype_that_fits(
 ) -> None:
     save_random_llama(tmp_path).to(stored).save_pretrained(tmp_path)
     with_free_bytes(monkeypatch, 1_000_000 * free_per_weight)
-    assert placement.choose_dtype(Checkpoint(tmp_path), CPU, 1_000_000) == chosen
+    assert placement.choose_dtype(Checkpoint(tmp_path), CPU, WeightSizes(1_000_000)) == chosen
 
 
 def test_a_16_bit_model_computes_what_float32_does_nearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +49,7 @@ def test_a_model_that_does_not_fit_says_what_it_needs(tmp_path: Path, monkeypatc
     save_random_llama(tmp_path)
     with_free_bytes(monkeypatch, 1 << 30)
     with pytest.raises(ModelError, match=r"needs 3\.7 GiB .* 1\.0 GiB free"):
-        placement.choose_dtype(Checkpoint(tmp_path), CPU, 2_000_000_000)
+        placement.choose_dtype(Checkpoint(tmp_path), CPU, WeightSizes(2_000_000_000))
 
 
 def test_a_small_model_computes_on_one_thread(tmp_path: Path) -> None:

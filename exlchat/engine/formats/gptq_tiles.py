@@ -27,7 +27,7 @@ _BITS = 4
 _PACK_COLUMNS = 2048
 
 
-def pack_gptq(tensors: Mapping[str, Tensor], settings: GptqSettings, bias: Tensor | None = None) -> PackedMatrix:
+def pack_gptq(tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, settings: GptqSettings) -> PackedMatrix:
     """The tensors of a GPTQ layer, and a float16 bias `[N]`, in the kernels' layout, on the same device.
 
     Raises:

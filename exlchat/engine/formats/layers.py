@@ -1,52 +1,85 @@
-"""One linear layer of a checkpoint -> a `Linear`, whichever format its tensor names say it has."""
+"""One linear layer of a checkpoint, whichever format its tensor names say it has."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats import dense, exl2, gptq
+from exlchat.engine.formats.exl2_tiles import pack_exl2
+from exlchat.engine.formats.gptq_tiles import pack_gptq
 from exlchat.engine.linear import Linear
+from exlchat.engine.quantized_linear import MatrixKernels, QuantizedLinear, Scratch
+from exlchat.ext.layout import PackedMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How one quantized layer is read.
+
+    Args:
+        main: the tensor that errors about the layer are pinned to.
+        tensors: short names of all of them.
+        columns: outputs as the format stores them.
+        dequantize: tensors -> float16 `[in, out]`.
+        pack: tensors and bias -> the kernels' layout; `ValueError` where that cannot hold them.
+    """
+
+    main: str
+    tensors: tuple[str, ...]
+    columns: int
+    dequantize: Callable[[Mapping[str, Tensor]], Tensor]
+    pack: Callable[[Mapping[str, Tensor], Tensor | None], PackedMatrix]
 
 
 class LayerLoader:
-    """Loads layers of one checkpoint onto one device in one dtype.
+    """Loads layers of one checkpoint onto one device in one dtype, one tensor after the other.
 
     Args:
         checkpoint: where the tensors are.
         device: where the weights go.
         dtype: what they become; a dense tensor that already has it stays memory-mapped on the CPU.
+        kernels: with them, quantized layers stay quantized.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        kernels: MatrixKernels | None = None,
+    ) -> None:
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
+        self._kernels = kernels
+        self._scratch = Scratch(device)
         self._gptq_settings: gptq.GptqSettings | None = None
 
-    def linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
+    def linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear | QuantizedLinear:
         """The layer `key` with `features` inputs and `outputs` outputs.
 
         Raises:
             ModelError: no format fits, sizes disagree, or a bias is there that should not be (or the reverse).
         """
-        checkpoint = self._checkpoint
-        mapped = False
-        if f"{key}.q_weight" in checkpoint.names:
-            weight = self._exl2(key, features, outputs)
-        elif f"{key}.qweight" in checkpoint.names:
-            weight = self._gptq(key, features, outputs)
-        else:
-            stored = dense.load_tensor(checkpoint, f"{key}.weight", (outputs, features))
+        stored_bias = self._bias(key, outputs, declared=bias)
+        how = self._format(key, outputs)
+        if how is None:
+            stored = dense.load_tensor(self._checkpoint, f"{key}.weight", (outputs, features))
             weight = stored.to(self._device, self._dtype)
-            mapped = weight is stored
-        return Linear(weight, self._bias(key, outputs, declared=bias), mapped)
+            return Linear(weight, stored_bias, weight is stored)
+        try:
+            return self._quantized(key, how, features, outputs, stored_bias)
+        except ModelError as error:
+            raise ModelError(f"{self._checkpoint.file_of(f'{key}.{how.main}')}: {key}: {error}") from error
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A float tensor of exactly this shape, on the device and in the dtype."""
@@ -63,83 +96,37 @@ class LayerLoader:
             raise ModelError(f"{self._checkpoint.path}: {key} {problem}")
         return stored
 
-    def _exl2(self, key: str, features: int, outputs: int) -> Tensor:
-        """`[outputs, features]`; the format pads its columns to a multiple of 32 and stores `[in, out]`."""
-        tensors = self._checkpoint.tensors(key, exl2.TENSORS)
-        padded = -(-outputs // 32) * 32
-        with self._naming(key, "q_weight"):
-            weight = exl2.dequantize({name: tensor.to(self._device) for name, tensor in tensors.items()})
-            check_sizes(weight, features, padded)
-        return weight[:, :outputs].T.to(self._dtype).contiguous()
-
-    def _gptq(self, key: str, features: int, outputs: int) -> Tensor:
-        """`[outputs, features]`."""
-        tensors = self._checkpoint.tensors(key, (*gptq.TENSORS, gptq.GROUP_INDEX))
+    def _format(self, key: str, outputs: int) -> _Format | None:
+        """By the names of the tensors; `None` for float weights."""
+        if f"{key}.q_weight" in self._checkpoint.names:
+            padded = -(-outputs // 32) * 32
+            return _Format("q_weight", exl2.TENSORS, padded, exl2.dequantize, pack_exl2)
+        if f"{key}.qweight" not in self._checkpoint.names:
+            return None
         if self._gptq_settings is None:
-            self._gptq_settings = gptq.read_settings(
-                self._checkpoint.config, str(self._checkpoint.path / "config.json")
-            )
-        with self._naming(key, "qweight"):
-            on_device = {name: tensor.to(self._device) for name, tensor in tensors.items()}
-            weight = gptq.dequantize(on_device, self._gptq_settings)
-            check_sizes(weight, features, outputs)
-        return weight.T.to(self._dtype).contiguous()
+            where = str(self._checkpoint.path / "config.json")
+            self._gptq_settings = gptq.read_settings(self._checkpoint.config, where)
+        names = (*gptq.TENSORS, gptq.GROUP_INDEX)
+        dequantize = partial(gptq.dequantize, settings=self._gptq_settings)
+        return _Format("qweight", names, outputs, dequantize, partial(pack_gptq, settings=self._gptq_settings))
 
-    @contextmanager
-    def _naming(self, key: str, tensor: str) -> Iterator[None]:
-        """Puts the file and the layer before what a format says is wrong."""
-        try:
-            yield
-        except ModelError as error:
-            raise ModelError(f"{self._checkpoint.file_of(f'{key}.{tensor}')}: {key}: {error}") from error
-
-
-def check_sizes(weight: Tensor, features: int, outputs: int) -> None:
-    """Raises `ModelError` unless `weight` is `[features, outputs]`."""
-    if tuple(weight.shape) != (features, outputs):
-        found = f"{weight.shape[0]} x {weight.shape[1]}"
-        raise ModelError(f"the weights are {found}, but config.json makes them {features} x {outputs}")
+    def _quantized(
+        self, key: str, how: _Format, features: int, outputs: int, bias: Tensor | None
+    ) -> Linear | QuantizedLinear:
+        stored = self._checkpoint.tensors(key, how.tensors)
+        tensors = {name: tensor.to(self._device) for name, tensor in stored.items()}
+        if self._kernels is not None:
+            filled = None if bias is None else functional.pad(bias, (0, how.columns - outputs))
+            # What the layout cannot hold (EXL2 groups of 16 rows, GPTQ zero points of 0) is multiplied in float16.
+            with suppress(ValueError):
+                matrix = how.pack(tensors, filled)
+                _check_sizes(matrix.features, matrix.outputs, features, how.columns)
+                return QuantizedLinear((matrix,), (outputs,), self._kernels, self._scratch)
+        weight = how.dequantize(tensors)
+        _check_sizes(weight.shape[0], weight.shape[1], features, how.columns)
+        return Linear(weight[:, :outputs].T.to(self._dtype).contiguous(), bias)
 
 
-def parameter_count(checkpoint: Checkpoint) -> int:
-    """Weights of the model as the transformer will hold them, from shapes alone."""
-    total = 0
-    for name in checkpoint.names:
-        key, _, kind = name.rpartition(".")
-        if kind == "q_weight":
-            total += checkpoint.shape(f"{key}.q_invperm")[0] * checkpoint.shape(name)[1]
-        elif kind == "qweight":
-            total += gptq.CODES_PER_WORD * math.prod(checkpoint.shape(name))
-        elif kind in ("weight", "bias"):
-            total += math.prod(checkpoint.shape(name))
-    return total
-
-
-def describe_format(checkpoint: Checkpoint) -> str:
-    """`EXL2 4.1 bpw`, `GPTQ 4-bit g128` or the dense dtype, of the decoder layers."""
-    keys_kinds = [name.rpartition(".")[::2] for name in checkpoint.names if name.startswith("model.layers.")]
-    if keys := [key for key, kind in keys_kinds if kind == "q_weight"]:
-        return f"EXL2 {_exl2_bits(checkpoint, keys):.1f} bpw"
-    if keys := [key for key, kind in keys_kinds if kind == "qweight"]:
-        sizes = []
-        for key in keys:
-            groups = checkpoint.shape(f"{key}.scales")[0]
-            rows = gptq.CODES_PER_WORD * checkpoint.shape(f"{key}.qweight")[0]
-            # One group spans whatever the layer has: that is no size to speak of.
-            sizes.append(gptq.group_size(rows, groups) if groups > 1 else 0)
-        return f"GPTQ 4-bit g{max(sizes)}" if max(sizes) else "GPTQ 4-bit"
-    return (
-        "/".join(sorted({checkpoint.dtype(f"{key}.weight") for key, kind in keys_kinds if kind == "weight"}))
-        or "unknown"
-    )
-
-
-def _exl2_bits(checkpoint: Checkpoint, keys: list[str]) -> float:
-    """Bits a weight of these layers, tables and all."""
-    weights = bits = 0
-    for key in keys:
-        rows, outputs = checkpoint.shape(f"{key}.q_weight")
-        features, groups = checkpoint.shape(f"{key}.q_invperm")[0], checkpoint.shape(f"{key}.q_scale")[0]
-        weights += features * outputs
-        bits += 32 * rows * outputs + groups * (4 * outputs + 48) + 32 * features
-    return bits / weights
+def _check_sizes(rows: int, columns: int, features: int, outputs: int) -> None:
+    if (rows, columns) != (features, outputs):
+        raise ModelError(f"the weights are {rows} x {columns}, but config.json makes them {features} x {outputs}")

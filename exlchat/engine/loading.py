@@ -1,0 +1,107 @@
+"""Weights from a checkpoint onto a device: in which form, whether they fit, and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from exlchat.engine.architecture import ModelSpec
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.events import LoadProgress, ModelError
+from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.ext.compiling import BuildProgress
+from exlchat.ext.errors import ExtensionError
+from exlchat.ext.open import open_kernels
+from exlchat.ext.ops import Kernels
+
+OnProgress = Callable[[LoadProgress], None]
+
+# A prompt and a short answer.
+_SHORTEST_CONTEXT = 512
+_COMPILING = "compiling the CUDA kernels (first run on this card)"
+
+
+def open_extension(device: torch.device, build_cache: Path, on_progress: OnProgress | None) -> Kernels:
+    """The CUDA kernels for a card, compiled if that has not been done yet, which takes about a minute.
+
+    Args:
+        device: a CUDA device.
+        build_cache: the folder that keeps what was compiled.
+        on_progress: told how far compiling is. An exception it raises stops it.
+
+    Raises:
+        ModelError: there are none, and none can be made here: why, how to mend it, and how to go on without.
+    """
+
+    def report(progress: BuildProgress) -> None:
+        if on_progress is not None:
+            what = progress.text if progress.waiting else _COMPILING
+            on_progress(LoadProgress(progress.done, progress.total, what))
+
+    try:
+        return open_kernels(device, build_cache, on_progress=report)
+    except ExtensionError as error:
+        raise ModelError(f"{error}; or go on without the kernels, slower: --no-ext") from error
+
+
+def check_context(checkpoint: Checkpoint, cache: KVCache, room: int, *, asked: bool) -> None:
+    """Shortens the context to what fits beside the weights, unless the user asked for one.
+
+    Args:
+        cache: of the wanted length; nothing is allocated yet.
+        room: bytes that the weights will leave.
+        asked: whether its length is the user's wish.
+
+    Raises:
+        ModelError: what was asked for does not fit, or nothing of use does.
+    """
+    fits = max(room, 0) // cache.bytes_per_token
+    if fits >= cache.max_seq_len:
+        return
+    if asked or fits < _SHORTEST_CONTEXT:
+        needed = cache.max_seq_len * cache.bytes_per_token
+        mend = (
+            f"--context {fits}" if fits >= _SHORTEST_CONTEXT else "a smaller --kv-cache, fewer bits or a smaller model"
+        )
+        raise ModelError(
+            f"{checkpoint.path}: a context of {cache.max_seq_len:,} tokens takes {needed / 2**30:.2f} GiB, and the "
+            f"weights leave {max(room, 0) / 2**30:.2f} GiB free: {mend} would fit"
+        )
+    cache.max_seq_len = fits
+
+
+def load_weights(
+    checkpoint: Checkpoint, spec: ModelSpec, loader: LayerLoader, on_progress: OnProgress | None
+) -> Transformer:
+    """The decoder, read tensor by tensor, so that the machine never holds more than one of them besides the files.
+
+    Raises:
+        ModelError: a tensor is wrong, or memory ran out.
+    """
+    if any(name.startswith(f"model.layers.{spec.num_layers}.") for name in checkpoint.names):
+        # Llama has none to spare: run without its last layers it would talk nonsense.
+        raise ModelError(
+            f"{checkpoint.path / 'config.json'}: num_hidden_layers is {spec.num_layers}, but the weights have more; "
+            "take config.json from the original model"
+        )
+    steps = spec.num_layers + 2
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if on_progress is not None:
+            on_progress(LoadProgress(done, steps, "reading weights"))
+
+    has_head = any(f"lm_head.{kind}" in checkpoint.names for kind in ("q_weight", "qweight", "weight"))
+    try:
+        return load_transformer(spec, loader, has_head, tick)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(
+            f"{checkpoint.path}: memory ran out after {done} of {steps} parts; close other programs, or take fewer "
+            "bits or a smaller model"
+        ) from error
