@@ -1,0 +1,72 @@
+"""The operations of the CUDA extension as their references compute them, for tests without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from torch import Tensor
+
+from exlchat.ext import layout, reference
+from exlchat.ext.layout import PackedMatrix
+from exlchat.ext.products import Activation, Kind, Normed, Residual
+
+
+def decode_matrices_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The references decode a matrix at every product; a step of a whole model would take seconds."""
+    decoded: dict[int, tuple[PackedMatrix, Tensor]] = {}
+    really = layout.decode
+
+    def decode(matrix: PackedMatrix) -> Tensor:
+        if id(matrix) not in decoded:
+            decoded[id(matrix)] = matrix, really(matrix)
+        return decoded[id(matrix)][1]
+
+    monkeypatch.setattr(layout, "decode", decode)
+    monkeypatch.setattr(reference, "decode", decode)
+
+
+class ReferenceJob:
+    """A prepared operation."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+
+    def launch(self, *, dependent: bool) -> None:
+        self._work()
+
+
+class ReferenceKernels:
+    """As `exlchat.ext.ops.Kernels`, on the CPU."""
+
+    def product(
+        self,
+        matrices: Sequence[PackedMatrix],
+        x: Tensor | Normed,
+        y: Tensor,
+        kind: Kind,
+        *,
+        scatter: Tensor | None = None,
+        activation: Activation = "silu",
+    ) -> ReferenceJob:
+        def work() -> None:
+            if kind != "gated":
+                y.copy_(reference.product(matrices, x))
+                return
+            gate, up = matrices
+            value = reference.gated(gate, up, x, activation).to(y.dtype)
+            if scatter is None:
+                y.copy_(value)
+            else:
+                y[:, layout.unsigned(scatter)] = value
+
+        return ReferenceJob(work)
+
+    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> ReferenceJob:
+        return ReferenceJob(lambda: reference.add_product(matrix, x, residual))
+
+    def embed(self, table: Tensor, token: Tensor, residual: Residual) -> ReferenceJob:
+        return ReferenceJob(lambda: reference.embed(table, token, residual))
+
+    def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
+        out.copy_(layout.decode(matrix))

@@ -1,0 +1,168 @@
+"""Layers that stay quantized, with the kernels' references in the kernels' place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from exlchat.engine.architecture import read_spec
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.events import ModelError
+from exlchat.engine.formats import exl2_writer, gptq_writer
+from exlchat.engine.formats.exl2 import dequantize
+from exlchat.engine.formats.exl2_tiles import pack_exl2
+from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.inventory import parameter_count, weight_sizes
+from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.linear import Linear, SideBySide, join
+from exlchat.engine.loading import check_context
+from exlchat.engine.quantized_linear import QuantizedLinear, Scratch, column_parts
+from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.ext.layout import PackedMatrix
+from tests.engine.decoding import logits_in_steps, relative_error
+from tests.engine.reference_kernels import ReferenceKernels, decode_matrices_once
+from tests.random_models import save_random_llama
+from tests.shared_data import DATA, needs_shared
+
+CPU = torch.device("cpu")
+MIX = (Section(6, 0.3, 32), Section(4, 0.7, 64))
+
+
+def packed(features: int, outputs: int, bias: bool = False) -> tuple[PackedMatrix, torch.Tensor, torch.Tensor]:
+    """A matrix, its weights and its bias."""
+    tensors = quantize_matrix(torch.randn(features, outputs) * 0.1, MIX)
+    vector = torch.randn(outputs).half() if bias else torch.zeros(outputs).half()
+    return pack_exl2(tensors, vector if bias else None), dequantize(tensors), vector
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 40])
+@pytest.mark.parametrize("limit", [1, 64 * 48, 2**20])
+@pytest.mark.parametrize("bias", [False, True])
+def test_any_number_of_rows_through_any_scratch(rows: int, limit: int, bias: bool) -> None:
+    first, second = packed(64, 96, bias), packed(64, 160, bias)
+    scratch = Scratch(CPU, limit)
+    layers = [
+        QuantizedLinear((first[0],), (96,), ReferenceKernels(), scratch),
+        # EXL2 fills columns up to 32: these 150 stand in 160.
+        QuantizedLinear((second[0],), (150,), ReferenceKernels(), scratch),
+    ]
+    x = torch.randn(rows, 64).half()
+    wanted = torch.cat(
+        [x.double() @ weights.double() + vector.double() for _, weights, vector in (first, second)], dim=1
+    )[:, : 96 + 150]
+    joined = join(layers)
+    assert isinstance(joined, QuantizedLinear)
+    found = joined(x)
+    assert found.dtype == torch.float16
+    assert relative_error(found.double(), wanted) < 1e-3
+    assert torch.equal(found, torch.cat([layer(x) for layer in layers], dim=1))
+
+
+def test_scratch_holds_no_more_than_it_must() -> None:
+    scratch = Scratch(CPU, 64 * 50)
+    assert scratch.columns(64) == 48
+    assert scratch.columns(10_000) == 16
+    small = scratch.take(64, 16)
+    assert scratch.take(64, 48).numel() == 64 * 48
+    assert small.shape == (64, 16)
+
+
+def test_parts_share_the_memory_of_their_matrix() -> None:
+    matrix, _, _ = packed(64, 160)
+    parts = list(column_parts(matrix, 64))
+    assert [(start, part.outputs) for start, part in parts] == [(0, 64), (64, 64), (128, 32)]
+    storage = matrix.words.untyped_storage().data_ptr()
+    assert all(part.words.untyped_storage().data_ptr() == storage for _, part in parts)
+
+
+def test_quantized_and_float_layers_stand_side_by_side() -> None:
+    quantized = QuantizedLinear((packed(64, 32)[0],), (32,), ReferenceKernels(), Scratch(CPU))
+    plain = Linear(torch.randn(16, 64).half())
+    both = join([quantized, plain])
+    assert isinstance(both, SideBySide)
+    assert both(torch.randn(3, 64).half()).shape == (3, 48)
+    assert both.bytes == quantized.bytes + 16 * 64 * 2
+
+
+def open_quantized(path: Path) -> Transformer:
+    checkpoint = Checkpoint(path)
+    spec = read_spec(checkpoint.config, "config.json")
+    loader = LayerLoader(checkpoint, CPU, torch.float16, ReferenceKernels())
+    has_head = any(name.startswith("lm_head.") for name in checkpoint.names)
+    return load_transformer(spec, loader, has_head, lambda: None)
+
+
+@needs_shared
+@pytest.mark.parametrize("steps", [[128], [50, 1, 77]], ids=["one shot", "chunks"])
+def test_logits_of_the_tiny_model(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_matrices_once(monkeypatch)
+    expected = load_file(DATA / "tiny-llama-exl2-4.0bpw-expected.safetensors")
+    transformer = open_quantized(DATA / "tiny-llama-exl2-4.0bpw")
+    ids = [int(token) for token in expected["input_ids"]]
+    found = logits_in_steps(transformer, ids, steps, kv_cache="fp16")
+    assert relative_error(found, expected["logits_exl2_model"]) < 5e-3
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["exl2", "gptq"])
+def test_a_model_with_biases_and_odd_sizes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_matrices_once(monkeypatch)
+    model = save_random_llama(
+        tmp_path / "float",
+        attention_bias=True,
+        mlp_bias=True,
+        hidden_size=128,
+        intermediate_size=256,
+        vocab_size=391,
+    )
+    files = [tmp_path / "float" / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    config, source, path = model.config.to_dict(), model.state_dict(), tmp_path / kind
+    if kind == "exl2":
+        exl2_writer.write_model(source, config, path, body=(Section(4, 1.0, 64),), extra_files=files)
+    else:
+        gptq_writer.write_model(source, config, path, gptq_writer.GptqRecipe(32, act_order=True), extra_files=files)
+    checkpoint = Checkpoint(path)
+    spec = read_spec(checkpoint.config, "config.json")
+    plain = load_transformer(spec, LayerLoader(checkpoint, CPU, torch.float32), True, lambda: None)
+    ids = torch.randint(391, (60,), generator=torch.Generator().manual_seed(3)).tolist()
+    quantized = open_quantized(path)
+    found = logits_in_steps(quantized, ids, [30, 5, 25], kv_cache="fp16")
+    assert relative_error(found, logits_in_steps(plain, ids, [60])) < 1e-2
+    # Codes, scales and tables, and the embedding: far below the two bytes a weight of the written-out form.
+    sizes = weight_sizes(checkpoint, stay_quantized=True)
+    assert quantized.bytes == pytest.approx(sizes.bytes(torch.float16), rel=0.15)
+    assert parameter_count(checkpoint) == weight_sizes(checkpoint, stay_quantized=False).floats
+    assert sizes.bytes(torch.float16) < 1.6 * parameter_count(checkpoint)
+
+
+def test_exl2_groups_that_the_kernels_cannot_hold_are_written_out(tmp_path: Path) -> None:
+    model = save_random_llama(tmp_path / "float")
+    files = [tmp_path / "float" / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    odd = (Section(2, 1.0, 16),)
+    exl2_writer.write_model(model.state_dict(), model.config.to_dict(), tmp_path / "exl2", body=odd, extra_files=files)
+    loader = LayerLoader(Checkpoint(tmp_path / "exl2"), CPU, torch.float16, ReferenceKernels())
+    assert isinstance(loader.linear("model.layers.0.self_attn.q_proj", 64, 64, bias=False), Linear)
+    assert isinstance(loader.linear("lm_head", 64, 384, bias=False), QuantizedLinear)
+
+
+def test_a_context_that_does_not_fit(tmp_path: Path) -> None:
+    save_random_llama(tmp_path, max_position_embeddings=100_000)
+    checkpoint = Checkpoint(tmp_path)
+    spec = read_spec(checkpoint.config, "config.json")
+
+    def cache() -> KVCache:
+        return KVCache(spec, "fp16", torch.float16, CPU, 100_000)
+
+    per_token = cache().bytes_per_token
+    check_context(checkpoint, fits := cache(), 100_000 * per_token, asked=True)
+    assert fits.max_seq_len == 100_000
+    check_context(checkpoint, shortened := cache(), 5_000 * per_token, asked=False)
+    assert shortened.max_seq_len == 5_000
+    with pytest.raises(ModelError, match=r"a context of 100,000 tokens takes .* GiB free: --context 5000 would fit"):
+        check_context(checkpoint, cache(), 5_000 * per_token, asked=True)
+    with pytest.raises(ModelError, match=r"leave 0\.00 GiB free: a smaller --kv-cache, fewer bits or a smaller model"):
+        check_context(checkpoint, cache(), -5, asked=False)
