@@ -13,9 +13,10 @@ from pathlib import Path
 from exlchat import paths
 from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.ext.driver import hidden_cards
 from exlchat.settings import SettingsError
 from exlchat.state import load_state
-from exlchat.ui.command_line import ask_parser, chat_parser, doctor_parser
+from exlchat.ui.command_line import ask_parser, bench_parser, build_ext_parser, chat_parser, doctor_parser
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.model_choice import GUIDE, choose_model
@@ -70,6 +71,21 @@ def _ask(arguments: Sequence[str]) -> ExitCode:
     return run_ask(AskOptions(app, prompt, jsonl=typed.jsonl, stop=tuple(typed.stop), save=typed.save))
 
 
+def _build_ext(arguments: Sequence[str]) -> ExitCode:
+    typed = build_ext_parser().parse_args(arguments)
+    from exlchat.ui.build_ext import BuildExtOptions, run_build_ext
+
+    return run_build_ext(BuildExtOptions(typed.arch, force=typed.force, nvcc=typed.nvcc))
+
+
+def _bench(arguments: Sequence[str]) -> ExitCode:
+    parser = bench_parser()
+    typed = parser.parse_args(arguments)
+    from exlchat.ui.bench import bench_options, run_bench
+
+    return run_bench(bench_options(parser, typed))
+
+
 def _doctor(arguments: Sequence[str]) -> ExitCode:
     doctor_parser().parse_args(arguments)
     from exlchat.ui.doctor import run_doctor
@@ -77,7 +93,12 @@ def _doctor(arguments: Sequence[str]) -> ExitCode:
     return run_doctor()
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {"ask": _ask, "doctor": _doctor}
+_COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
+    "ask": _ask,
+    "bench": _bench,
+    "build-ext": _build_ext,
+    "doctor": _doctor,
+}
 
 
 def _app_options(
@@ -95,12 +116,14 @@ def _app_options(
         parser.error(str(error))
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
+    hidden = hidden_cards() if typed.device == "auto" else None
     choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model())
     return AppOptions(
         model_path=choice.path,
         device=typed.device,
         context=typed.context,
         kv_cache=typed.kv_cache,
+        extension=typed.extension,
         system=typed.system,
         template=typed.template,
         theme=theme,
@@ -108,7 +131,7 @@ def _app_options(
         seed=typed.seed,
         max_tokens=typed.max_tokens,
         continue_last=continue_last,
-        notices=tuple(line for line in (notice, choice.notice) if line),
+        notices=tuple(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
     )
 
 

@@ -41,6 +41,7 @@ class Settings:
         sidebar: whether the sidebar is shown at the start.
         kv_cache: precision of keys and values.
         context: the longest prompt plus answer in tokens; `None` takes the model's own limit.
+        extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
     """
 
     theme: str = "exlchat-dark"
@@ -54,6 +55,7 @@ class Settings:
     sidebar: bool = True
     kv_cache: Literal["auto", "fp16", "fp32"] = "auto"
     context: int | None = None
+    extension: bool = True
 
     def __post_init__(self) -> None:
         self.sampling()
@@ -87,6 +89,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "sidebar": (bool, "true or false"),
     "kv_cache": (str, "a text in quotes"),
     "context": (int, "a whole number"),
+    "extension": (bool, "true or false"),
 }
 
 

@@ -39,6 +39,7 @@ def test_all_keys_are_read(file: Path) -> None:
     file.write_text(
         'theme = "t"\ntemperature = 1\ntop_k = 40\ntop_p = 0.9\nmin_p = 0.1\nmax_tokens = 7\ntemplate = "chatml"\n'
         'system = "Be brief."\nsidebar = false\nkv_cache = "fp32"\ncontext = 512\n'
+        "extension = false\n"
     )
     assert load_settings(file) == Settings(
         theme="t",
@@ -52,6 +53,7 @@ def test_all_keys_are_read(file: Path) -> None:
         sidebar=False,
         kv_cache="fp32",
         context=512,
+        extension=False,
     )
     assert isinstance(load_settings(file).temperature, float)
 

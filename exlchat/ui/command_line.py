@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, TypeVar
 
 from exlchat import __version__
+from exlchat.engine.bench.mixes import parse_mix
+from exlchat.engine.bench.shapes import named_shape
+from exlchat.engine.formats.sections import HEAD_RECIPES
+from exlchat.ext.targets import FAT, Targets, parse_capability
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.generation_settings import LARGEST_SEED
 
 _WIDTH = 80
+_Parsed = TypeVar("_Parsed")
 
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
+       exlchat bench [MODEL] [options]
+       exlchat build-ext [options]
        exlchat doctor"""
 _CHAT_ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
 on the CPU.
 
   exlchat           open the chat app (F1 in it shows all keys and commands)
   exlchat ask       answer one prompt on standard output, for pipes and scripts
+  exlchat build-ext compile the CUDA kernels now, not at the first start
+  exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
 _CHAT_EPILOG = """examples:
   exlchat                   the model used last, else the bundled guide
@@ -47,9 +58,41 @@ _ASK_EPILOG = """examples:
 exit codes:
   0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
 
+_BUILD_EXT_ABOUT = """Compile the CUDA kernels for the cards of this machine, or for those named.
+Without this the first start on a card does it. It takes about a minute, needs
+nvcc and g++ (pip install 'exlchat[build]' brings nvcc) and no GPU. Standard
+output says where the library lies; progress goes to standard error."""
+_BUILD_EXT_EPILOG = """examples:
+  exlchat build-ext                  for the cards of this machine
+  exlchat build-ext --arch 8.6,8.9   for RTX 30 and RTX 40 cards
+  exlchat build-ext --arch all       for every supported card, as a wheel has it
+
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 _DOCTOR_ABOUT = """Check this machine: a line for each thing, ok, warn or missing, and how to
 mend it. The exit code is 1 if something is missing that exlchat cannot do
 without."""
+
+_BENCH_ABOUT = """Measure how fast a model runs here: loading, reading prompts (prefill), decoding
+with short and long contexts, the time to the first token of a turn, memory.
+GB/s are the weights and the cache that a token reads; beside them stands their
+share of what copying memory reaches. The table goes to standard output,
+progress to standard error; ctrl+c prints what there is so far."""
+_BENCH_EPILOG = """shapes: tiny, llama-1b, llama-8b, llama-70b; cut to fewer layers:
+  llama-70b-10layers
+
+mixes:
+  4.1bpw                         as the EXL2 converter spends 4.1 bits a weight
+  8:0.05g32,5:0.1g128,4:0.85g128 bits:share of the rows, rows in a group
+  gptq-g128, gptq-g128-actorder  4 bits, the head in float16
+
+examples:
+  exlchat bench                  the model used last, else the bundled guide
+  exlchat bench --shape llama-8b --mix 4.1bpw --json 8b.json --plot 8b.svg
+  exlchat bench guide --quick
+
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -120,9 +163,55 @@ def ask_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def build_ext_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat build-ext`."""
+    parser = _Parser("exlchat build-ext", _BUILD_EXT_ABOUT, _BUILD_EXT_EPILOG, "exlchat build-ext [options]")
+    build = parser.add_argument_group("build")
+    build.add_argument(
+        "--arch",
+        metavar="LIST",
+        type=_targets,
+        help="compute capabilities, such as 8.6,8.9 or 86,89, or all (default: the cards here)",
+    )
+    build.add_argument("--force", action="store_true", help="build again what is there")
+    build.add_argument(
+        "--nvcc", metavar="PATH", type=_program, help="the CUDA compiler to use (default: the first found)"
+    )
+    _about_group(parser)
+    return parser
+
+
 def doctor_parser() -> argparse.ArgumentParser:
     """`exlchat doctor` has no options of its own."""
     parser = _Parser("exlchat doctor", _DOCTOR_ABOUT, usage="exlchat doctor")
+    _about_group(parser)
+    return parser
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat bench`."""
+    parser = _Parser("exlchat bench", _BENCH_ABOUT, _BENCH_EPILOG, "exlchat bench [MODEL] [options]")
+    model = parser.add_argument_group("model")
+    model.add_argument("model", metavar="MODEL", nargs="?", help="model folder, or the word guide")
+    model.add_argument("--shape", metavar="NAME", type=_said(named_shape), help="a random model of that size instead")
+    model.add_argument("--mix", metavar="MIX", type=_said(parse_mix), help="bits of its layers (default: 4.1bpw)")
+    model.add_argument("--head-bits", metavar="N", type=int, choices=HEAD_RECIPES, help="of its EXL2 head (default: 6)")
+    model.add_argument("--write", metavar="DIR", type=Path, help="write it to a new folder and load it from there")
+    measure = parser.add_argument_group("measurement")
+    measure.add_argument(
+        "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="cpu or cuda"
+    )
+    measure.add_argument(
+        "--contexts", metavar="N,...", type=_whole_list, help="tokens of prompts and contexts (default: 128,2048,16384)"
+    )
+    measure.add_argument(
+        "--kv-cache", metavar="TYPE,...", type=_words, help="types of the cache, or auto, or all (default)"
+    )
+    measure.add_argument("--runs", metavar="N", type=_whole(1), help="runs of each figure (default: 5)")
+    measure.add_argument("--quick", action="store_true", help="one type of cache, contexts to 2048, 3 short runs")
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", type=Path, help="write all samples, with machine and versions")
+    results.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the decode rates")
     _about_group(parser)
     return parser
 
@@ -137,6 +226,12 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         metavar="TYPE",
         choices=("auto", "fp16", "fp32"),
         help="precision of keys and values: auto (default), fp16 or fp32",
+    )
+    group.add_argument(
+        "--ext",
+        dest="extension",
+        action=argparse.BooleanOptionalAction,
+        help="with the CUDA kernels (default), or without them, slower",
     )
 
 
@@ -181,11 +276,47 @@ def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return parse
 
 
+def _said(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
+    """An argument type whose `ValueError` says itself what is wrong."""
+
+    def parse_argument(text: str) -> _Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument
+
+
+def _whole_list(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_whole(1)(part) for part in text.split(",")}))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def _program(text: str) -> Path:
+    """As a shell would find it: a bare name on PATH, anything else as a file."""
+    path = Path(text).expanduser()
+    return Path(shutil.which(text) or path).absolute()
+
+
+def _targets(text: str) -> Targets:
+    if text == "all":
+        return FAT
+    try:
+        capabilities = {parse_capability(part) for part in text.split(",")}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Targets(tuple(sorted(capabilities)))
 
 
 def _some_text(text: str) -> str:

@@ -100,6 +100,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             device=app.device,
             kv_cache=app.kv_cache or settings.kv_cache,
             context=app.context or settings.context,
+            extension=settings.extension if app.extension is None else app.extension,
             on_progress=lines.loading,
         )
     lines.clear()

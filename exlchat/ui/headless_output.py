@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
+import sys
 from dataclasses import asdict
 from typing import Protocol, TextIO
 
 from exlchat.engine.events import Finished, LoadProgress, PrefillProgress
+from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.markdown.sanitize import printable
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -115,11 +118,11 @@ class ErrorLines:
     def loading(self, progress: LoadProgress) -> None:
         """How far the weights are."""
         percent = 100 * progress.done // max(progress.total, 1)
-        self._show(f"{progress.what}: {percent} %")
+        self.show(f"{progress.what}: {percent} %")
 
     def reading(self, progress: PrefillProgress) -> None:
         """How far the prompt is."""
-        self._show(f"reading the prompt: {progress.done} of {progress.total} tokens")
+        self.show(f"reading the prompt: {progress.done} of {progress.total} tokens")
 
     def say(self, line: str) -> None:
         """A line that stays. Texts from files may be quoted in it, so it is made printable."""
@@ -132,10 +135,12 @@ class ErrorLines:
             self._shown = False
             self._write(_CLEAR_LINE)
 
-    def _show(self, text: str) -> None:
+    def show(self, text: str) -> None:
+        """The moving line; nothing where there is no terminal."""
         if self._live:
             self._shown = True
-            self._write(f"{_CLEAR_LINE}{printable(text)}")
+            # A line that wraps could not be cleared again.
+            self._write(f"{_CLEAR_LINE}{printable(text)[: shutil.get_terminal_size().columns - 1]}")
 
     def _write(self, text: str) -> None:
         try:
@@ -143,6 +148,21 @@ class ErrorLines:
             self._stream.flush()
         except OSError:
             abandon(self._stream)
+
+
+def print_report(text: str) -> ExitCode:
+    """Writes a command's result to standard output. That it cannot be written is a line on stderr and an exit code."""
+    try:
+        sys.stdout.write(printable(text))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon(sys.stdout)
+        return ExitCode.BROKEN_PIPE
+    except OSError as error:
+        abandon(sys.stdout)
+        ErrorLines(sys.stderr).say(f"standard output cannot be written ({(error.strerror or '').lower()})")
+        return ExitCode.ERROR
+    return ExitCode.OK
 
 
 def abandon(stream: TextIO) -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from exlchat.ext.compiling import end_compilers
 from exlchat.ui.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def ctrl_c_ends_at_once(before: Callable[[], None] = lambda: None) -> Iterator[N
         # A stream that is being written at this moment refuses a second writer.
         with contextlib.suppress(RuntimeError, OSError):
             before()
+        end_compilers()
         os._exit(ExitCode.STOPPED)
 
     previous = signal.signal(signal.SIGINT, on_ctrl_c)

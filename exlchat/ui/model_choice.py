@@ -15,7 +15,7 @@ from exlchat.engine.events import ModelError
 
 GUIDE = "guide"
 
-_WORDS = ("ask", "doctor", GUIDE)
+_WORDS = ("ask", "bench", "build-ext", "doctor", GUIDE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = {
     ".gguf": "a GGUF file, which exlchat does not read; get the model as EXL2 or as safetensors and give its folder",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from exlchat import engine
+from exlchat import engine, paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,13 @@ def load_model(
     device: DeviceChoice = "auto",
     kv_cache: KvCacheChoice = "auto",
     context: int | None = None,
+    extension: bool = True,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> EnginePort:
     """Load the model in `model_path`; blocks, so call it away from the UI thread.
 
-    `context` is the longest sequence in tokens (`None`: the model's own). `on_progress` runs on the calling thread.
+    `context` is the longest sequence in tokens (`None`: the model's own). Without `extension` a GPU does without the
+    CUDA kernels. `on_progress` runs on the calling thread; before the weights it tells of a compile, if one is needed.
 
     Raises:
         ModelError: one line that names the file, what is wrong and how to mend it.
@@ -35,6 +37,8 @@ def load_model(
         device=device,
         kv_cache=_cache_precision(kv_cache, device),
         max_seq_len=context,
+        extension=extension,
+        build_cache=paths.folders().cache,
         on_progress=on_progress,
     )
 

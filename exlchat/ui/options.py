@@ -50,6 +50,7 @@ class AppOptions:
         device: where the model runs; `auto` takes the GPU when there is one.
         context: the longest prompt plus answer, in tokens.
         kv_cache: precision of keys and values; `auto` is fp16 on a GPU and fp32 on the CPU.
+        extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
         system: the system prompt of new conversations.
         template: prompt format by name or file.
         theme: theme of this start only.
@@ -64,6 +65,7 @@ class AppOptions:
     device: DeviceChoice = "auto"
     context: int | None = None
     kv_cache: KvCacheChoice | None = None
+    extension: bool | None = None
     system: str | None = None
     template: str | None = None
     theme: str | None = None

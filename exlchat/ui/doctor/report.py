@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from exlchat.ui.doctor.checks import CHECKS, Finding
 from exlchat.ui.doctor.facts import MachineFacts, gather
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, abandon
+from exlchat.ui.headless_output import print_report
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.markdown.sanitize import printable
 
@@ -20,17 +19,10 @@ def run_doctor() -> ExitCode:
     """Looks at this machine and prints a line for each finding; `ERROR` if exlchat cannot run here."""
     with ctrl_c_ends_at_once():
         findings = examine(gather())
-    try:
-        sys.stdout.write("".join(f"{line}\n" for line in report_lines(findings)))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        abandon(sys.stdout)
-        return ExitCode.BROKEN_PIPE
-    except OSError as error:
-        abandon(sys.stdout)
-        ErrorLines(sys.stderr).say(f"standard output cannot be written ({(error.strerror or '').lower()})")
+    code = print_report("".join(f"{line}\n" for line in report_lines(findings)))
+    if code == ExitCode.OK and any(finding.essential for finding in findings):
         return ExitCode.ERROR
-    return ExitCode.ERROR if any(finding.essential for finding in findings) else ExitCode.OK
+    return code
 
 
 def examine(facts: MachineFacts) -> list[Finding]:
