@@ -13,6 +13,7 @@ from typing import Literal
 from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
 
 FinishReason = Literal["stop_token", "stop_string", "max_new_tokens", "context_full", "cancelled"]
+DecodePath = Literal["synchronous", "run-ahead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class GenerationStats:
     """Counts and times of one answer. Seconds are wall-clock floats.
 
     `time_to_first_token` runs from the call to the first sampled token; `decode_seconds` from there to the end,
-    so a rate is `(new_tokens - 1) / decode_seconds`.
+    so a rate is `(new_tokens - 1) / decode_seconds`. `decode_path` says who drew the tokens: the host, each step
+    waiting for it, or the device, with the host one step behind.
     """
 
     prompt_tokens: int
@@ -49,6 +51,7 @@ class GenerationStats:
     prefill_seconds: float
     decode_seconds: float
     seed: int
+    decode_path: DecodePath = "synchronous"
 
     @property
     def tokens_per_second(self) -> float:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from threading import Event as Flag
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from exlchat.engine.events import (
+    DecodePath,
     Event,
     Finished,
     FinishReason,
@@ -22,10 +25,14 @@ from exlchat.engine.events import (
     TextDelta,
 )
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.sampling import Sampler
+from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
+from exlchat.engine.sampling import NotNumbersError, Sampler
 from exlchat.engine.text_stream import TextStream
+from exlchat.engine.token_source import SynchronousTokens, TokenSource
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
+
+_Given = TypeVar("_Given")
 
 
 class Generator:
@@ -35,6 +42,7 @@ class Generator:
         transformer, tokenizer, cache: of one model.
         stop_ids: the model's own.
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
+        step: draws on the device and runs ahead; without one each token is drawn by the host.
     """
 
     def __init__(
@@ -44,12 +52,16 @@ class Generator:
         cache: KVCache,
         stop_ids: tuple[int, ...],
         prefill_chunk: int,
+        *,
+        step: DecodeStep | None = None,
     ) -> None:
         self._transformer = transformer
         self._tokenizer = tokenizer
         self._cache = cache
         self._stop_ids = frozenset(stop_ids)
         self._prefill_chunk = prefill_chunk
+        self._step = step
+        self._source: TokenSource | None = None
         self._cancelled = Flag()
         self._run = 0
 
@@ -67,44 +79,63 @@ class Generator:
         self._check(request)
         self._cancelled.clear()
         self._run += 1
+        if self._source is not None:
+            self._source.close()
         return self._answer(request, self._run)
 
     def _answer(self, request: GenerationRequest, run: int) -> Iterator[Event]:
         clock = _Clock(request, secrets.randbits(63) if request.seed is None else request.seed)
+        answer = _Answer()
         logits: Tensor | None = None
         for progress, chunk_logits in self._prefill(list(request.prompt_ids), run):
             clock.cached = progress.cached
             yield progress
             logits = chunk_logits
         clock.prefilled()
-        sampler = Sampler(request.sampling, clock.seed)
+        answer.reason = self._limit(request, 0)
+        if logits is not None and answer.reason is None:
+            sampler = Sampler(request.sampling, clock.seed)
+            first = self._draw(sampler.draw, logits)
+            source = self._source = self._open(request, sampler, first, clock.seed, run)
+            clock.path = source.path
+            try:
+                yield from self._decode(request, source, first, clock, answer)
+            finally:
+                source.close()
+        yield Finished(answer.reason or "cancelled", clock.stats(), "".join(answer.shown), tuple(answer.ids))
+
+    def _open(self, request: GenerationRequest, sampler: Sampler, first: int, seed: int, run: int) -> TokenSource:
+        if self._step is None:
+            return SynchronousTokens(lambda token: self._feed(token, run), sampler)
+        room = self._cache.max_seq_len - len(request.prompt_ids)
+        tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)
+        return RunAheadTokens(self._step, self._cache, first, request.sampling, seed=seed, most=tokens - 1)
+
+    def _decode(
+        self, request: GenerationRequest, source: TokenSource, token: int, clock: _Clock, answer: _Answer
+    ) -> Iterator[TextDelta]:
+        """Text of `token` and of all that follow it, until there is a reason to end."""
         stop_ids = self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
         stream = TextStream(self._tokenizer.decode, [stop for stop in request.stop if isinstance(stop, str)])
-        ids: list[int] = []
-        shown: list[str] = []
-        reason: FinishReason | None = None
-        while reason is None:
-            reason = self._limit(request, len(ids))
-            if logits is None or reason is not None:
-                break
-            token = self._sample(sampler, logits)
-            if token in stop_ids:
-                reason = "stop_token"
-                break
+        while token not in stop_ids:
             clock.token()
-            ids.append(token)
+            answer.ids.append(token)
             text = stream.push(token)
-            shown.append(text)
+            answer.shown.append(text)
+            answer.reason = "stop_string" if stream.stopped else self._limit(request, len(answer.ids))
+            if answer.reason is None:
+                source.go_on()
             yield TextDelta(text, (token,))
-            if stream.stopped:
-                reason = "stop_string"
-            elif self._limit(request, len(ids)) is None:
-                logits = self._step(token, run)
+            answer.reason = answer.reason or self._limit(request, len(answer.ids))
+            if answer.reason is not None:
+                break
+            token = self._draw(source.follow, token)
+        else:
+            answer.reason = "stop_token"
         rest = stream.finish()
         if rest:
-            shown.append(rest)
+            answer.shown.append(rest)
             yield TextDelta(rest)
-        yield Finished(reason or "cancelled", clock.stats(), "".join(shown), tuple(ids))
 
     def _limit(self, request: GenerationRequest, new_tokens: int) -> FinishReason | None:
         """Why the answer must end before another token, if it must."""
@@ -127,7 +158,7 @@ class Generator:
             done += len(chunk)
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
-    def _step(self, token: int, run: int) -> Tensor:
+    def _feed(self, token: int, run: int) -> Tensor:
         self._cache.reserve(len(self._cache) + 1)
         return self._compute([token], run)
 
@@ -143,10 +174,10 @@ class Generator:
         self._cache.ids += ids
         return logits[-1]
 
-    def _sample(self, sampler: Sampler, logits: Tensor) -> int:
+    def _draw(self, draw: Callable[[_Given], int], given: _Given) -> int:
         try:
-            return sampler.draw(logits)
-        except ValueError as error:
+            return draw(given)
+        except NotNumbersError as error:
             raise ModelError(f"{error}; the weights are damaged or overflow in {self._transformer.dtype}") from error
 
     def _check(self, request: GenerationRequest) -> None:
@@ -165,12 +196,22 @@ class Generator:
             raise RequestError(f"max_new_tokens is {request.max_new_tokens}; it cannot be negative")
 
 
+@dataclass(slots=True)
+class _Answer:
+    """What has been generated so far, and why no more."""
+
+    ids: list[int] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    reason: FinishReason | None = None
+
+
 class _Clock:
     """Counts and times of one answer."""
 
     def __init__(self, request: GenerationRequest, seed: int) -> None:
         self.seed = seed
         self.cached = 0
+        self.path: DecodePath = "synchronous"
         self._prompt_tokens = len(request.prompt_ids)
         self._start = time.perf_counter()
         self._prefill_end = self._first = self._last = 0.0
@@ -194,4 +235,5 @@ class _Clock:
             prefill_seconds=self._prefill_end - self._start,
             decode_seconds=self._last - self._first,
             seed=self.seed,
+            decode_path=self.path,
         )

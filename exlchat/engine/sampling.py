@@ -8,7 +8,12 @@ from torch import Tensor
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.philox import uniform_bits
 
-NOT_NUMBERS = "the logits are not numbers"
+
+class NotNumbersError(ValueError):
+    """A logit is NaN or +inf, or all are -inf: there is nothing to draw from."""
+
+    def __init__(self) -> None:
+        super().__init__("the logits are not numbers")
 
 
 def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
@@ -50,10 +55,10 @@ class Sampler:
         self._index = 0
 
     def draw(self, logits: Tensor) -> int:
-        """A token from float `[vocab]`. Raises `ValueError` where a logit is NaN or +inf, or all are -inf."""
+        """A token from float `[vocab]`. Raises `NotNumbersError`."""
         # The maximum tells all three.
         if not bool(logits.max().isfinite()):
-            raise ValueError(NOT_NUMBERS)
+            raise NotNumbersError
         index, self._index = self._index, self._index + 1
         if self._settings.greedy:
             return int(logits.argmax())

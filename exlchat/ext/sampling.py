@@ -41,8 +41,12 @@ class TokenRing:
         self.words = torch.full((RING_SLOTS,), -1, dtype=torch.int64, pin_memory=pinned)
         self._view = self.words.numpy().data
 
+    def clear(self) -> None:
+        """Forgets every word. No step may be under way."""
+        self.words.fill_(-1)
+
     def read(self, sequence: int) -> tuple[int, int] | None:
-        """Token and status of step `sequence`, or `None` while it has not ended. 0.2 us; nothing waits."""
+        """Token and status of step `sequence`, or `None` while it has not ended. Waits for nothing."""
         word: int = self._view[sequence % RING_SLOTS]
         if (word >> 32) % _SEQUENCES != sequence % _SEQUENCES:
             return None

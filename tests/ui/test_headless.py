@@ -33,6 +33,7 @@ STATS = {
     "decode_seconds",
     "tokens_per_second",
     "seed",
+    "decode_path",
 }
 
 

@@ -1,0 +1,151 @@
+"""Tokens from a decode step that feeds itself: the host reads one step behind, and the device never waits for it.
+
+The device draws each token and goes on with it, so replay n + 1 can be launched before token n is known. The host
+finds tokens in a ring in its own memory, where the sampler puts them (`exlchat.ext.sampling.TokenRing`); it never waits
+for the stream. An answer that ends by itself has computed one step in vain; one that is ended from outside two. What
+such steps put into the cache lies behind its end and is overwritten.
+
+What a step must be is `DecodeStep`, and no more. A step is used by one answer at a time and from one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Protocol
+
+from exlchat.engine.events import DecodePath, ModelError, RequestError
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.sampling import NotNumbersError
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.ext.functions import CDraw
+from exlchat.ext.sampling import DRAWN, TokenRing, c_draw
+
+_AHEAD = 2  # replays launched and not read: one at work, one behind it
+_NAP = 20e-6
+_LOOKS = 64  # between two questions whether the device still works; with naps some 5 ms
+
+
+class DecodeStep(Protocol):
+    """One captured step: reads token and position on the device, writes key and value, draws, counts on, reports.
+
+    Everything happens on one stream, in the order of the calls. `begin`, `grow` and prefills of the same cache are
+    only called when every launched step has reported.
+    """
+
+    @property
+    def ring(self) -> TokenRing:
+        """Where the steps report."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache holds without `grow`."""
+
+    def grow(self, length: int) -> None:
+        """Makes `capacity` at least `length`; token, position and draw stay. Raises `ModelError` for want of memory."""
+
+    def begin(self, token: int, position: int, draw: CDraw) -> None:
+        """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`)."""
+
+    def launch(self) -> None:
+        """Enqueues one step and returns."""
+
+    def running(self) -> bool:
+        """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
+
+
+class RunAheadTokens:
+    """The tokens of one answer behind the first.
+
+    Args:
+        step: idle.
+        cache: of the same model; holds the prompt. Gets the ids of the tokens that the device has fed.
+        first: the answer's first token.
+        settings, seed: of the answer; the first token was draw 0.
+        most: steps that may be launched, as many as tokens may follow the first.
+
+    Raises:
+        ModelError: no memory for one more token.
+    """
+
+    path: DecodePath = "run-ahead"
+
+    def __init__(
+        self, step: DecodeStep, cache: KVCache, first: int, settings: SamplingSettings, *, seed: int, most: int
+    ) -> None:
+        self._step = step
+        self._cache = cache
+        self._start = len(cache)
+        self._most = most
+        self._launched = self._read = 0
+        self._closed = False
+        step.ring.clear()
+        draw = c_draw(
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            seed=seed,
+            index=1,
+            sequence=0,
+        )
+        step.begin(first, self._start, draw)
+        self._launch_up_to(1)
+
+    def follow(self, token: int) -> int:
+        """See `TokenSource`."""
+        if self._closed:
+            raise RequestError("this answer was ended by a newer request to the same engine")
+        self._launch_up_to(self._read + 1)
+        found, status = self._wait(self._read + 1)
+        self._read += 1
+        if status != DRAWN:
+            raise NotNumbersError
+        self._cache.ids.append(token)
+        return found
+
+    def go_on(self) -> None:
+        """See `TokenSource`."""
+        self._launch_up_to(self._read + _AHEAD)
+
+    def close(self) -> None:
+        """See `TokenSource`."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(ModelError):  # a device that has failed works for nobody
+            self._wait_for_all()
+
+    def _launch_up_to(self, count: int) -> None:
+        while self._launched < min(count, self._most):
+            length = self._start + self._launched + 1
+            if length > self._step.capacity:
+                self._wait_for_all()
+                self._step.grow(length)
+            self._step.launch()
+            self._launched += 1
+
+    def _wait_for_all(self) -> None:
+        if self._launched > self._read:
+            self._wait(self._launched)
+
+    def _wait(self, sequence: int) -> tuple[int, int]:
+        """Token and status of a launched step.
+
+        Looks and naps: a nap of 20 us lasts about 75 on Linux, leaves the interpreter to other threads, and is hidden
+        behind the step that runs meanwhile.
+        """
+        looks = 0
+        while (word := self._step.ring.read(sequence)) is None:
+            looks += 1
+            if looks % _LOOKS == 0 and not self._still_running() and self._step.ring.read(sequence) is None:
+                raise ModelError("the GPU ended a decode step without a token; start exlchat again")
+            time.sleep(_NAP)
+        return word
+
+    def _still_running(self) -> bool:
+        try:
+            return self._step.running()
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"the GPU failed in a decode step ({reason}); start exlchat again") from error

@@ -1,0 +1,263 @@
+"""Running ahead on the CPU: a thread plays the device and computes each step with the model itself."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from exlchat.engine import (
+    GREEDY,
+    Engine,
+    Finished,
+    GenerationRequest,
+    ModelError,
+    RequestError,
+    SamplingSettings,
+    TextDelta,
+    load,
+)
+from exlchat.engine.generator import Generator
+from exlchat.engine.sampling import NotNumbersError, probabilities
+from exlchat.ext.functions import CDraw
+from exlchat.ext.philox import uniform_bits
+from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, TokenRing
+from tests.random_models import edit_json, save_random_llama
+
+PROMPT = list(range(10, 40))
+WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
+
+
+class Device:
+    """A `DecodeStep` whose steps run in a thread, in order, each as long as `seconds`.
+
+    Args:
+        draw: token and status from the token before, its position and the draw.
+    """
+
+    def __init__(self, draw: Callable[[int, int, CDraw], tuple[int, int]], seconds: float = 0.0) -> None:
+        self.ring = TokenRing(pinned=False)
+        self.capacity = 64
+        self.launches = self.reported = self.grown = 0
+        self.failure: str | None = None
+        self._draw_token, self._seconds = draw, seconds
+        self._work: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._done = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def begin(self, token: int, position: int, draw: CDraw) -> None:
+        assert self.reported == self.launches
+        self._token, self.position, self._draw = token, position, draw
+
+    def grow(self, length: int) -> None:
+        assert self.reported == self.launches
+        self.grown += 1
+        self.capacity = length + 3
+
+    def launch(self) -> None:
+        self.launches += 1
+        self._work.put(True)
+
+    def running(self) -> bool:
+        if self.failure:
+            raise RuntimeError(f"{self.failure}\nand a long explanation")
+        return self._done < self.launches
+
+    def _run(self) -> None:
+        while self._work.get():
+            time.sleep(self._seconds)
+            if self.failure is None:
+                assert self.position < self.capacity
+                self._token, status = self._draw_token(self._token, self.position, self._draw)
+                self.position += 1
+                self._draw.index += 1
+                self._draw.sequence += 1
+                self.reported += 1
+                word = self._draw.sequence << 32 | status << 24 | self._token
+                self.ring.words[self._draw.sequence % len(self.ring.words)] = word
+            self._done += 1
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_random_llama(path)
+    for file in ("generation_config.json", "config.json"):
+        edit_json(path / file, eos_token_id=None)
+    edit_json(path / "tokenizer_config.json", eos_token=None)
+    return path
+
+
+@pytest.fixture
+def engine(model_dir: Path) -> Engine:
+    return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=8)
+
+
+def with_device(engine: Engine, device: Device) -> Generator:
+    parts = engine._parts
+    return Generator(parts.transformer, parts.tokenizer, parts.cache, (), 8, step=device)
+
+
+def model_device(engine: Engine, sampling: SamplingSettings, seconds: float = 0.0) -> Device:
+    """A device that computes with the engine's model and cache."""
+    parts = engine._parts
+
+    def draw(token: int, position: int, state: CDraw) -> tuple[int, int]:
+        parts.cache.reserve(position + 1)
+        logits = parts.transformer.forward(torch.tensor([token]), parts.cache, start=position)[-1]
+        if state.greedy:
+            return int(logits.argmax()), DRAWN
+        cumulative = probabilities(logits, sampling).cumsum(0)
+        share = cumulative[-1] * (uniform_bits(state.seed, state.index) / 2**53)
+        return int(torch.searchsorted(cumulative, share, right=True)), DRAWN
+
+    return Device(draw, seconds)
+
+
+def counting(engine: Engine, seconds: float = 0.0) -> tuple[Device, Generator]:
+    """Each token is the one before plus one, whatever the model says."""
+    device = Device(lambda token, _position, _draw: ((token + 1) % 384, DRAWN), seconds)
+    return device, with_device(engine, device)
+
+
+def finish(events: Iterator[object]) -> Finished:
+    last = list(events)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "drawn"])
+def test_both_paths_give_the_same_answer_and_the_same_cache(engine: Engine, sampling: SamplingSettings) -> None:
+    request = GenerationRequest(PROMPT, sampling, max_new_tokens=25, seed=77)
+    waiting = finish(engine.generate(request))
+    cached = list(engine._parts.cache.ids)
+    engine._parts.cache.ids.clear()
+    ahead = finish(with_device(engine, model_device(engine, sampling)).generate(request))
+    assert (ahead.token_ids, ahead.text, ahead.reason) == (waiting.token_ids, waiting.text, waiting.reason)
+    assert engine._parts.cache.ids == cached
+    assert (waiting.stats.decode_path, ahead.stats.decode_path) == ("synchronous", "run-ahead")
+
+
+def test_the_next_answer_uses_what_the_device_has_cached(engine: Engine) -> None:
+    generator = with_device(engine, model_device(engine, GREEDY))
+    first = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=10)))
+    longer = GenerationRequest([*PROMPT, *first.token_ids, 50, 51], max_new_tokens=8)
+    second = finish(generator.generate(longer))
+    assert second.stats.cached_tokens == len(PROMPT) + 9
+    engine._parts.cache.ids.clear()
+    assert finish(engine.generate(longer)).token_ids == second.token_ids
+
+
+def test_no_more_steps_than_tokens_are_wanted(engine: Engine) -> None:
+    for wanted in (0, 1, 2, 7):
+        device, generator = counting(engine)
+        last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=wanted)))
+        assert (last.reason, len(last.token_ids)) == ("max_new_tokens", wanted)
+        assert device.launches == max(0, wanted - 1)
+
+
+def test_a_stop_costs_one_step_in_vain(engine: Engine) -> None:
+    device, generator = counting(engine)
+    last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=6)))
+    stop = last.token_ids[-1] + 1
+    device, generator = counting(engine)
+    last = finish(generator.generate(GenerationRequest(PROMPT, stop=[stop])))
+    assert (last.reason, len(last.token_ids)) == ("stop_token", 6)
+    assert device.launches == 6 + 1
+    assert len(engine._parts.cache) == len(PROMPT) + 6
+
+
+def test_the_device_works_while_the_consumer_does_not(engine: Engine) -> None:
+    device, generator = counting(engine)
+    events = generator.generate(GenerationRequest(PROMPT, max_new_tokens=50))
+    deltas = 0
+    for event in events:
+        if isinstance(event, TextDelta):
+            deltas += 1
+            assert device.launches == min(deltas + 1, 49)  # this token is read, two more are under way
+
+
+def test_a_full_cache_grows_only_while_nothing_runs(engine: Engine) -> None:
+    device, generator = counting(engine, seconds=0.001)
+    device.capacity = len(PROMPT) + 2
+    last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=20)))
+    assert len(last.token_ids) == 20
+    assert device.grown == 5
+    assert device.position == len(PROMPT) + 19
+
+
+def test_the_context_ends_the_answer(model_dir: Path) -> None:
+    engine = load(model_dir, device="cpu", max_seq_len=40)
+    device, generator = counting(engine)
+    last = finish(generator.generate(GenerationRequest(PROMPT)))
+    assert (last.reason, len(last.token_ids), device.launches) == ("context_full", 10, 9)
+
+
+def test_cancel_ends_within_a_token_and_waits_for_the_device(engine: Engine) -> None:
+    device, generator = counting(engine, seconds=0.002)
+    deltas = 0
+    for event in generator.generate(GenerationRequest(PROMPT)):
+        deltas += isinstance(event, TextDelta)
+        if deltas == 4:
+            generator.cancel()
+    assert isinstance(event, Finished)
+    assert (event.reason, len(event.token_ids)) == ("cancelled", 4)
+    assert device.reported == device.launches
+    assert device.launches <= 4 + 1
+
+
+def test_closing_the_iterator_waits_for_the_device(engine: Engine) -> None:
+    device, generator = counting(engine, seconds=0.01)
+    events = generator.generate(GenerationRequest(PROMPT))
+    for event in events:
+        if isinstance(event, TextDelta):
+            break
+    events.close()  # type: ignore[attr-defined]
+    assert device.reported == device.launches
+
+
+def test_a_newer_request_ends_an_unfinished_one(engine: Engine) -> None:
+    device, generator = counting(engine, seconds=0.01)
+    old = generator.generate(GenerationRequest(PROMPT))
+    while not isinstance(next(old), TextDelta):
+        pass
+    newer = generator.generate(GenerationRequest([5, 6, 7], max_new_tokens=5))
+    assert device.reported == device.launches
+    first = next(newer)
+    with pytest.raises(RequestError, match="newer request"):
+        list(old)
+    assert len(finish(iter([first, *newer])).token_ids) == 5
+
+
+def test_logits_that_are_no_numbers_are_an_error_of_the_model(engine: Engine) -> None:
+    device = Device(lambda token, position, _draw: (0, NOT_NUMBERS if position == len(PROMPT) + 2 else DRAWN))
+    events = with_device(engine, device).generate(GenerationRequest(PROMPT))
+    with pytest.raises(ModelError, match="not numbers; the weights are damaged") as error:
+        list(events)
+    assert isinstance(error.value.__cause__, NotNumbersError)
+    assert device.reported == device.launches
+
+
+def test_a_device_that_fails_is_one_line(engine: Engine) -> None:
+    device, generator = counting(engine, seconds=0.001)
+    events = generator.generate(GenerationRequest(PROMPT))
+    while not isinstance(next(events), TextDelta):
+        pass
+    device.failure = "CUDA error: an illegal memory access was encountered"
+    with pytest.raises(ModelError) as error:
+        list(events)
+    assert str(error.value) == (
+        "the GPU failed in a decode step (CUDA error: an illegal memory access was encountered); start exlchat again"
+    )
+
+
+def test_a_step_that_reports_nothing_is_an_error_and_no_endless_wait(engine: Engine) -> None:
+    device, generator = counting(engine)
+    device.launch = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match="without a token"):
+        list(generator.generate(GenerationRequest(PROMPT)))
