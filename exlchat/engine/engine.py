@@ -35,7 +35,7 @@ _CUDA_PREFILL_CHUNK = 2048
 _CPU_PREFILL_WEIGHTS = 5e10
 # A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
 _DEFAULT_MAX_SEQ_LEN = 32768
-_BUILD_CACHE = Path.home() / ".cache" / "exlchat"
+BUILD_CACHE = Path.home() / ".cache" / "exlchat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def load(
     parameters = parameter_count(checkpoint)
     kernels = None
     if extension and target.type == "cuda" and is_quantized(checkpoint):
-        kernels = open_extension(target, build_cache or _BUILD_CACHE, on_progress)
+        kernels = open_extension(target, build_cache or BUILD_CACHE, on_progress)
     sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None)
     dtype = choose_dtype(checkpoint, target, sizes)
     prepare_torch(target, parameters)

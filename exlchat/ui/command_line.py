@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from exlchat import __version__
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.formats.sections import HEAD_RECIPES
-from exlchat.ext.targets import FAT, Targets, parse_capability
+from exlchat.ui.argument_types import number, program, said, some_text, targets, whole, whole_list, words
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.generation_settings import LARGEST_SEED
 
 _WIDTH = 80
-_Parsed = TypeVar("_Parsed")
 
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
@@ -152,7 +149,7 @@ def ask_parser() -> argparse.ArgumentParser:
     answer.add_argument(
         "--stop",
         metavar="TEXT",
-        type=_some_text,
+        type=some_text,
         action="append",
         default=[],
         help="end the answer before TEXT (may be repeated)",
@@ -170,12 +167,12 @@ def build_ext_parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--arch",
         metavar="LIST",
-        type=_targets,
+        type=targets,
         help="compute capabilities, such as 8.6,8.9 or 86,89, or all (default: the cards here)",
     )
     build.add_argument("--force", action="store_true", help="build again what is there")
     build.add_argument(
-        "--nvcc", metavar="PATH", type=_program, help="the CUDA compiler to use (default: the first found)"
+        "--nvcc", metavar="PATH", type=program, help="the CUDA compiler to use (default: the first found)"
     )
     _about_group(parser)
     return parser
@@ -193,21 +190,22 @@ def bench_parser() -> argparse.ArgumentParser:
     parser = _Parser("exlchat bench", _BENCH_ABOUT, _BENCH_EPILOG, "exlchat bench [MODEL] [options]")
     model = parser.add_argument_group("model")
     model.add_argument("model", metavar="MODEL", nargs="?", help="model folder, or the word guide")
-    model.add_argument("--shape", metavar="NAME", type=_said(named_shape), help="a random model of that size instead")
-    model.add_argument("--mix", metavar="MIX", type=_said(parse_mix), help="bits of its layers (default: 4.1bpw)")
+    model.add_argument("--shape", metavar="NAME", type=said(named_shape), help="a random model of that size instead")
+    model.add_argument("--mix", metavar="MIX", type=said(parse_mix), help="bits of its layers (default: 4.1bpw)")
     model.add_argument("--head-bits", metavar="N", type=int, choices=HEAD_RECIPES, help="of its EXL2 head (default: 6)")
     model.add_argument("--write", metavar="DIR", type=Path, help="write it to a new folder and load it from there")
     measure = parser.add_argument_group("measurement")
     measure.add_argument(
-        "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="cpu or cuda"
+        "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
+    )
+    _extension_option(measure)
+    measure.add_argument(
+        "--contexts", metavar="N,...", type=whole_list, help="tokens of prompts and contexts (default: 128,2048,16384)"
     )
     measure.add_argument(
-        "--contexts", metavar="N,...", type=_whole_list, help="tokens of prompts and contexts (default: 128,2048,16384)"
+        "--kv-cache", metavar="TYPE,...", type=words, help="types of the cache, or auto, or all (default)"
     )
-    measure.add_argument(
-        "--kv-cache", metavar="TYPE,...", type=_words, help="types of the cache, or auto, or all (default)"
-    )
-    measure.add_argument("--runs", metavar="N", type=_whole(1), help="runs of each figure (default: 5)")
+    measure.add_argument("--runs", metavar="N", type=whole(1), help="runs of each figure (default: 5)")
     measure.add_argument("--quick", action="store_true", help="one type of cache, contexts to 2048, 3 short runs")
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", type=Path, help="write all samples, with machine and versions")
@@ -220,13 +218,17 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
     )
-    group.add_argument("--context", metavar="N", type=_whole(1), help="longest prompt plus answer, in tokens")
+    group.add_argument("--context", metavar="N", type=whole(1), help="longest prompt plus answer, in tokens")
     group.add_argument(
         "--kv-cache",
         metavar="TYPE",
         choices=("auto", "fp16", "fp32"),
         help="precision of keys and values: auto (default), fp16 or fp32",
     )
+    _extension_option(group)
+
+
+def _extension_option(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ext",
         dest="extension",
@@ -240,16 +242,16 @@ def _prompt_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--template", metavar="NAME|FILE", help="prompt format: model, chatml, plain, or a Jinja file (default: model)"
     )
-    group.add_argument("--max-tokens", metavar="N", type=_whole(1), help="longest answer, in tokens")
+    group.add_argument("--max-tokens", metavar="N", type=whole(1), help="longest answer, in tokens")
 
 
 def _sampling_group(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
-    group.add_argument("--temperature", metavar="X", type=_number, help="0 always takes the most likely token")
-    group.add_argument("--top-k", metavar="N", type=_whole(0), help="draw from the N most likely tokens; 0 is off")
-    group.add_argument("--top-p", metavar="X", type=_number, help="draw from the likeliest that sum to X; 1 is off")
-    group.add_argument("--min-p", metavar="X", type=_number, help="drop what is below X times the likeliest; 0 is off")
-    group.add_argument("--seed", metavar="N", type=_whole(0, LARGEST_SEED), help="the same seed, the same answer")
+    group.add_argument("--temperature", metavar="X", type=number, help="0 always takes the most likely token")
+    group.add_argument("--top-k", metavar="N", type=whole(0), help="draw from the N most likely tokens; 0 is off")
+    group.add_argument("--top-p", metavar="X", type=number, help="draw from the likeliest that sum to X; 1 is off")
+    group.add_argument("--min-p", metavar="X", type=number, help="drop what is below X times the likeliest; 0 is off")
+    group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
 
 
 def _about_group(parser: argparse.ArgumentParser) -> None:
@@ -258,68 +260,3 @@ def _about_group(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--version", action="version", version=f"exlchat {__version__}", help="show the version and exit"
     )
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argument type: a whole number within bounds."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least or (most is not None and value > most):
-            upper = "or more" if most is None else f"to {most}"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, {least} {upper}")
-        return value
-
-    return parse
-
-
-def _said(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
-    """An argument type whose `ValueError` says itself what is wrong."""
-
-    def parse_argument(text: str) -> _Parsed:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse_argument
-
-
-def _whole_list(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_whole(1)(part) for part in text.split(",")}))
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
-def _program(text: str) -> Path:
-    """As a shell would find it: a bare name on PATH, anything else as a file."""
-    path = Path(text).expanduser()
-    return Path(shutil.which(text) or path).absolute()
-
-
-def _targets(text: str) -> Targets:
-    if text == "all":
-        return FAT
-    try:
-        capabilities = {parse_capability(part) for part in text.split(",")}
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return Targets(tuple(sorted(capabilities)))
-
-
-def _some_text(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("the text is empty, which would stop nothing")
-    return text

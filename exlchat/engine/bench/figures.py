@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from exlchat.engine.events import Footprint
+from exlchat.engine.events import DecodePath, Footprint
 from exlchat.engine.sampling_settings import SamplingSettings
 
 # What people chat with, about: every sampler has something to do.
@@ -21,7 +21,7 @@ class BenchSettings:
     """What is measured and how often.
 
     Args:
-        device: as for `load`.
+        device, extension: as for `load`.
         kv_caches: types of the cache; `auto` is what a chat uses on the device, `all` every one that is meant for it.
         contexts: prompt tokens for prefill, and tokens in the cache when decoding begins.
         runs: measured runs of each figure, after one that is not counted.
@@ -32,6 +32,7 @@ class BenchSettings:
     """
 
     device: str = "auto"
+    extension: bool = True
     kv_caches: tuple[str, ...] = ("all",)
     contexts: tuple[int, ...] = (128, 2048, 16384)
     runs: int = 5
@@ -84,6 +85,7 @@ class Figure:
         tokens: of the prompt, or in the cache when decoding begins.
         samples: run by run.
         bytes_per_token: of weights and cache that a decoded token reads on average.
+        decode_path: who drew the tokens, as the generator's statistics say.
     """
 
     kind: FigureKind
@@ -91,6 +93,7 @@ class Figure:
     tokens: int
     samples: tuple[float, ...]
     bytes_per_token: float | None = None
+    decode_path: DecodePath | None = None
 
     @property
     def median(self) -> float:

@@ -9,19 +9,22 @@ import gc
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from exlchat.engine.architecture import read_spec
-from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Result, Skipped, fitting
+from exlchat.engine.bench.figures import BenchSettings, Figure, FigureKind, Memory, Model, Result, Skipped, fitting
 from exlchat.engine.bench.probes import MemoryProbe, describe_setting
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.engine import Engine, load
+from exlchat.engine.engine import BUILD_CACHE, Engine, load
 from exlchat.engine.events import Finished, GenerationRequest, GenerationStats, LoadProgress, ModelError
+from exlchat.engine.formats.inventory import is_quantized
 from exlchat.engine.kv_cache import CACHE_DTYPES
+from exlchat.engine.loading import open_extension
 from exlchat.engine.placement import choose_device
 from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
 
@@ -57,46 +60,85 @@ def cache_types(device: torch.device, wanted: tuple[str, ...]) -> tuple[str, ...
     return tuple(dict.fromkeys(kinds))
 
 
-def benchmark(open_model: Callable[[], Checkpoint], settings: BenchSettings, say: Say) -> Iterator[Result]:
+def benchmark(
+    open_model: Callable[[], Checkpoint], settings: BenchSettings, say: Say, *, build_cache: Path | None = None
+) -> Iterator[Result]:
     """Measures, and yields every result as soon as it is there. The setting and the model come first.
 
     Args:
         open_model: opens or makes the model; called once for each type of cache.
         settings: what to measure.
         say: told in a few words what is measured now.
+        build_cache: as for `load`.
 
     Raises:
         ModelError: the model cannot be loaded or run; what was yielded before stands.
     """
     device = choose_device(settings.device)
     for number, kv_cache in enumerate(cache_types(device, settings.kv_caches)):
-        yield from _Bench(open_model, settings, device, kv_cache, say).run(first=number == 0)
+        loader = _Loader(open_model, settings, device, say, build_cache)
+        yield from _Bench(loader, settings, device, kv_cache, say).run(first=number == 0)
         # The engine of this type is gone with the object above; a graph's memory only goes with the collector.
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """Opens the model and loads it. `made` says whether its weights were made rather than read."""
+
+    open_model: Callable[[], Checkpoint]
+    settings: BenchSettings
+    device: torch.device
+    say: Say
+    build_cache: Path | None
+
+    def load(self, kv_cache: str, new_tokens: int) -> tuple[Engine, float, bool]:
+        """An engine with room for everything that is measured, the seconds that took, and whether it was made."""
+        self.say("opening the model")
+        start = time.perf_counter()
+        checkpoint = self.open_model()
+        seconds = time.perf_counter() - start
+        if self.settings.extension and self.device.type == "cuda" and is_quantized(checkpoint):
+            # Compiling, which happens once on a machine, is no part of loading.
+            open_extension(self.device, self.build_cache or BUILD_CACHE, self._on_progress)
+        start = time.perf_counter()
+        engine = load(
+            checkpoint,
+            device=str(self.device),
+            kv_cache=kv_cache,
+            max_seq_len=self._context(checkpoint, new_tokens),
+            extension=self.settings.extension,
+            build_cache=self.build_cache,
+            on_progress=self._on_progress,
+        )
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return engine, seconds + time.perf_counter() - start, isinstance(checkpoint, RandomCheckpoint)
+
+    def _context(self, checkpoint: Checkpoint, new_tokens: int) -> int:
+        """No longer than what is measured, so that the cache that is counted is one that is used."""
+        settings = self.settings
+        longest_turn = settings.turn_cached + settings.turn_new + 1
+        spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+        return min(spec.max_position_embeddings, max(longest_turn, max(settings.contexts) + new_tokens))
+
+    def _on_progress(self, progress: LoadProgress) -> None:
+        self.say(f"{progress.what}: {100 * progress.done // max(progress.total, 1)} %")
+
+
 class _Bench:
     """One model with one type of cache."""
 
-    def __init__(
-        self,
-        open_model: Callable[[], Checkpoint],
-        settings: BenchSettings,
-        device: torch.device,
-        kv_cache: str,
-        say: Say,
-    ) -> None:
+    def __init__(self, loader: _Loader, settings: BenchSettings, device: torch.device, kv_cache: str, say: Say) -> None:
         self._settings = settings
         self._kv_cache = kv_cache
         self._say = say
         self._new_tokens = settings.new_tokens or _NEW_TOKENS[device.type]
         self._probe = MemoryProbe(device)
         self._probe.restart()
-        self._made = False
-        self._load_seconds = 0.0
-        self._engine = self._load(open_model, device)
+        self._engine, self._load_seconds, self._made = loader.load(kv_cache, self._new_tokens)
         self._load_peak = self._probe.peak
         self._longest = self._engine.info.max_seq_len
         self._ids = random.Random(0)
@@ -120,31 +162,6 @@ class _Bench:
         yield from self._turn()
         yield Memory(self._kv_cache, self._engine.footprint, self._load_peak, self._probe.peak, self._probe.device_used)
 
-    def _load(self, open_model: Callable[[], Checkpoint], device: torch.device) -> Engine:
-        def on_progress(progress: LoadProgress) -> None:
-            self._say(f"{progress.what}: {100 * progress.done // max(progress.total, 1)} %")
-
-        self._say("opening the model")
-        start = time.perf_counter()
-        checkpoint = open_model()
-        self._made = isinstance(checkpoint, RandomCheckpoint)
-        spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
-        settings = self._settings
-        wanted = max(
-            *(context + self._new_tokens for context in settings.contexts), settings.turn_cached + settings.turn_new + 1
-        )
-        engine = load(
-            checkpoint,
-            device=str(device),
-            kv_cache=self._kv_cache,
-            max_seq_len=min(wanted, spec.max_position_embeddings),
-            on_progress=on_progress,
-        )
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        self._load_seconds = time.perf_counter() - start
-        return engine
-
     def _model(self) -> Model:
         info = self._engine.info
         return Model(info.name, info.quantization, info.parameters, info.dtype, info.max_seq_len, self._made)
@@ -164,17 +181,18 @@ class _Bench:
         footprint = self._engine.footprint
         # A token reads the cache up to itself; in the middle of the run that is half of the new ones.
         read = footprint.weights_per_token + footprint.cache_per_token * (context + self._new_tokens / 2)
-        sampled: list[float] = []
+        runs: list[tuple[GenerationStats, ...]] = []
 
         def sample() -> float:
-            if with_samplers:
-                sampled.append(self._answer(prompt, self._new_tokens, self._settings.sampling).tokens_per_second)
-            return self._answer(prompt, self._new_tokens).tokens_per_second
+            settings = (GREEDY, self._settings.sampling)[: 1 + with_samplers]
+            runs.append(tuple(self._answer(prompt, self._new_tokens, sampling) for sampling in settings))
+            return runs[-1][0].tokens_per_second
 
-        greedy = tuple(self._repeat(f"decode at {context:,}, {self._kv_cache} cache", sample))
-        yield Figure("decode", self._kv_cache, context, greedy, read)
-        if with_samplers:
-            yield Figure("sampled", self._kv_cache, context, tuple(sampled[-len(greedy) :]), read)
+        counted = len(self._repeat(f"decode at {context:,}, {self._kv_cache} cache", sample))
+        kinds: tuple[FigureKind, ...] = ("decode", "sampled")
+        for kind, stats in zip(kinds, zip(*runs[-counted:], strict=True), strict=False):
+            rates = tuple(run.tokens_per_second for run in stats)
+            yield Figure(kind, self._kv_cache, context, rates, read, stats[0].decode_path)
 
     def _turn(self) -> Iterator[Result]:
         """Seconds to the first token of a short turn on top of what the cache holds."""

@@ -11,6 +11,7 @@ from exlchat.engine.bench.figures import BenchSettings
 from exlchat.engine.bench.mixes import Gptq, MeanBits, Mix, layer_recipes
 from exlchat.engine.bench.shapes import Shape
 from exlchat.engine.events import ModelError
+from exlchat.settings import load_settings
 from exlchat.state import load_state
 from exlchat.ui.model_choice import choose_model
 
@@ -48,10 +49,13 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
 
     Raises:
         ModelError: there is no such model folder.
+        SettingsError: settings.toml is wrong.
     """
+    extension = load_settings().extension if typed.extension is None else typed.extension
     base = _QUICK if typed.quick else BenchSettings()
     settings = BenchSettings(
         device=typed.device,
+        extension=extension,
         kv_caches=typed.kv_cache or base.kv_caches,
         contexts=typed.contexts or base.contexts,
         runs=typed.runs or base.runs,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exlchat import paths
 from exlchat.engine.bench.figures import Report
 from exlchat.engine.events import ModelError
 from exlchat.ui.bench.options import BenchOptions
@@ -49,7 +50,7 @@ def _measure(options: BenchOptions, report: Report, lines: ErrorLines) -> ExitCo
         from exlchat.engine.bench.measure import benchmark
     try:
         opener = _opener(options, lines)
-        for result in benchmark(opener, options.settings, lines.show):
+        for result in benchmark(opener, options.settings, lines.show, build_cache=paths.folders().cache):
             report.add(result)
             _write_json(options.json_file, report)
         report.complete = True

@@ -8,6 +8,7 @@ from exlchat.engine.bench.figures import Figure, Memory, Report
 from exlchat.ui.markdown.sanitize import printable
 
 _FIGURES = (26, 8, 15, 9, 10, 12)
+_ORDER = {"load": 0, "prefill": 1, "decode": 2, "sampled": 2, "turn": 3}
 _MEMORY = (18, 11, 10, 11, 15, 15)
 
 
@@ -18,7 +19,7 @@ def render(report: Report) -> str:
         _table(
             _FIGURES,
             ("what", "tokens", "median", "spread", "GB/s", "of copy"),
-            [_figure(figure, report) for figure in report.figures],
+            [_figure(figure, report) for figure in sorted(report.figures, key=lambda figure: _ORDER[figure.kind])],
         ),
     ]
     if report.memory:
@@ -34,8 +35,8 @@ def _headline(report: Report) -> list[str]:
         model = report.model
         name = printable(model.name)
         lines.append(
-            f"{name}: {model.quantization}, {model.parameters / 1e9:.2f} B weights, {model.dtype}, "
-            f"{model.max_seq_len:,} positions"
+            f"{name}: {model.quantization}, {_count(model.parameters)} weights, {model.dtype}, "
+            f"context {model.max_seq_len:,}"
         )
         if model.made:
             lines.append("Random weights, made on the device: loading reads no file.")
@@ -102,7 +103,7 @@ def _notes(report: Report) -> list[str]:
             f"* temperature {sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}, "
             f"min-p {sampling.min_p:g}; share of greedy."
         )
-    lines.append("Spread: half the range of the runs over their median. prefill: to the first new token.")
+    lines.append("Spread: half the range of the runs over their median. Prefill: to the first token.")
     lines.extend(f"Not measured: {reason}." for reason in report.skipped)
     return lines
 
@@ -112,6 +113,10 @@ def _beyond(memory: Memory) -> str:
     if memory.device_used is None:
         return f"{extra} resident, Python and torch included."
     return f"{extra}; {_gigabytes(memory.device_used)} of the card taken in all."
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e8 else f"{number / 1e6:.1f} M"
 
 
 def _gigabytes(count: int) -> str:

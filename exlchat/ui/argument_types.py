@@ -1,0 +1,83 @@
+"""Types of command-line arguments: text to value, or one line that says what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from exlchat.ext.targets import FAT, Targets, parse_capability
+
+Parsed = TypeVar("Parsed")
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argument type: a whole number within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            upper = "or more" if most is None else f"to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, {least} {upper}")
+        return value
+
+    return parse
+
+
+def said(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """An argument type whose `ValueError` says itself what is wrong."""
+
+    def parse_argument(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument
+
+
+def whole_list(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, ascending, each once."""
+    return tuple(sorted({whole(1)(part) for part in text.split(",")}))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(text.split(","))
+
+
+def number(text: str) -> float:
+    """Any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def program(text: str) -> Path:
+    """As a shell would find it: a bare name on PATH, anything else as a file."""
+    path = Path(text).expanduser()
+    return Path(shutil.which(text) or path).absolute()
+
+
+def targets(text: str) -> Targets:
+    """Compute capabilities with commas between them, or `all`."""
+    if text == "all":
+        return FAT
+    try:
+        capabilities = {parse_capability(part) for part in text.split(",")}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Targets(tuple(sorted(capabilities)))
+
+
+def some_text(text: str) -> str:
+    """Anything but nothing."""
+    if not text:
+        raise argparse.ArgumentTypeError("the text is empty, which would stop nothing")
+    return text
