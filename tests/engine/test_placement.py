@@ -66,3 +66,10 @@ def test_a_small_model_computes_on_one_thread(tmp_path: Path) -> None:
 def test_free_memory_is_what_the_kernel_says() -> None:
     free = placement.free_memory(CPU)
     assert 64 * 2**20 < free < 2**46
+
+
+def test_a_card_that_a_variable_hides_is_named_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(placement, "hidden_cards", lambda: "CUDA_VISIBLE_DEVICES='' hides every NVIDIA card")
+    with pytest.raises(ModelError, match=r"^device cuda: CUDA_VISIBLE_DEVICES='' hides every NVIDIA card$"):
+        placement.choose_device("cuda")

@@ -1,0 +1,70 @@
+"""With or without the CUDA kernels: what was typed, what was set, and what the engine is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exlchat import cli, engine, paths
+from exlchat.engine.events import ModelError
+from exlchat.settings import save_setting
+from exlchat.ui.options import AppOptions
+from exlchat.ui.tui.services import open_services
+
+TYPED_AND_SET = [(None, None, True), (None, False, False), (True, False, True), (False, True, False)]
+
+
+@pytest.fixture(autouse=True)
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the engine's `load` was called with."""
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+    calls: list[dict[str, Any]] = []
+
+    def load(_path: Path, **options: Any) -> None:
+        calls.append(options)
+        raise ModelError("far enough")
+
+    # `exlchat.engine` resolves the name on first use, so there may be nothing yet to replace.
+    monkeypatch.setattr(engine, "load", load, raising=False)
+    monkeypatch.setattr("sys.stdin", None)
+    return calls
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(("typed", "setting", "used"), TYPED_AND_SET)
+def test_in_the_app(
+    typed: bool | None, setting: bool | None, used: bool, model: Path, asked: list[dict[str, Any]]
+) -> None:
+    save_setting("extension", setting)
+    with pytest.raises(ModelError):
+        open_services(AppOptions(model, device="cpu", extension=typed)).load_engine(lambda _: None)
+    assert [call["extension"] for call in asked] == [used]
+    assert asked[0]["build_cache"] == paths.folders().cache
+
+
+@pytest.mark.parametrize(("typed", "setting", "used"), TYPED_AND_SET)
+def test_in_pipe_mode(
+    typed: bool | None, setting: bool | None, used: bool, model: Path, asked: list[dict[str, Any]]
+) -> None:
+    save_setting("extension", setting)
+    option = {None: [], True: ["--ext"], False: ["--no-ext"]}[typed]
+    assert cli.main(["ask", "--no-save", "--device", "cpu", *option, "-m", str(model), "Hello"]) == 1
+    assert [call["extension"] for call in asked] == [used]
+
+
+@pytest.mark.parametrize(("device", "told"), [("auto", True), ("cpu", False)])
+def test_a_variable_that_hides_the_card_is_told_unless_the_cpu_was_chosen(
+    device: str, told: bool, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "hidden_cards", lambda: "CUDA_VISIBLE_DEVICES='' hides every NVIDIA card")
+    assert cli.main(["ask", "--no-save", "--device", device, "-m", str(model), "Hello"]) == 1
+    line = "exlchat: on the CPU: CUDA_VISIBLE_DEVICES='' hides every NVIDIA card\n"
+    assert (line in capsys.readouterr().err) is told
