@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test check lint types imports format guide pins setup setup-dev
+.PHONY: help chat test ext wheel check lint types imports format guide pins setup setup-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,12 @@ chat: setup ## set up and open a chat (ARGS="MODEL_DIR --device cpu" passes opti
 
 test: setup-dev ## set up and run the tests (ARGS="tests/chat -k title" chooses some)
 	@$(BIN)/python -m pytest $(ARGS)
+
+ext: setup ## compile the CUDA kernels ahead of time (ARGS="--arch all --force")
+	@exec $(BIN)/exlchat build-ext $(ARGS)
+
+wheel: setup ## a wheel with kernels for every supported card, in dist (ARGS="--arch 8.6,8.9")
+	@exec $(BIN)/python tools/wheel.py $(ARGS)
 
 check: lint types imports test ## everything CI runs
 

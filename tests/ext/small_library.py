@@ -76,12 +76,12 @@ esac
     return path
 
 
-def compile_plainly(folder: Path, source: str) -> Path:
+def compile_plainly(folder: Path, source: str, *options: str) -> Path:
     """A shared library of one C++ source, made by the host compiler alone."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ here")
     library = folder / "plain.so"
-    command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    command = [compiler, "-shared", "-fPIC", *options, "-x", "c++", "-", "-o", str(library)]
     subprocess.run(command, input=source, text=True, check=True)
     return library
