@@ -207,6 +207,21 @@ def install_torch(flavour: str) -> None:
         raise SetupError(failed_line("torch"))
 
 
+def has_nvcc() -> bool:
+    """A CUDA toolkit is where exlchat will look for one."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return bool(shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(home, "bin")))
+
+
+def install_compiler() -> None:
+    """nvcc, with which the CUDA kernels are compiled at the first start. To lack it is no reason to stop here."""
+    say("nvcc for the CUDA kernels (about 100 MB to download)")
+    if not pip_install("--no-build-isolation", "--editable", ".[build]"):
+        say(f"nvcc could not be installed ({LOG.relative_to(ROOT)} says why); exlchat doctor tells what is missing")
+    if not shutil.which("g++"):
+        say("nvcc needs g++, which is not here. Mend it with: sudo apt-get install -y g++")
+
+
 def failed_line(what: str) -> str:
     """The error for a pip run that failed, with pip's own words."""
     errors = [line.strip() for line in LOG.read_text(errors="replace").splitlines() if line.startswith("ERROR")]
@@ -255,6 +270,8 @@ def set_up(stamp: dict[str, object], dev: bool) -> None:
     say("the other libraries and exlchat itself")
     if not pip_install("--no-build-isolation", "--editable", ".[dev]" if dev else "."):
         raise SetupError(failed_line("exlchat"))
+    if flavour == "cuda" and not has_nvcc():
+        install_compiler()
     write_stamp(python=list(sys.version_info[:2]), torch=flavour, dev=dev, finished=fingerprint())
     say(f"ready after {time.monotonic() - started:.0f} s")
 

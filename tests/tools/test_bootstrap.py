@@ -139,6 +139,37 @@ def test_pip_failing_everywhere_ends_in_pips_own_words(bootstrap: ModuleType, mo
         torch_attempts(bootstrap, monkeypatch, "cpu", "nothing works")
 
 
+@pytest.mark.parametrize(
+    ("card", "toolkit", "installed"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_card_without_a_cuda_toolkit_gets_nvcc(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, card: bool, toolkit: bool, installed: bool
+) -> None:
+    asked: list[str] = []
+
+    def pip_install(*arguments: str, **_: object) -> bool:
+        asked.append(" ".join(arguments))
+        return True
+
+    monkeypatch.setattr(bootstrap, "pip_install", pip_install)
+    monkeypatch.setattr(bootstrap, "has_nvidia_card", lambda: card)
+    monkeypatch.setattr(bootstrap, "has_nvcc", lambda: toolkit)
+    bootstrap.set_up(bootstrap.read_stamp(), dev=False)
+    assert any(".[build]" in request for request in asked) is installed
+
+
+def test_a_set_up_without_nvcc_is_still_one(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "ROOT", bootstrap.VENV.parent)
+    monkeypatch.setattr(bootstrap, "pip_install", lambda *_: False)
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda _: None)
+    bootstrap.install_compiler()
+    said = capsys.readouterr().err
+    assert "nvcc could not be installed (.venv/setup.log says why); exlchat doctor tells what is missing" in said
+    assert "nvcc needs g++" in said
+
+
 def test_progress_elsewhere_than_on_a_terminal_is_a_few_plain_lines(
     bootstrap: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,5 +233,5 @@ def test_older_pythons_can_parse_the_script_up_to_its_clear_line() -> None:
 
 def test_make_alone_shows_the_commands() -> None:
     shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for command in ("make chat", "make test", "make check", "make guide"):
+    for command in ("make chat", "make test", "make check", "make ext", "make wheel", "make guide"):
         assert command in shown
