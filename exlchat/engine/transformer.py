@@ -29,8 +29,8 @@ class RMSNorm:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`[tokens, hidden]` -> the same."""
-        return functional.rms_norm(x.float(), (x.shape[-1],), eps=self.eps).to(x.dtype) * self.weight
+        """float32 `[tokens, hidden]` -> the same in the dtype of the weight."""
+        return (functional.rms_norm(x, (x.shape[-1],), eps=self.eps) * self.weight).to(self.weight.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,12 @@ class DecoderLayer:
 
 
 class Transformer:
-    """A loaded decoder.
+    """A loaded decoder. `forward` computes in the dtype of the weights and returns float32 logits.
 
-    `forward` computes in the dtype of the weights and returns float32 logits.
+    Args:
+        spec: its sizes.
+        embedding: `[vocab, hidden]`.
+        layers, norm, head: in the order in which a token meets them.
     """
 
     def __init__(
@@ -66,36 +69,36 @@ class Transformer:
         head: Linear | QuantizedLinear,
     ) -> None:
         self.spec = spec
-        self._embedding = embedding
-        self._layers = layers
-        self._norm = norm
-        self._head = head
-        self._rope = RopeTable(spec.rope, spec.head_dim, embedding.device)
+        self.embedding = embedding
+        self.layers = layers
+        self.norm = norm
+        self.head = head
+        self.rope = RopeTable(spec.rope, spec.head_dim, embedding.device)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self._embedding.device
+        return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
         """What the decoder computes in."""
-        return self._embedding.dtype
+        return self.embedding.dtype
 
     @property
     def bytes(self) -> int:
         """Of all weights; a head that is the embedding counts once."""
-        tied = isinstance(self._head, Linear) and self._head.weight is self._embedding
-        return self._streamed_bytes + (0 if tied else self._embedding.nbytes)
+        tied = isinstance(self.head, Linear) and self.head.weight is self.embedding
+        return self._streamed_bytes + (0 if tied else self.embedding.nbytes)
 
     @property
     def bytes_per_token(self) -> int:
         """Of the weights, what one decoded token reads: all of them but the embedding, and one row of that."""
-        return self._streamed_bytes + self._embedding[0].nbytes
+        return self._streamed_bytes + self.embedding[0].nbytes
 
     @property
     def _streamed_bytes(self) -> int:
-        return sum(layer.bytes for layer in self._layers) + self._norm.weight.nbytes + self._head.bytes
+        return sum(layer.bytes for layer in self.layers) + self.norm.weight.nbytes + self.head.bytes
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = True) -> Tensor:
@@ -109,21 +112,23 @@ class Transformer:
         Returns:
             float32 `[tokens, vocab]`, or `[1, vocab]`.
         """
-        x = self._embedding[ids]
+        # The residual stream stays in float32, as in the kernels: in 16 bits its sum of all layers loses most.
+        x = self.embedding[ids].float()
         end = start + len(ids)
-        cos, sin = (table.to(x.dtype) for table in self._rope.slice(start, end))
-        for index, layer in enumerate(self._layers):
+        cos, sin = (table.to(self.dtype) for table in self.rope.slice(start, end))
+        for index, layer in enumerate(self.layers):
             x = x + self._attend(index, layer.attention_norm(x), (cos, sin), cache=cache, start=start)
             gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+            # In place: of a long chunk these are the largest tensors.
+            x = x + layer.down(functional.silu(gate, inplace=True).mul_(up))
         if last_only:
             x = x[-1:]
-        return self._head(self._norm(x)).float()
+        return self.head(self.norm(x)).float()
 
     def _attend(
         self, index: int, x: Tensor, turn: tuple[Tensor, Tensor], *, cache: KVCache | None, start: int
     ) -> Tensor:
-        spec, layer, tokens = self.spec, self._layers[index], x.shape[0]
+        spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
         heads = layer.qkv(x).view(tokens, -1, spec.head_dim).transpose(0, 1)
         queries_keys = rotate(heads[: -spec.num_kv_heads], *turn)
         queries, keys, values = (

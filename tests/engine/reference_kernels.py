@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from torch import Tensor
 
-from exlchat.ext import layout, reference
+from exlchat.ext import layout, reference, reference_attention
+from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
 
@@ -70,3 +71,27 @@ class ReferenceKernels:
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         out.copy_(layout.decode(matrix))
+
+    def attention(
+        self,
+        qkv: Tensor,
+        out: Tensor,
+        *,
+        pages: LayerPages,
+        page_table: Tensor,
+        position: Tensor,
+        turns: Tensor,
+        rules: AttentionRules,
+        scratch: AttentionScratch,
+        scatter: Tensor | None = None,
+    ) -> ReferenceJob:
+        def work() -> None:
+            mixed = reference_attention.attention(
+                qkv, pages=pages, page_table=page_table, position=int(position), turns=turns, rules=rules
+            ).flatten()
+            if scatter is None:
+                out.copy_(mixed)
+            else:
+                out[layout.unsigned(scatter)] = mixed.to(out.dtype)
+
+        return ReferenceJob(work)

@@ -1,0 +1,106 @@
+"""The whole decode step as one CUDA graph: what `run_ahead.RunAheadTokens` launches.
+
+The graph is captured again where the cache has moved, because it holds addresses; a cache that doubles moves seldom.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from exlchat.engine.events import ModelError
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.quantized_linear import Launch
+from exlchat.engine.step_chain import StepChain
+from exlchat.engine.transformer import Transformer
+from exlchat.ext.attention import best_splits
+from exlchat.ext.functions import CDraw
+from exlchat.ext.ops import Kernels
+from exlchat.ext.sampling import SamplerState, TokenRing
+
+# From this compute capability on a kernel may start while the one before it still runs.
+_DEPENDENT_LAUNCH = (9, 0)
+
+
+class CapturedStep:
+    """A `run_ahead.DecodeStep`.
+
+    Args:
+        transformer, cache: of one model for which `step_chain.why_not` gives `None`; the cache is empty.
+        kernels: on the model's device.
+        dependent: whether kernels may start before their predecessors end; as the card can unless given.
+
+    Raises:
+        ModelError: no memory for it.
+    """
+
+    def __init__(
+        self, transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None = None
+    ) -> None:
+        spec, device = transformer.spec, transformer.device
+        card = torch.cuda.get_device_properties(device)
+        self._cache = cache
+        self._dependent = (card.major, card.minor) >= _DEPENDENT_LAUNCH if dependent is None else dependent
+        splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count)
+        try:
+            self._chain = StepChain(transformer, cache, kernels, splits=splits)
+            self._state = SamplerState(device)
+            position = self._chain.position
+            self._draw = kernels.sample(self._chain.logits, self._state, token=self._chain.token, position=position)
+            self._end = torch.cuda.Event()
+            cache.reserve(1)
+            # CUDA loads kernels when they are first launched, which must not fall into a capture. The one position
+            # that this writes is overwritten by the first token.
+            for job in [*self._chain.jobs(), self._draw]:
+                job.launch(dependent=False)
+            torch.cuda.synchronize(device)
+            self._graph, self._jobs = self._capture()
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                "no memory for the decode step beside weights and cache; take a smaller --context"
+            ) from error
+
+    @property
+    def ring(self) -> TokenRing:
+        """Where the steps report."""
+        return self._state.ring
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache holds without `grow`."""
+        return self._cache.capacity
+
+    def grow(self, length: int) -> None:
+        """Makes `capacity` at least `length`. Raises `ModelError` for want of memory."""
+        self._cache.reserve(length)
+        self._follow_cache()
+
+    def begin(self, token: int, position: int, draw: CDraw) -> None:
+        """The next step feeds `token` at `position` and draws by `draw`."""
+        self._follow_cache()
+        self._chain.token.fill_(token)
+        self._chain.position.fill_(position)
+        self._state.set(draw)
+
+    def launch(self) -> None:
+        """Enqueues one step and returns."""
+        self._graph.replay()
+        self._end.record()
+
+    def running(self) -> bool:
+        """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
+        return not self._end.query()
+
+    def _follow_cache(self) -> None:
+        """A prompt or an answer may have made the cache move."""
+        if self._captured_capacity != self._cache.capacity:
+            self._graph, self._jobs = self._capture()
+
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, list[Launch]]:
+        """The graph for the cache as it is, and the jobs, which keep alive what it points to."""
+        jobs = [*self._chain.jobs(), self._draw]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for index, job in enumerate(jobs):
+                job.launch(dependent=self._dependent and index > 0)
+        self._captured_capacity = self._cache.capacity
+        return graph, jobs

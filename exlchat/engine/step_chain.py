@@ -1,0 +1,277 @@
+"""The decode step as a chain of operations of the CUDA extension: five a layer, from a token to logits.
+
+Everything that changes from one step to the next lies in tensors with fixed addresses, so that the chain can be
+captured once and replayed. Each product leaves its result where the next one reads it, in that one's stored order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.linear import Joined, Linear
+from exlchat.engine.quantized_linear import Launch, QuantizedLinear
+from exlchat.engine.transformer import DecoderLayer, RMSNorm, Transformer
+from exlchat.ext.attention import HEAD_DIMS, AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
+from exlchat.ext.products import NormCopy, Normed, Residual
+from exlchat.ext.sampling import MAX_VOCAB
+
+_MOST_HEADS_A_KEY = 16
+
+
+class StepKernels(Protocol):
+    """What the chain needs of the CUDA extension; tests put the references in its place."""
+
+    def product(
+        self,
+        matrices: Sequence[PackedMatrix],
+        x: Tensor | Normed,
+        y: Tensor,
+        kind: Literal["half", "float", "gated"],
+        *,
+        scatter: Tensor | None = None,
+    ) -> Launch:
+        """See `exlchat.ext.products.Products`."""
+
+    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Launch:
+        """See `exlchat.ext.products.Products`."""
+
+    def embed(self, table: Tensor, token: Tensor, residual: Residual) -> Launch:
+        """See `exlchat.ext.products.Products`."""
+
+    def attention(
+        self,
+        qkv: Tensor,
+        out: Tensor,
+        *,
+        pages: LayerPages,
+        page_table: Tensor,
+        position: Tensor,
+        turns: Tensor,
+        rules: AttentionRules,
+        scratch: AttentionScratch,
+        scatter: Tensor | None = None,
+    ) -> Launch:
+        """See `exlchat.ext.attention.Attention`."""
+
+
+def why_not(transformer: Transformer, cache: KVCache) -> str | None:
+    """Why a model cannot take the chain and decodes through plain torch, or `None` if it can."""
+    spec = transformer.spec
+    if transformer.dtype != torch.float16 or cache.kind.name == "fp32":
+        return f"it computes in {transformer.dtype} with a cache in {cache.kind.name}"
+    if spec.head_dim not in HEAD_DIMS or spec.num_heads > _MOST_HEADS_A_KEY * spec.num_kv_heads:
+        return f"its {spec.num_heads} heads over {spec.num_kv_heads} have {spec.head_dim} elements"
+    if spec.vocab_size > MAX_VOCAB or spec.hidden_size % TILE_COLUMNS:
+        return f"it has {spec.vocab_size} tokens of {spec.hidden_size} numbers"
+    for index, layer in enumerate(transformer.layers):
+        parts = (layer.qkv, layer.output, layer.gate_up, layer.down)
+        if not all(_is_whole(part) for part in parts):
+            return f"layer {index} is not quantized in a way that the kernels hold"
+        if len(by_order(layer.gate_up)) > 1:
+            return f"gate and up of layer {index} order their inputs differently"
+    return None
+
+
+def _is_whole(part: Joined) -> bool:
+    """Quantized, and none of its outputs only fill up a tile."""
+    return isinstance(part, QuantizedLinear) and all(
+        matrix.outputs == count for matrix, count in zip(part.matrices, part.outputs, strict=True)
+    )
+
+
+def by_order(part: Joined) -> list[tuple[int, list[PackedMatrix]]]:
+    """The matrices of a quantized layer in runs that read one stored order, each with its first column."""
+    runs: list[tuple[int, list[PackedMatrix]]] = []
+    column = 0
+    for matrix in _matrices(part):
+        if runs and torch.equal(runs[-1][1][0].gather, matrix.gather):
+            runs[-1][1].append(matrix)
+        else:
+            runs.append((column, [matrix]))
+        column += matrix.outputs
+    return runs
+
+
+def only_matrix(part: Joined) -> PackedMatrix:
+    """The one matrix of a quantized layer."""
+    (matrix,) = _matrices(part)
+    return matrix
+
+
+def _matrices(part: Joined) -> tuple[PackedMatrix, ...]:
+    if not isinstance(part, QuantizedLinear):
+        raise TypeError(f"{type(part).__name__} has no stored order; `why_not` tells before")
+    return part.matrices
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Matrices that read one copy of the normed residual.
+
+    Args:
+        column: where the first of their results goes.
+        matrices: of one stored order.
+        copy: what the residual leaves for them.
+        x: the same as they read it.
+    """
+
+    column: int
+    matrices: list[PackedMatrix]
+    copy: NormCopy
+    x: Normed
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer and the vectors between its products, `[1, n]`, each in the stored order of its reader."""
+
+    qkv: list[_Reader]
+    output: PackedMatrix
+    gate_up: list[_Reader]
+    down: PackedMatrix
+    heads: Tensor
+    mixed: Tensor
+    inner: Tensor
+
+
+class StepChain:
+    """The operations of a step and the tensors between them.
+
+    Args:
+        transformer, cache: of one model for which `why_not` gives `None`.
+        kernels: on the model's device.
+        splits: blocks over which the attention of a head is spread.
+    """
+
+    def __init__(self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int) -> None:
+        spec, device = transformer.spec, transformer.device
+        self.token = torch.zeros(1, dtype=torch.int64, device=device)
+        """int64 `[1]`: the token that the step feeds."""
+        self.position = torch.zeros(1, dtype=torch.int32, device=device)
+        """int32 `[1]`: how many tokens are cached."""
+        self._transformer = transformer
+        self._cache = cache
+        self._kernels = kernels
+        self._hidden = torch.zeros(1, spec.hidden_size, device=device)
+        self._squares = torch.zeros(spec.hidden_size // TILE_COLUMNS, device=device)
+        self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device)
+        self._layers = [self._layer(layer) for layer in transformer.layers]
+        self._before_head = (
+            [] if isinstance(transformer.head, Linear) else self._readers(transformer.head, transformer.norm)
+        )
+        self._logits = torch.zeros(1, self._head_outputs(), device=device)
+
+    @property
+    def logits(self) -> Tensor:
+        """float32 `[vocab]`, of the step that ran last."""
+        return self._logits[0, : self._transformer.spec.vocab_size]
+
+    def jobs(self) -> list[Launch]:
+        """The operations in order, for the pages that the cache has now."""
+        before = [layer.qkv for layer in self._layers] + [self._before_head]
+        jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
+        turns = self._turns()
+        for index, layer in enumerate(self._layers):
+            jobs += self._attention_jobs(index, layer, turns)
+            jobs += self._mlp_jobs(layer, before[index + 1])
+        return [*jobs, self._head_job()]
+
+    def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
+        jobs = []
+        for reader in layer.qkv:
+            columns = sum(matrix.outputs for matrix in reader.matrices)
+            place = layer.heads[:, reader.column : reader.column + columns]
+            jobs.append(self._kernels.product(reader.matrices, reader.x, place, "half"))
+        head_dim = self._transformer.spec.head_dim
+        jobs.append(
+            self._kernels.attention(
+                layer.heads.view(-1, head_dim),
+                layer.mixed[0],
+                pages=self._cache.pages(index),
+                page_table=self._cache.page_table,
+                position=self.position,
+                turns=turns,
+                rules=AttentionRules(scale=head_dim**-0.5),
+                scratch=self._scratch,
+                scatter=layer.output.scatter,
+            )
+        )
+        return [*jobs, self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up))]
+
+    def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
+        (reader,) = layer.gate_up
+        return [
+            self._kernels.product(reader.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
+            self._kernels.add_product(layer.down, layer.inner, self._residual(following)),
+        ]
+
+    def _head_job(self) -> Launch:
+        head = self._transformer.head
+        if isinstance(head, Linear):
+            return _FloatHead(self._transformer.norm, head, self._hidden, self._logits)
+        (reader,) = self._before_head
+        return self._kernels.product(reader.matrices, reader.x, self._logits, "float")
+
+    def _layer(self, layer: DecoderLayer) -> _Layer:
+        output, down = only_matrix(layer.output), only_matrix(layer.down)
+        spec = self._transformer.spec
+        columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+        return _Layer(
+            qkv=self._readers(layer.qkv, layer.attention_norm),
+            output=output,
+            gate_up=self._readers(layer.gate_up, layer.mlp_norm),
+            down=down,
+            heads=self._zeros(columns),
+            # Nothing writes rows that take no feature, so they must be zeros from the start.
+            mixed=self._zeros(output.stored),
+            inner=self._zeros(down.stored),
+        )
+
+    def _zeros(self, columns: int) -> Tensor:
+        return torch.zeros(1, columns, dtype=torch.float16, device=self._transformer.device)
+
+    def _readers(self, part: Joined, norm: RMSNorm) -> list[_Reader]:
+        """Who reads the residual behind a norm, each with a copy in its own order."""
+        readers = []
+        for column, matrices in by_order(part):
+            values = torch.zeros(1, matrices[0].stored, device=self._transformer.device)
+            copy = NormCopy(values, matrices[0].scatter, norm.weight)
+            readers.append(_Reader(column, matrices, copy, Normed(values, self._squares, norm.eps)))
+        return readers
+
+    def _residual(self, following: list[_Reader]) -> Residual:
+        """The residual stream as the product before these readers leaves it."""
+        return Residual(self._hidden, self._squares, tuple(reader.copy for reader in following))
+
+    def _head_outputs(self) -> int:
+        head = self._transformer.head
+        return head.weight.shape[0] if isinstance(head, Linear) else only_matrix(head).outputs
+
+    def _turns(self) -> Tensor:
+        """float32 `[capacity, head_dim / 2, 2]`: cos and sin of every position that the cache has room for."""
+        cos, sin = self._transformer.rope.slice(0, self._cache.capacity)
+        half = cos.shape[1] // 2
+        return torch.stack((cos[:, :half], sin[:, :half]), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _FloatHead:
+    """A head in float16 (GPTQ files, tied embeddings): norm and product by torch, captured with the rest."""
+
+    norm: RMSNorm
+    head: Linear
+    hidden: Tensor
+    logits: Tensor
+
+    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
+        """Torch's own kernels always wait for the one before."""
+        x = functional.rms_norm(self.hidden, self.hidden.shape[1:], self.norm.weight.float(), self.norm.eps)
+        self.logits.copy_(self.head(x.half()))

@@ -1,0 +1,119 @@
+"""The chain of the decode step, with the references in the kernels' place: the logits of `transformers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from exlchat.engine.formats import exl2_writer, gptq_writer
+from exlchat.engine.formats.exl2_writer import Section
+from exlchat.engine.formats.gptq_writer import GptqRecipe
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.step_chain import StepChain, why_not
+from exlchat.engine.transformer import Transformer
+from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
+from tests.engine.reference_kernels import ReferenceKernels, decode_matrices_once
+from tests.engine.test_quantized_linear import open_quantized
+from tests.random_models import save_random_llama
+from tests.shared_data import DATA, needs_shared
+
+CPU = torch.device("cpu")
+EXL2 = DATA / "tiny-llama-exl2-4.0bpw"
+HEADS = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64, "vocab_size": 391}
+
+
+def new_cache(transformer: Transformer, length: int, kind: str = "fp16") -> KVCache:
+    cache = KVCache(transformer.spec, kind, torch.float16, CPU, length)
+    cache.reserve(length)
+    return cache
+
+
+def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch.Tensor:
+    """float32 `[len(ids) - prompt, vocab]`: a prompt through the transformer, the rest token by token."""
+    cache = new_cache(transformer, len(ids))
+    if prompt:
+        transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
+    chain = StepChain(transformer, cache, ReferenceKernels(), splits=3)
+    jobs = chain.jobs()
+    found = []
+    for position in range(prompt, len(ids)):
+        chain.token.fill_(ids[position])
+        chain.position.fill_(position)
+        for job in jobs:
+            job.launch(dependent=False)
+        found.append(chain.logits.clone())
+    return torch.stack(found)
+
+
+@needs_shared
+@torch.inference_mode()
+@pytest.mark.parametrize("prompt", [0, 100])
+def test_logits_of_the_tiny_model(prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_matrices_once(monkeypatch)
+    expected = load_file(DATA / "tiny-llama-exl2-4.0bpw-expected.safetensors")
+    transformer = open_quantized(EXL2)
+    assert why_not(transformer, new_cache(transformer, 1)) is None
+    ids = [int(token) for token in expected["input_ids"]]
+    found = chain_logits(transformer, ids, prompt)
+    assert relative_error(found, expected["logits_exl2_model"][prompt:]) < (1e-3 if prompt == 0 else 2e-3)
+
+
+def written(kind: str, path: Path, *, tied: bool) -> Path:
+    model = save_random_llama(path / "float", attention_bias=True, mlp_bias=True, tie_word_embeddings=tied, **HEADS)
+    source = {name: tensor for name, tensor in model.state_dict().items() if not tied or name != "lm_head.weight"}
+    files = [path / "float" / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    config = model.config.to_dict()
+    if kind == "exl2":
+        # Every matrix has an order of its own, which is more than the converter does.
+        body = (Section(5, 0.25, 32), Section(3, 0.75, 64))
+        exl2_writer.write_model(source, config, path / kind, body=body, extra_files=files)
+    else:
+        gptq_writer.write_model(source, config, path / kind, GptqRecipe(32, act_order=True), extra_files=files)
+    return path / kind
+
+
+def one_order_for_gate_and_up(path: Path) -> None:
+    """As quantizers write it: both read the same inputs, so both sort them alike."""
+    file = next(path.glob("*.safetensors"))
+    tensors = load_file(file)
+    for layer in range(2):
+        prefix = f"model.layers.{layer}.mlp"
+        for name in ("q_invperm", "g_idx"):
+            if f"{prefix}.gate_proj.{name}" in tensors:
+                tensors[f"{prefix}.up_proj.{name}"] = tensors[f"{prefix}.gate_proj.{name}"].clone()
+    from safetensors.torch import save_file
+
+    save_file(tensors, file)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["exl2", "gptq"])
+def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_matrices_once(monkeypatch)
+    path = written(kind, tmp_path, tied=tied)
+    transformer = open_quantized(path)
+    reason = why_not(transformer, new_cache(transformer, 1))
+    assert reason == "gate and up of layer 0 order their inputs differently"
+    one_order_for_gate_and_up(path)
+    transformer = open_quantized(path)
+    assert why_not(transformer, new_cache(transformer, 1)) is None
+    ids = torch.randint(391, (300,), generator=torch.Generator().manual_seed(3)).tolist()
+    wanted = logits_in_steps(open_transformer(path), ids, [300])
+    assert relative_error(chain_logits(transformer, ids[:40], 0), wanted[:40]) < 5e-3
+    # Across the edge of a page of 256 tokens, behind a prompt that is computed in float16.
+    assert relative_error(chain_logits(transformer, ids, 250), wanted[250:]) < 1e-2
+
+
+def test_models_that_decode_through_plain_torch_say_why(tmp_path: Path) -> None:
+    save_random_llama(tmp_path, **{**HEADS, "head_dim": 48})
+    dense = open_transformer(tmp_path, torch.float16)
+    assert why_not(dense, new_cache(dense, 1)) == "its 4 heads over 2 have 48 elements"
+    save_random_llama(tmp_path, **HEADS)
+    dense = open_transformer(tmp_path, torch.float16)
+    assert why_not(dense, new_cache(dense, 1)) == "layer 0 is not quantized in a way that the kernels hold"
+    exact = open_transformer(tmp_path)
+    assert why_not(exact, new_cache(exact, 1, "fp32")) == "it computes in torch.float32 with a cache in fp32"
