@@ -67,6 +67,8 @@ def ensure_library(
     targets = targets_for(driver.cards)
     ready = ready_library(cache, driver, sources=sources, shipped=shipped)
     if ready is not None:
+        if ready.parent != shipped:
+            _mark_used(ready.parent)
         return ready
     try:
         nvcc = find_nvcc(driver.cards, driver_cuda=driver.cuda)
@@ -84,8 +86,6 @@ def ready_library(cache: Path, driver: Driver, *, sources: Path = SOURCES, shipp
     made_from = source_hash(FLAGS, sources)
     for folder in (shipped, *builds(cache)):
         if _fits(read_record(folder), made_from, driver):
-            if folder != shipped:
-                _mark_used(folder)
             return folder / LIBRARY
     return None
 

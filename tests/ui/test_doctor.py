@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 
 from exlchat.engine.machine import GpuFacts, TorchFacts, probe_torch
+from exlchat.ext.build import build_library
+from exlchat.ext.driver import Driver
+from exlchat.ext.nvcc import ask_nvcc
+from exlchat.ext.record import SOURCES
+from exlchat.ext.targets import Targets
 from exlchat.ui.doctor import facts as gathering
-from exlchat.ui.doctor.checks import Finding
+from exlchat.ui.doctor import kernels as kernels_module
 from exlchat.ui.doctor.facts import DriverFacts, FolderFacts, MachineFacts, TerminalFacts, Tried, read_nvidia_smi
+from exlchat.ui.doctor.finding import Finding
+from exlchat.ui.doctor.kernels import KernelFacts, ask_kernels
 from exlchat.ui.doctor.report import examine, report_lines
 from tests.chat.unprivileged import assert_unprivileged, public_folder
+from tests.ext.small_library import COMPILES, fake_nvcc
 
 GIB = 1 << 30
 CARD = GpuFacts("NVIDIA GeForce RTX 4090", (8, 9), 24 * GIB, 20 * GIB)
@@ -30,15 +38,16 @@ GPU_MACHINE = MachineFacts(
     driver=NEW_DRIVER,
     card_on_bus=True,
     visible_devices=None,
-    nvcc="13.0 at nvcc",
-    cxx="c++",
+    kernels=KernelFacts("13.0.88 (nvcc)", cards=((8, 9),), ready=(((8, 9), Path("made.so")),)),
     folders=(FolderFacts("data", Path("data")),),
     settings=Tried("none yet"),
     database=Tried("none yet"),
     bundled=Tried("guide"),
     terminal=TerminalFacts(is_tty=False),
 )
-CPU_MACHINE = replace(GPU_MACHINE, torch=CPU_BUILD, driver=DriverFacts(), card_on_bus=False, nvcc=None, cxx=None)
+CPU_MACHINE = replace(
+    GPU_MACHINE, torch=CPU_BUILD, driver=DriverFacts(), card_on_bus=False, kernels=KernelFacts(problem="no nvcc")
+)
 
 
 def wrong(facts: MachineFacts) -> list[Finding]:
@@ -103,11 +112,63 @@ def test_driver_that_does_not_answer_is_quoted() -> None:
     assert "restart" in (found.mend or "")
 
 
-def test_no_nvcc_is_named_but_not_needed_yet() -> None:
-    found = only(replace(GPU_MACHINE, nvcc=None))
-    assert (found.subject, found.status, found.essential) == ("nvcc", "warn", False)
-    assert "not needed yet" in found.text
-    assert only(replace(GPU_MACHINE, cxx=None)).subject == "C++ compiler"
+NO_NVCC = "no CUDA compiler (nvcc) is here; pip install 'exlchat[build]', or install the CUDA toolkit"
+
+
+def test_without_a_card_the_kernels_are_not_needed() -> None:
+    lines = {finding.subject: finding.text for finding in examine(CPU_MACHINE)}
+    assert lines["NVIDIA card"] == "none here; models run on the CPU"
+    assert lines["CUDA kernels"] == "not needed without an NVIDIA card"
+    assert "nvcc" not in lines
+
+
+def test_kernels_that_are_not_compiled_yet_are_compiled_by_the_first_start() -> None:
+    found = only(replace(GPU_MACHINE, kernels=replace(GPU_MACHINE.kernels, ready=())))
+    assert (found.subject, found.status, found.essential) == ("CUDA kernels", "warn", False)
+    assert "not compiled yet for compute capability 8.9; the first start does it" in found.text
+    assert found.mend == "compile them now: exlchat build-ext"
+
+
+def test_no_nvcc_and_no_kernels() -> None:
+    compiler, kernels = wrong(replace(GPU_MACHINE, kernels=KernelFacts(problem=NO_NVCC, cards=((8, 9),))))
+    assert (compiler.subject, compiler.status, compiler.text) == ("nvcc", "missing", NO_NVCC)
+    assert (kernels.subject, kernels.status) == ("CUDA kernels", "missing")
+    assert not compiler.essential
+    assert not kernels.essential  # there is --no-ext
+    assert "--no-ext" in (kernels.mend or "")
+
+
+def test_no_nvcc_is_only_a_warning_once_the_kernels_are_there() -> None:
+    found = only(replace(GPU_MACHINE, kernels=replace(GPU_MACHINE.kernels, problem=NO_NVCC)))
+    assert (found.subject, found.status) == ("nvcc", "warn")
+
+
+def test_of_two_cards_one_is_too_old_for_the_kernels() -> None:
+    found = only(replace(GPU_MACHINE, kernels=replace(GPU_MACHINE.kernels, cards=((6, 1), (8, 9)))))
+    assert found.text == "compute capability 6.1 is too old, they need 7.5"
+    assert "--no-ext" in (found.mend or "")
+
+
+def test_the_cache_of_kernels_is_shown_with_its_size() -> None:
+    kernels = replace(GPU_MACHINE.kernels, builds=2, size=5_240_000, folder=Path("cache/ext"))
+    line = next(f for f in examine(replace(GPU_MACHINE, kernels=kernels)) if f.subject == "kernel cache")
+    assert (line.status, line.text) == ("ok", "2 builds, 5.2 MB in cache/ext")
+
+
+def test_compilers_and_builds_are_found_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels_module, "ask_driver", lambda: Driver((13, 0), ((6, 1), (8, 9), (9, 0), (9, 0))))
+    nvcc = fake_nvcc(tmp_path / "toolkit" / "bin" / "nvcc", "13.0", 89, 90, compiling=COMPILES)
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    monkeypatch.setenv("NVCC_CCBIN", sys.executable)
+    made = build_library(tmp_path, Targets(((8, 9),)), ask_nvcc(nvcc), sources=SOURCES)
+    facts = ask_kernels(tmp_path)
+    assert facts.cards == ((6, 1), (8, 9), (9, 0))
+    assert facts.ready == (((8, 9), made),)
+    assert facts.compiler == f"13.0.61 ({nvcc}), with {sys.executable}"
+    assert (facts.builds, facts.folder) == (1, tmp_path / "ext")
+    assert facts.size == sum(file.stat().st_size for file in made.parent.iterdir())
+    monkeypatch.setenv("NVCC_CCBIN", str(tmp_path / "none"))
+    assert "which is not here" in (ask_kernels(tmp_path).problem or "")
 
 
 def test_cards_hidden_by_the_environment() -> None:

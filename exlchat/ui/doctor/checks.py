@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from exlchat.engine.machine import GpuFacts
 from exlchat.ui.doctor.facts import MachineFacts
-
-Status = Literal["ok", "warn", "missing"]
+from exlchat.ui.doctor.finding import Finding
+from exlchat.ui.doctor.kernels import kernel_findings
 
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_TORCH = (2, 10)
@@ -19,17 +17,6 @@ OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # PyTorch's wheels for drivers older than CUDA 13 and for cards older than Turing.
 OLDER_CUDA_INDEX = "https://download.pytorch.org/whl/cu126"
 LITTLE_MEMORY = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report. `mend` says what to do; `essential` marks a lack that exlchat cannot do without."""
-
-    status: Status
-    subject: str
-    text: str
-    mend: str | None = None
-    essential: bool = False
 
 
 Check = Callable[[MachineFacts], Iterator[Finding]]
@@ -113,21 +100,12 @@ def check_gpus(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding("missing", "GPU", f"torch finds no usable card ({said})", "restart the machine, then look again")
 
 
-def check_compiler(facts: MachineFacts) -> Iterator[Finding]:
-    """nvcc and a C++ compiler, which only the CUDA extension will need."""
-    later = "not needed yet: this version runs on plain torch, the CUDA extension to come will need it"
-    if not facts.has_card:
-        yield Finding("ok", "compiler", "not needed without an NVIDIA card")
-        return
-    if facts.nvcc is None:
-        mend = "for later: install the CUDA toolkit (Debian and Ubuntu: apt install nvidia-cuda-toolkit)"
-        yield Finding("warn", "nvcc", f"not found; {later}", mend)
+def check_kernels(facts: MachineFacts) -> Iterator[Finding]:
+    """The CUDA kernels and the compilers that they are made with."""
+    if facts.has_card:
+        yield from kernel_findings(facts.kernels)
     else:
-        yield Finding("ok", "nvcc", facts.nvcc)
-    if facts.cxx is None:
-        yield Finding("warn", "C++ compiler", f"not found; {later}", "for later: apt install g++")
-    else:
-        yield Finding("ok", "C++ compiler", facts.cxx)
+        yield Finding("ok", "CUDA kernels", "not needed without an NVIDIA card")
 
 
 def check_folders(facts: MachineFacts) -> Iterator[Finding]:
@@ -193,7 +171,7 @@ CHECKS: tuple[Check, ...] = (
     check_torch_cuda,
     check_driver,
     check_gpus,
-    check_compiler,
+    check_kernels,
     check_bundled_model,
     check_folders,
     check_settings,

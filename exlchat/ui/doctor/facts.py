@@ -15,6 +15,7 @@ from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import ModelError
 from exlchat.engine.machine import TorchFacts, probe_torch
 from exlchat.settings import SettingsError, load_settings
+from exlchat.ui.doctor.kernels import KernelFacts, ask_kernels
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
@@ -70,8 +71,7 @@ class MachineFacts:
     driver: DriverFacts
     card_on_bus: bool
     visible_devices: str | None
-    nvcc: str | None
-    cxx: str | None
+    kernels: KernelFacts
     folders: tuple[FolderFacts, ...]
     settings: Tried
     database: Tried
@@ -95,8 +95,7 @@ def gather() -> MachineFacts:
         driver=ask_driver(),
         card_on_bus=card_on_bus(PCI_DEVICES),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        nvcc=_nvcc_version(),
-        cxx=shutil.which("c++") or shutil.which("g++"),
+        kernels=ask_kernels(where.cache),
         folders=(
             try_folder("config", where.config),
             try_folder("data", where.data),
@@ -142,19 +141,6 @@ def card_on_bus(devices: Path) -> bool:
         if vendor.strip() == NVIDIA and kind.startswith(DISPLAY_CLASSES):
             return True
     return False
-
-
-def _nvcc_version() -> str | None:
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
-    if nvcc is None:
-        return None
-    try:
-        asked = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    release = re.search(r"release ([\d.]+)", asked.stdout)
-    return f"{release[1]} at {nvcc}" if release else None
 
 
 def try_folder(name: str, folder: Path) -> FolderFacts:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from exlchat.ui.doctor.checks import CHECKS, Finding
+from exlchat.ui.doctor.checks import CHECKS
 from exlchat.ui.doctor.facts import MachineFacts, gather
+from exlchat.ui.doctor.finding import Finding
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import print_report
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
