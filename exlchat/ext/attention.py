@@ -1,0 +1,215 @@
+"""Decode attention as an operation: one new token against the pages of a layer's cache, in one kernel.
+
+`reference_attention.py` defines what it computes, `kv_formats.py` how keys and values are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from exlchat.ext import functions as c
+from exlchat.ext.job import Job, check, check_on_gpu
+from exlchat.ext.kv_formats import GROUP, PAGE_TOKENS, CacheKind
+from exlchat.ext.library import Library
+
+HEAD_DIMS = (64, 80, 96, 128, 256)
+MAX_SPLITS = 64
+_TILE = 8  # query heads of a block
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPages:
+    """Keys and values of one layer in pages of 256 tokens.
+
+    Args:
+        kind: how they are stored, not `fp32`.
+        keys, values: `[kv_heads, pages, 256, head_dim]` in float16, or uint8 `[..., head_dim * bits / 8]`. Tokens of a
+            page lie one behind the other; heads and pages may lie anywhere, so `[pages, kv_heads, ...]` transposed is
+            as good.
+        key_scales, value_scales: float16 `[kv_heads, pages, 256, head_dim / 32]` in the same order; `None` for float16.
+    """
+
+    kind: CacheKind
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.keys.shape[-1] * 8 * self.keys.element_size() // self.kind.key_bits
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRules:
+    """What a model's attention does beside the plain sum.
+
+    Args:
+        scale: of the products of query and key, as a rule `head_dim ** -0.5`.
+        window: how many tokens are seen, the new one included; 0 sees all.
+        softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
+        query_norm, key_norm: float16 `[head_dim]`, weights of an RMS norm of each head before it is turned.
+        eps: of these norms.
+    """
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    eps: float = 0.0
+
+
+class AttentionScratch:
+    """Where the blocks of a head meet. All layers of a step may share it.
+
+    Args:
+        splits: 1 to 64 blocks over which the tokens of a head are spread; `best_splits` knows a good number.
+    """
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, splits: int, device: torch.device) -> None:
+        if not 1 <= splits <= MAX_SPLITS:
+            raise ValueError(f"splits is {splits}; it must be 1 to {MAX_SPLITS}")
+        self.splits = splits
+        self.partial = torch.empty(_scratch_shape(heads, kv_heads, head_dim, splits), device=device)
+        self.tickets = torch.zeros(_blocks(heads, kv_heads), dtype=torch.int32, device=device)
+
+
+def best_splits(heads: int, kv_heads: int, multiprocessors: int) -> int:
+    """As many blocks a head as fill the card once."""
+    return min(max(multiprocessors // _blocks(heads, kv_heads), 1), MAX_SPLITS)
+
+
+def _blocks(heads: int, kv_heads: int) -> int:
+    """Blocks that read different queries: each takes up to 8 heads of one key-value head."""
+    return kv_heads * -(-heads // kv_heads // _TILE)
+
+
+def _scratch_shape(heads: int, kv_heads: int, head_dim: int, splits: int) -> tuple[int, ...]:
+    return _blocks(heads, kv_heads), splits, _TILE, head_dim + 2
+
+
+class Attention:
+    """The attention of one open library."""
+
+    def __init__(self, library: Library) -> None:
+        self._attention = library.function("exl_attention")
+
+    def attention(
+        self,
+        qkv: Tensor,
+        out: Tensor,
+        *,
+        pages: LayerPages,
+        page_table: Tensor,
+        position: Tensor,
+        turns: Tensor,
+        rules: AttentionRules,
+        scratch: AttentionScratch,
+        scatter: Tensor | None = None,
+    ) -> Job:
+        """One new token attends to the cached ones and itself; its key and value are stored.
+
+        Args:
+            qkv: float16 `[heads + 2 * kv_heads, head_dim]`, biases added, before norms and rotary positions.
+            out: float16 `[heads * head_dim]` or, with `scatter`, `[stored]`; places that nothing scatters to stay.
+            pages: of this layer.
+            page_table: int32 `[pages of the sequence]`: which page holds tokens `256 i` and on.
+            position: int32 `[1]`: how many tokens are cached.
+            turns: float32 `[positions, rotary_dim / 2, 2]`: cos and sin of each position, for the first `rotary_dim`
+                elements of a head, halves rotated as in Llama.
+            scatter: int16 (holding uint16) `[heads * head_dim]`: where each element goes.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout, or a head that the kernels do not know.
+        """
+        _check_pages(pages)
+        kv_heads, head_dim = pages.keys.shape[0], pages.head_dim
+        heads = qkv.shape[0] - 2 * kv_heads
+        if heads < 1 or heads % kv_heads:
+            raise ValueError(f"qkv has {qkv.shape[0]} rows, which do not fit {kv_heads} key-value heads")
+        check("qkv", qkv, torch.float16, (heads + 2 * kv_heads, head_dim))
+        check("out", out, torch.float16, (heads * head_dim,) if scatter is None else (out.numel(),))
+        check("position", position, torch.int32, (1,))
+        check("scratch", scratch.partial, torch.float32, _scratch_shape(heads, kv_heads, head_dim, scratch.splits))
+        _check_positions(page_table, turns, head_dim)
+        if scatter is not None:
+            check("scatter", scatter, torch.int16, (heads * head_dim,))
+        for name, weight in (("query_norm", rules.query_norm), ("key_norm", rules.key_norm)):
+            if weight is not None:
+                check(name, weight, torch.float16, (head_dim,))
+        arguments = {
+            "qkv": qkv,
+            "position": position,
+            "turns": turns,
+            "page_table": page_table,
+            "query_norm": rules.query_norm,
+            "key_norm": rules.key_norm,
+            "scatter": scatter,
+            "keys": pages.keys,
+            "values": pages.values,
+            "key_scales": pages.key_scales,
+            "value_scales": pages.value_scales,
+            "out": out,
+            "partial": scratch.partial,
+            "tickets": scratch.tickets,
+        }
+        tensors = {name: tensor for name, tensor in arguments.items() if tensor is not None}
+        check_on_gpu(**tensors)
+        job = c.CAttention(
+            **{name: tensor.data_ptr() for name, tensor in tensors.items()},
+            page_stride=pages.keys.stride(1) // pages.keys.shape[3],
+            head_stride=pages.keys.stride(0) // pages.keys.shape[3],
+            scale=rules.scale,
+            softcap=rules.softcap,
+            eps=rules.eps,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            rotary_dim=2 * turns.shape[1],
+            key_bits=pages.kind.key_bits,
+            value_bits=pages.kind.value_bits,
+            window=rules.window,
+            splits=scratch.splits,
+        )
+        return Job(self._attention, job, tuple(tensors.values()))
+
+
+def _check_positions(page_table: Tensor, turns: Tensor, head_dim: int) -> None:
+    check("page_table", page_table, torch.int32, (len(page_table),))
+    tokens = len(page_table) * PAGE_TOKENS
+    if turns.ndim != 3 or turns.shape[0] < tokens or 2 * turns.shape[1] > head_dim:
+        raise ValueError(
+            f"turns is {tuple(turns.shape)}; it must have {tokens} positions and at most {head_dim // 2} pairs"
+        )
+    check("turns", turns, torch.float32, (turns.shape[0], turns.shape[1], 2))
+
+
+def _check_pages(pages: LayerPages) -> None:
+    kind, head_dim, quantized = pages.kind, pages.head_dim, pages.kind.quantized
+    if head_dim not in HEAD_DIMS or kind.key_bits > 16 or not kind.fits(head_dim):
+        raise ValueError(f"the kernels do not read {kind.name} heads of {head_dim} elements; use fp16")
+    dtype, element_bits = (torch.uint8, 8) if quantized else (torch.float16, 16)
+    _check_rows("keys", pages.keys, dtype, head_dim * kind.key_bits // element_bits, pages.keys)
+    _check_rows("values", pages.values, dtype, head_dim * kind.value_bits // element_bits, pages.keys)
+    for name, scales in (("key_scales", pages.key_scales), ("value_scales", pages.value_scales)):
+        if (scales is not None) != quantized:
+            raise ValueError(f"{name} belong to quantized pages, all of which have them; these are {kind.name}")
+        if scales is not None:
+            _check_rows(name, scales, torch.float16, head_dim // GROUP, pages.keys)
+
+
+def _check_rows(name: str, tensor: Tensor, dtype: torch.dtype, row: int, like: Tensor) -> None:
+    """Whole pages of rows, in the order of `like` where heads and pages are concerned."""
+    shape = (*like.shape[:2], PAGE_TOKENS, row)
+    strides = (like.stride(0) // like.shape[3] * row, like.stride(1) // like.shape[3] * row, row, 1)
+    whole = all(stride % (PAGE_TOKENS * row) == 0 for stride in strides[:2])
+    if tensor.dtype != dtype or tuple(tensor.shape) != shape or tensor.stride() != strides or not whole:
+        raise ValueError(
+            f"{name} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}; it must be {dtype} "
+            f"{shape} of whole pages, in the order of the keys"
+        )

@@ -1,0 +1,17 @@
+// Attention over keys and values in halves.
+#include "attention_kernel.cuh"
+
+namespace exl {
+
+int attention_fp16(const ExlAttention &job, int dependent, cudaStream_t stream) {
+    switch (job.head_dim) {
+        case 64: return launch_attention<16, 16, 64>(job, dependent, stream);
+        case 80: return launch_attention<16, 16, 80>(job, dependent, stream);
+        case 96: return launch_attention<16, 16, 96>(job, dependent, stream);
+        case 128: return launch_attention<16, 16, 128>(job, dependent, stream);
+        case 256: return launch_attention<16, 16, 256>(job, dependent, stream);
+        default: return EXL_BAD_ARGUMENT;
+    }
+}
+
+}  // namespace exl

@@ -1,0 +1,16 @@
+// Attention over keys and values in 8 bits.
+#include "attention_kernel.cuh"
+
+namespace exl {
+
+int attention_q8(const ExlAttention &job, int dependent, cudaStream_t stream) {
+    switch (job.head_dim) {
+        case 64: return launch_attention<8, 8, 64>(job, dependent, stream);
+        case 96: return launch_attention<8, 8, 96>(job, dependent, stream);
+        case 128: return launch_attention<8, 8, 128>(job, dependent, stream);
+        case 256: return launch_attention<8, 8, 256>(job, dependent, stream);
+        default: return EXL_BAD_ARGUMENT;
+    }
+}
+
+}  // namespace exl

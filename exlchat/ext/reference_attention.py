@@ -1,0 +1,66 @@
+"""Decode attention in plain torch: the definition, and the oracle of the kernel tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exlchat.ext.attention import AttentionRules, LayerPages
+from exlchat.ext.kv_formats import PAGE_TOKENS, decode_turned, encode, turn
+
+
+def attention(
+    qkv: Tensor, *, pages: LayerPages, page_table: Tensor, position: int, turns: Tensor, rules: AttentionRules
+) -> Tensor:
+    """float64 `[heads, head_dim]`; stores the new key and value. Arguments as `attention.Attention.attention` has them.
+
+    The new token is used as it is and stored rounded.
+    """
+    kv_heads, heads = pages.keys.shape[0], qkv.shape[0] - 2 * pages.keys.shape[0]
+    queries = _turned(_normed(qkv[:heads].double(), rules.query_norm, rules.eps), turns[position])
+    keys = _turned(_normed(qkv[heads:-kv_heads].double(), rules.key_norm, rules.eps), turns[position])
+    values = qkv[-kv_heads:].double()
+    first = max(position + 1 - rules.window, 0) if rules.window else 0
+    old = _rows(pages, page_table, torch.arange(first, position, device=qkv.device))
+    _store(pages, page_table, position, keys, values)
+    all_keys, all_values = (torch.cat((o, n.unsqueeze(1)), 1) for o, n in zip(old, (keys, values), strict=True))
+    group = heads // kv_heads
+    scores = queries.unsqueeze(1) @ all_keys.repeat_interleave(group, 0).transpose(1, 2) * rules.scale
+    if rules.softcap:
+        scores = rules.softcap * torch.tanh(scores / rules.softcap)
+    return (torch.softmax(scores, dim=-1) @ all_values.repeat_interleave(group, 0)).squeeze(1)
+
+
+def _normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    if weight is None:
+        return x
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.double()
+
+
+def _turned(x: Tensor, turns: Tensor) -> Tensor:
+    """The first elements of each head turned by `[pairs, 2]`, the others as they are."""
+    cos, sin = turns.double().unbind(-1)
+    pairs = len(cos)
+    first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+
+
+def _rows(pages: LayerPages, page_table: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of cached tokens, float64 `[kv_heads, tokens, head_dim]`."""
+    page, row = page_table.long()[tokens // PAGE_TOKENS], tokens % PAGE_TOKENS
+    kind, keys, values = pages.kind, pages.keys[:, page, row], pages.values[:, page, row]
+    if pages.key_scales is None or pages.value_scales is None:
+        return keys.double(), values.double()
+    return (
+        turn(decode_turned(keys, pages.key_scales[:, page, row], kind.key_bits)).double(),
+        turn(decode_turned(values, pages.value_scales[:, page, row], kind.value_bits)).double(),
+    )
+
+
+def _store(pages: LayerPages, page_table: Tensor, position: int, keys: Tensor, values: Tensor) -> None:
+    page, row = int(page_table[position // PAGE_TOKENS]), position % PAGE_TOKENS
+    if pages.key_scales is None or pages.value_scales is None:
+        pages.keys[:, page, row], pages.values[:, page, row] = keys.half(), values.half()
+        return
+    pages.keys[:, page, row], pages.key_scales[:, page, row] = encode(keys, pages.kind.key_bits)
+    pages.values[:, page, row], pages.value_scales[:, page, row] = encode(values, pages.kind.value_bits)
