@@ -120,6 +120,12 @@ def layer_recipes(mix: MeanBits | OneRecipe, shape: Shape) -> list[LayerRecipes]
     return _within_budget(mix.bits, shape)
 
 
+def converter_options(shape: Shape) -> tuple[list[Option], list[Option]]:
+    """What the converter chooses from for every attention and every MLP of a model, by ascending size."""
+    attention = _options(_ATTENTION, ("q_proj", "k_proj", "v_proj", "o_proj"), shape)
+    return attention, _options(_MLP, ("gate_proj", "up_proj", "down_proj"), shape)
+
+
 def matrix_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of a layer's matrices, by name."""
     return {
@@ -146,7 +152,9 @@ def _parse_recipe(text: str) -> Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
+class Option:
+    """Recipes for the matrices of an attention or an MLP, and the bits that these take on disk."""
+
     recipes: LayerRecipes
     bits: int
 
@@ -155,7 +163,7 @@ class _Option:
 class _Slot:
     """An attention or an MLP: its options by ascending size, the one chosen, and how much an error in it counts."""
 
-    options: Sequence[_Option]
+    options: Sequence[Option]
     weights: int
     importance: float
     chosen: int = 0
@@ -173,8 +181,7 @@ class _Slot:
 
 
 def _within_budget(bits: float, shape: Shape) -> list[LayerRecipes]:
-    attention = _options(_ATTENTION, ("q_proj", "k_proj", "v_proj", "o_proj"), shape)
-    mlp = _options(_MLP, ("gate_proj", "up_proj", "down_proj"), shape)
+    attention, mlp = converter_options(shape)
     sizes = matrix_sizes(shape)
     slots = [
         _Slot(
@@ -201,9 +208,9 @@ def _importance(layer: int, layers: int, share: float) -> float:
     return share * at_the_ends * (1 + 0.5 * math.sin(2.4 * layer + share))
 
 
-def _options(table: str, names: tuple[str, ...], shape: Shape) -> list[_Option]:
+def _options(table: str, names: tuple[str, ...], shape: Shape) -> list[Option]:
     sizes = matrix_sizes(shape)
-    options: dict[int, _Option] = {}
+    options: dict[int, Option] = {}
     for line in table.split("\n"):
         if not line:
             continue
@@ -213,5 +220,5 @@ def _options(table: str, names: tuple[str, ...], shape: Shape) -> list[_Option]:
         recipes = dict(zip(names, columns[:1] * (len(names) - 3) + columns, strict=True))
         bits = sum(stored_bits(*sizes[name], recipes[name]) for name in names)
         # In a small model two recipes may come to the same size.
-        options.setdefault(bits, _Option(recipes, bits))
+        options.setdefault(bits, Option(recipes, bits))
     return [options[bits] for bits in sorted(options)]

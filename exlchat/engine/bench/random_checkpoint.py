@@ -110,21 +110,21 @@ class RandomCheckpoint(Checkpoint):
         return {name: self.tensor(f"{key}.{name}") for name in names if f"{key}.{name}" in self._tensors}
 
     def write(self, folder: Path) -> None:
-        """Makes a real model directory of it, in shards of 2 GiB.
+        """Makes a real model directory of it, in a new folder and in shards of 2 GiB.
 
         Raises:
-            ModelError: the folder holds something already, or cannot be written.
+            ModelError: the folder is there already, or cannot be written.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise ModelError(f"{folder}: is not empty; give a new folder for the random model")
+            folder.mkdir(parents=True)
             for file in self.path.iterdir():
                 (folder / file.name).write_bytes(file.read_bytes())
             shards = self._shards()
             for number, names in enumerate(shards, start=1):
                 content = {name: self.tensor(name).cpu().contiguous() for name in names}
                 save_file(content, folder / f"output-{number:05d}-of-{len(shards):05d}.safetensors")
+        except FileExistsError as error:
+            raise ModelError(f"{folder}: is there already; give a new folder for the random model") from error
         except OSError as error:
             raise ModelError(f"{folder}: cannot be written ({(error.strerror or str(error)).lower()})") from error
 

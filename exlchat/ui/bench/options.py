@@ -88,6 +88,6 @@ def _random(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> Rando
             layer_recipes(mix, shape)
     except ValueError as error:
         parser.error(f"--mix does not fit {shape.name}: {error}")
-    if typed.write is not None and typed.write.exists() and any(typed.write.iterdir()):
-        raise ModelError(f"{typed.write}: is not empty; give a new folder for the random model")
+    if typed.write is not None and typed.write.exists():
+        raise ModelError(f"{typed.write}: is there already; give a new folder for the random model")
     return RandomModel(shape, mix, typed.head_bits or 6, typed.write)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pygal
 from pygal.style import CleanStyle
 
@@ -28,7 +30,16 @@ def draw(report: Report) -> str:
         figures = [report.find("decode", context, cache) for context in contexts]
         chart.add(f"{cache} cache", [None if figure is None else figure.median for figure in figures])
         chart.add(f"{cache} cache at copy speed", [_limit(figure, report) for figure in figures])
-    return str(chart.render(is_unicode=True))
+    return _without_scripts(chart.render_tree())
+
+
+def _without_scripts(root: ElementTree.Element) -> str:
+    """The drawing alone: pygal puts the settings of its script into every file."""
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag == "script":
+                parent.remove(child)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def _title(report: Report) -> str:

@@ -42,7 +42,11 @@ def _headline(report: Report) -> list[str]:
             lines.append("Random weights, made on the device: loading reads no file.")
     if report.setting is not None:
         setting = report.setting
-        threads = "" if setting.device.startswith("cuda") else f", {setting.threads} threads"
+        threads = (
+            ""
+            if setting.device.startswith("cuda")
+            else f", {setting.threads} thread{'' if setting.threads == 1 else 's'}"
+        )
         lines.append(f"{setting.device}: {setting.device_name}{threads}")
         cuda = f", CUDA {setting.cuda}" if setting.cuda else ""
         lines.append(f"exlchat {setting.exlchat}, torch {setting.torch}{cuda}, Python {setting.python}")
@@ -64,8 +68,6 @@ def _figure(figure: Figure, report: Report) -> tuple[str, ...]:
 
 def _what(figure: Figure, report: Report) -> str:
     match figure.kind:
-        case "prefill":
-            return "prefill"
         case "sampled":
             return "  with samplers *"
         case "turn":
@@ -103,7 +105,7 @@ def _notes(report: Report) -> list[str]:
             f"* temperature {sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}, "
             f"min-p {sampling.min_p:g}; share of greedy."
         )
-    lines.append("Spread: half the range of the runs over their median. Prefill: to the first token.")
+    lines.append("Spread: half the runs' range over their median. Prefill: to the first token.")
     lines.extend(f"Not measured: {reason}." for reason in report.skipped)
     return lines
 
@@ -111,7 +113,7 @@ def _notes(report: Report) -> list[str]:
 def _beyond(memory: Memory) -> str:
     extra = f"{memory.kv_cache} cache: {_gigabytes(memory.beyond)} beyond weights and cache"
     if memory.device_used is None:
-        return f"{extra} resident, Python and torch included."
+        return f"{extra}, Python and torch included."
     return f"{extra}; {_gigabytes(memory.device_used)} of the card taken in all."
 
 

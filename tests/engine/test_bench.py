@@ -1,0 +1,285 @@
+"""What `exlchat bench` measures, on models that are small enough for a test."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from exlchat import paths
+from exlchat.engine import Engine, GenerationRequest, ModelError, load
+from exlchat.engine.bench import measure
+from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Report, Setting, Skipped
+from exlchat.engine.bench.measure import EndlessCheckpoint, benchmark, cache_types
+from exlchat.engine.bench.mixes import MeanBits
+from exlchat.engine.bench.probes import MemoryProbe, copy_rates
+from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
+from exlchat.engine.bench.shapes import named_shape
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.sampling_settings import GREEDY
+from tests.random_models import edit_json, save_random_llama
+
+CPU = torch.device("cpu")
+SETTINGS = BenchSettings(
+    device="cpu", kv_caches=("fp32",), contexts=(16, 64), runs=2, new_tokens=8, turn_cached=96, turn_new=5
+)
+
+
+@pytest.fixture(autouse=True)
+def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exlchat.engine.bench.probes._COPY_BYTES", {"cpu": 2**24})
+
+
+def random_model() -> Checkpoint:
+    return RandomCheckpoint(named_shape("tiny-2layers"), MeanBits(4.1))
+
+
+def run(
+    settings: BenchSettings = SETTINGS, open_model: Callable[[], Checkpoint] = random_model
+) -> tuple[Report, list[str]]:
+    report = Report(settings)
+    said: list[str] = []
+    for result in benchmark(open_model, settings, said.append):
+        report.add(result)
+    return report, said
+
+
+def test_everything_is_measured_so_often_and_in_this_order() -> None:
+    report, said = run()
+    assert [(figure.kind, figure.tokens) for figure in report.figures] == [
+        ("load", 0),
+        ("prefill", 16),
+        ("decode", 16),
+        ("sampled", 16),
+        ("prefill", 64),
+        ("decode", 64),
+        ("turn", 96),
+    ]
+    assert all(len(figure.samples) == (1 if figure.kind == "load" else 2) for figure in report.figures)
+    assert all(sample > 0 for figure in report.figures for sample in figure.samples)
+    assert report.skipped == []
+    assert len(report.memory) == 1
+    assert "prefill of 64: run 2 of 2" in said
+    assert "reading weights: 100 %" in said
+
+
+def test_each_type_of_cache_is_measured_and_what_they_share_only_once() -> None:
+    report, _ = run(BenchSettings(device="cpu", contexts=(16,), runs=1, new_tokens=4, turn_cached=32, turn_new=2))
+    assert [figure.kv_cache for figure in report.figures if figure.kind == "decode"] == ["fp16", "fp32"]
+    assert len([figure for figure in report.figures if figure.kind == "prefill"]) == 1
+    half, full = report.memory
+    assert 2 * half.footprint.cache_per_token == full.footprint.cache_per_token
+
+
+def test_requests_are_what_the_figures_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[GenerationRequest, int]] = []
+    original = measure._Bench._answer
+
+    def watched(self: measure._Bench, prompt: list[int], new_tokens: int, sampling=GREEDY):  # type: ignore[no-untyped-def]
+        stats = original(self, prompt, new_tokens, sampling)
+        seen.append((GenerationRequest(prompt, sampling, max_new_tokens=new_tokens), stats.cached_tokens))
+        return stats
+
+    monkeypatch.setattr(measure._Bench, "_answer", watched)
+    run()
+    prefills = [cached for request, cached in seen if len(request.prompt_ids) == 64 and request.max_new_tokens == 1]
+    assert prefills == [0, 0, 0]
+    decodes = [cached for request, cached in seen if len(request.prompt_ids) == 64 and request.max_new_tokens == 8]
+    assert decodes == [0, 63, 63]
+    turns = [cached for request, cached in seen if len(request.prompt_ids) == 101]
+    assert turns == [0, 96, 96]
+    samplers = {request.sampling for request, _ in seen}
+    assert samplers == {GREEDY, SETTINGS.sampling}
+
+
+def test_contexts_that_do_not_fit_are_said_and_left_out(tmp_path: Path) -> None:
+    save_random_llama(tmp_path, max_position_embeddings=64)
+    settings = BenchSettings(device="cpu", kv_caches=("fp32",), contexts=(16, 60, 128), runs=1, new_tokens=8)
+    report, _ = run(settings, lambda: EndlessCheckpoint(tmp_path))
+    assert {figure.tokens for figure in report.figures if figure.kind == "decode"} == {16}
+    assert report.skipped == ["60, 128 and 8 new tokens: the context is 64"]
+    (turn,) = [figure for figure in report.figures if figure.kind == "turn"]
+    assert turn.tokens == 8
+
+
+def test_a_context_too_short_for_a_turn_is_said(tmp_path: Path) -> None:
+    save_random_llama(tmp_path, max_position_embeddings=32)
+    settings = BenchSettings(device="cpu", kv_caches=("fp32",), contexts=(8,), runs=1, new_tokens=4)
+    report, _ = run(settings, lambda: EndlessCheckpoint(tmp_path))
+    assert report.skipped == ["a turn of 50 tokens: the context is 32"]
+
+
+def test_a_model_that_likes_to_stop_is_measured_to_the_end(tmp_path: Path) -> None:
+    save_random_llama(tmp_path)
+    every_id = list(range(384))
+    edit_json(tmp_path / "config.json", eos_token_id=every_id)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": every_id}))
+    assert load(tmp_path, device="cpu").info.stop_ids == tuple(every_id)
+    report, _ = run(open_model=lambda: EndlessCheckpoint(tmp_path))
+    assert report.find("decode", 16) is not None
+
+
+def test_bytes_are_those_of_the_model() -> None:
+    shape = named_shape("tiny-2layers")
+    engine = load(random_model(), device="cpu", kv_cache="fp16")
+    footprint = engine.footprint
+    embedding = shape.vocab * shape.hidden
+    # On a CPU all weights are written out in float32: layers, norms, embedding, head.
+    assert footprint.weights == 4 * engine.info.parameters
+    assert footprint.weights - footprint.weights_per_token == 4 * (embedding - shape.hidden)
+    assert footprint.cache_per_token == 2 * 2 * shape.layers * shape.kv_heads * shape.head_dim
+    assert footprint.cache == 0
+    list(engine.generate(GenerationRequest([1, 2, 3], max_new_tokens=2)))
+    assert footprint.cache_per_token * 5 <= engine.footprint.cache
+
+
+def test_a_tied_head_counts_once_but_is_read_for_every_token(tmp_path: Path) -> None:
+    save_random_llama(tmp_path, tie_word_embeddings=True)
+    engine = load(tmp_path, device="cpu")
+    footprint = engine.footprint
+    assert footprint.weights == 4 * engine.info.parameters
+    # One row of the embedding is read beside the whole of it as the head.
+    assert footprint.weights_per_token == footprint.weights + 4 * 64
+
+
+def test_decode_counts_weights_and_the_cache_up_to_the_middle_of_the_run() -> None:
+    report, _ = run()
+    footprint = report.memory[0].footprint
+    figure = report.find("decode", 64)
+    assert figure is not None
+    assert figure.bytes_per_token == footprint.weights_per_token + footprint.cache_per_token * 68
+    assert figure.read_rate == pytest.approx(figure.median * figure.bytes_per_token)
+    assert report.setting is not None
+    assert report.of_copy(figure) == pytest.approx(figure.median * figure.bytes_per_token / report.setting.copy_rate)
+
+
+def test_the_setting_and_the_model_come_first_and_are_true() -> None:
+    results = benchmark(random_model, SETTINGS, lambda _text: None)
+    setting, model = next(results), next(results)
+    assert isinstance(setting, Setting)
+    assert isinstance(model, Model)
+    assert (setting.device, setting.torch, setting.cuda) == ("cpu", torch.__version__, None)
+    assert setting.threads == torch.get_num_threads()
+    assert model.quantization.startswith("EXL2 4")
+    assert model.made
+    # Room for the longest of what is measured, and no more.
+    assert model.max_seq_len == 96 + 5 + 1
+
+
+def test_a_folder_is_not_made_and_keeps_its_name() -> None:
+    guide = paths.bundled_model()
+    report, _ = run(open_model=lambda: EndlessCheckpoint(guide))
+    assert report.model is not None
+    assert (report.model.name, report.model.made) == (guide.name, False)
+
+
+def test_no_run_begins_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Engine.generate
+
+    def slow(self: Engine, request: GenerationRequest):  # type: ignore[no-untyped-def]
+        time.sleep(0.05)
+        return original(self, request)
+
+    monkeypatch.setattr(Engine, "generate", slow)
+    report, _ = run(replace(SETTINGS, seconds=0.01, runs=50))
+    assert all(len(figure.samples) == 1 for figure in report.figures)
+    report, _ = run(replace(SETTINGS, seconds=0.3, runs=50))
+    prefill = report.find("prefill", 16)
+    assert prefill is not None
+    assert 1 < len(prefill.samples) < 8
+
+
+def test_what_was_measured_before_an_error_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: measure._Bench) -> None:
+        raise ModelError("no memory for a turn")
+
+    monkeypatch.setattr(measure._Bench, "_turn", fail)
+    report = Report(SETTINGS)
+    results = benchmark(random_model, SETTINGS, lambda _text: None)
+    with pytest.raises(ModelError, match="no memory for a turn"):
+        deque(map(report.add, results))
+    assert report.find("decode", 64) is not None
+
+
+def test_types_of_cache() -> None:
+    assert cache_types(CPU, ("all",)) == ("fp16", "fp32")
+    assert cache_types(CPU, ("auto", "fp16", "fp32")) == ("fp32", "fp16")
+    assert cache_types(torch.device("cuda"), ("auto",)) == ("fp16",)
+    assert "fp32" not in cache_types(torch.device("cuda"), ("all",))
+    with pytest.raises(ModelError, match=r"kv_cache 'q3' is not known; there are fp16, .*auto and all"):
+        cache_types(CPU, ("fp16", "q3"))
+
+
+def test_a_figure_s_middle_and_spread() -> None:
+    figure = Figure("decode", "fp16", 128, (90.0, 100.0, 104.0), 2e9)
+    assert figure.median == 100
+    assert figure.spread == pytest.approx(0.07)
+    assert figure.read_rate == 2e11
+
+
+def test_a_report_as_json_holds_all_samples_and_derived_values() -> None:
+    report, _ = run()
+    report.complete = True
+    content = json.loads(json.dumps(report.to_json()))
+    assert content["complete"]
+    decode = next(figure for figure in content["figures"] if figure["kind"] == "decode")
+    assert len(decode["samples"]) == 2
+    assert decode["unit"] == "tok/s"
+    assert decode["decode_path"] == "synchronous"
+    assert decode["of_copy"] > 0
+    assert decode["median"] == pytest.approx(sum(decode["samples"]) / 2)
+    assert content["setting"]["torch"] == torch.__version__
+    assert content["settings"]["contexts"] == [16, 64]
+    assert content["memory"][0]["footprint"]["weights"] > 0
+
+
+def test_results_find_their_places() -> None:
+    report = Report(SETTINGS)
+    report.add(Skipped("nothing there"))
+    report.add(Figure("decode", "fp16", 16, (100.0,), 1e9))
+    report.add(Figure("sampled", "fp16", 16, (97.0,), 1e9))
+    sampled = report.find("sampled", 16, "fp16")
+    assert sampled is not None
+    assert report.sampled_share(sampled) == pytest.approx(0.97)
+    assert report.sampled_share(Figure("sampled", "q4", 16, (97.0,), 1e9)) is None
+    assert report.of_copy(sampled) is None
+    assert report.skipped == ["nothing there"]
+
+
+def test_the_peak_of_memory_follows_what_is_taken_and_given_back() -> None:
+    probe = MemoryProbe(CPU)
+    probe.restart()
+    before = probe.peak
+    block = torch.ones(2**24)
+    assert probe.peak >= before + 60 * 2**20
+    del block
+    assert probe.peak >= before + 60 * 2**20
+    probe.restart()
+    assert probe.peak < before + 60 * 2**20
+    assert probe.device_used is None
+
+
+def test_memory_beyond_is_what_is_left_of_the_peak() -> None:
+    report, _ = run()
+    (memory,) = report.memory
+    assert isinstance(memory, Memory)
+    assert memory.beyond == memory.run_peak - memory.footprint.weights - memory.footprint.cache
+    assert memory.load_peak > memory.footprint.weights
+
+
+def test_a_copy_counts_what_is_read_and_what_is_written() -> None:
+    rates = copy_rates(CPU)
+    source, target = (torch.zeros(2**24, dtype=torch.uint8) for _ in range(2))
+    target.copy_(source)
+    start = time.perf_counter()
+    for _ in range(5):
+        target.copy_(source)
+    seconds = (time.perf_counter() - start) / 5
+    # On a busy machine two measurements of the same thing differ, but not by an order of magnitude.
+    assert 0.1 < max(rates) / (2 * source.numel() / seconds) < 10
