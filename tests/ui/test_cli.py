@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from exlchat import __version__, cli, paths
-from exlchat.ui.command_line import ask_parser, chat_parser, doctor_parser
+from exlchat.ui.command_line import ask_parser, bench_parser, chat_parser, doctor_parser
 
-PARSERS = [chat_parser, ask_parser, doctor_parser]
+PARSERS = [chat_parser, ask_parser, bench_parser, doctor_parser]
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_a_wrong_model_is_one_line_and_exit_code_1(command: list[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("arguments", ["ask hello", "doctor"])
+@pytest.mark.parametrize("arguments", ["ask hello", "bench", "doctor"])
 def test_a_closed_stdout_is_one_line_and_exit_code_1(arguments: str) -> None:
     command = f"{shlex.quote(sys.executable)} -m exlchat.cli {arguments} >&-"
     result = subprocess.run(
