@@ -72,10 +72,10 @@ def make_wheel(library: Path, folder: Path) -> Path:
         stage(source, library.parent)
         # With a platform named, setuptools marks a package without extension modules `py3-none-<platform>`.
         option = f"--config-settings=--build-option=--plat-name={tag}"
-        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", option]
-        done = subprocess.run([*pip, f"--wheel-dir={made}", str(source)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise WheelError(f"pip could not make the wheel: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+        command = [*pip, "--no-build-isolation", option, f"--wheel-dir={made}", str(source)]
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+            raise WheelError("pip could not make the wheel; its own words are above")
         (wheel,) = made.glob("*.whl")
         folder.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(wheel, folder / wheel.name))
