@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from exlchat.ext.build import build_library
 from exlchat.ext.functions import FUNCTIONS
@@ -63,6 +64,16 @@ def test_every_kernel_compiles_for_every_card(library: Path) -> None:
 def test_it_loads_without_a_gpu_and_has_every_function(library: Path) -> None:
     opened = open_library(library, FUNCTIONS)
     assert opened.error_text(-1) != opened.error_text(-12345)
+
+
+def test_it_says_itself_that_no_card_can_run_it(library: Path) -> None:
+    opened = open_library(library, FUNCTIONS)
+    assert opened.cuda >= (12, 0)
+    if torch.cuda.is_available():
+        assert opened.card_status() == 0
+    else:
+        # Of the CUDA Runtime API: no driver or one too old, no device.
+        assert opened.card_status() in (35, 100)
 
 
 @pytest.mark.parametrize("kind", ["null", "zeros", "ones"])
