@@ -272,7 +272,7 @@ def a_compiler(folder: Path, compiling: str) -> Nvcc:
         (
             "echo 'error: #error -- unsupported GNU version! gcc versions later than 15 are not supported!'; exit 1",
             "the C++ compiler is newer than this nvcc knows (it takes g++ up to 15); "
-            "install an older g++ and name it in NVCC_CCBIN",
+            "install an older g++ and name it in NVCC_CCBIN, or name a newer nvcc: exlchat build-ext --nvcc PATH",
         ),
         (
             "echo 'fatal error: error writing to /tmp/a.o: No space left on device'; exit 1",
