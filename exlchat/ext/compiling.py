@@ -184,8 +184,8 @@ def _complaint(said: str, code: int) -> str:
         newest = _NEWEST_GCC.search(said)
         known = f" (it takes g++ up to {newest[1]})" if newest else ""
         return (
-            f"the C++ compiler is newer than this nvcc knows{known}; install an older g++ and name it in NVCC_CCBIN, or "
-            "name a newer nvcc: exlchat build-ext --nvcc PATH"
+            f"the C++ compiler is newer than this nvcc knows{known}; install an older g++ and name it in NVCC_CCBIN, "
+            "or name a newer nvcc: exlchat build-ext --nvcc PATH"
         )
     if "No space left on device" in said:
         return "the disk is full; free space in the cache folder and where temporary files go"
