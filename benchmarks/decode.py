@@ -1,6 +1,6 @@
 """The table of decode targets: random models of known shapes on this machine's GPU, each row beside what it should be.
 
-    python benchmarks/decode.py [--only 8b,1b,70b,mixes] [--json FILE]
+    python benchmarks/decode.py [--only 8b,plain,1b,70b,mixes] [--json FILE]
 
 What `exlchat bench` measures, for the models of the table. Prints the report of each model to standard error as it
 comes, and the table at the end; all samples go to the JSON file. 70B is measured with 10 and with 2 layers, whose
@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,7 +31,9 @@ MIX = "4.1bpw"
 OTHER_MIXES = ("2.5bpw", "3bpw", "5bpw", "6bpw", "8bpw", "gptq-g128", "gptq-g128-actorder")
 WHOLE = BenchSettings(device="cuda")
 SHORT = BenchSettings(device="cuda", kv_caches=("fp16",), contexts=(128,), turn_cached=128)
-PARTS = ("8b", "1b", "70b", "mixes")
+# What cards before sm_90 run, on this one: every kernel of the step waits for the end of the one before it.
+PLAIN = replace(SHORT, dependent_launch=False)
+PARTS = ("8b", "plain", "1b", "70b", "mixes")
 
 Measure = Callable[[str, str, BenchSettings], Report]
 
@@ -57,13 +59,14 @@ def main() -> None:
     reports: dict[str, Report] = {}
 
     def measure(shape: str, mix: str, settings: BenchSettings) -> Report:
-        report = reports[f"{shape} {mix}"] = run(shape, mix, settings)
+        name = f"{shape} {mix}" + (" plain" if settings.dependent_launch is False else "")
+        report = reports[name] = run(shape, mix, settings)
         if typed.json is not None:
             content = {name: done.to_json() for name, done in reports.items()}
             typed.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
         return report
 
-    makers = dict(zip(PARTS, (rows_of_8b, rows_of_1b, rows_of_70b, rows_of_mixes), strict=True))
+    makers = dict(zip(PARTS, (rows_of_8b, rows_of_plain, rows_of_1b, rows_of_70b, rows_of_mixes), strict=True))
     rows = [row for part in typed.only.split(",") for row in makers[part](measure)]
     print_table(rows, next(iter(reports.values())))
 
@@ -105,6 +108,12 @@ def rows_of_8b(measure: Measure) -> list[Row]:
         if figure.kind == "decode" and figure.kv_cache != "fp16"
     ]
     return rows
+
+
+def rows_of_plain(measure: Measure) -> list[Row]:
+    """The 8B as 30- and 40-series cards run it."""
+    report = measure("llama-8b", MIX, PLAIN)
+    return [rate_row("8B without dependent launch, context 128", "550", "670", report, report.find("decode", 128))]
 
 
 def rows_of_1b(measure: Measure) -> list[Row]:

@@ -111,6 +111,7 @@ class _Loader:
             max_seq_len=self._context(checkpoint, new_tokens),
             extension=self.settings.extension,
             build_cache=self.build_cache,
+            dependent_launch=self.settings.dependent_launch,
             on_progress=self._on_progress,
         )
         if self.device.type == "cuda":
