@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,22 @@ def compile_plainly(folder: Path, source: str, *options: str) -> Path:
     command = [compiler, "-shared", "-fPIC", *options, "-x", "c++", "-", "-o", str(library)]
     subprocess.run(command, input=source, text=True, check=True)
     return library
+
+
+def builds(cache: Path) -> set[str]:
+    """The names of the folders in a cache of builds."""
+    return {path.name for path in (cache / "ext").iterdir() if path.is_dir()}
+
+
+def without_compiler(monkeypatch: pytest.MonkeyPatch, empty: Path) -> None:
+    """Takes every compiler away; `empty` is a folder without programs."""
+    monkeypatch.setenv("PATH", str(empty))
+    monkeypatch.delenv("NVCC_CCBIN", raising=False)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for `condition`; fails after 30 seconds."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited for 30 s"
+        time.sleep(0.02)

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from exlchat.ext.record import LIBRARY, read_record
 from exlchat.ext.targets import FAT
 from exlchat.ui import build_ext
 from exlchat.ui.build_ext import BuildExtOptions, run_build_ext
-from tests.ext.small_library import COMPILES, fake_nvcc
+from tests.ext.small_library import COMPILES, fake_nvcc, until
 
 CODES = (75, 80, 86, 89, 90, 100, 120)
 
@@ -130,7 +129,7 @@ def test_ctrl_c_is_exit_code_130_and_leaves_nothing_behind(tmp_path: Path, home:
     started = tmp_path / "started"
     endless = fake_nvcc(tmp_path / "nvcc", "13.0", *CODES, compiling=f"touch {started}; sleep 1000 & wait")
     process = start("--nvcc", str(endless), stdout=subprocess.PIPE)
-    wait_for(started)
+    until(started.exists)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, b"")
@@ -190,10 +189,3 @@ def test_torch_is_never_imported(nvcc: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert not set(re.findall(r"\|\s+(\w+)$", done.stderr, re.MULTILINE)) & {"torch", "textual", "numpy"}
-
-
-def wait_for(file: Path) -> None:
-    end = time.monotonic() + 30
-    while not file.exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
