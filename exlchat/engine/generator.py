@@ -109,7 +109,7 @@ class Generator:
             return SynchronousTokens(lambda token: self._feed(token, run), sampler)
         room = self._cache.max_seq_len - len(request.prompt_ids)
         tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)
-        return RunAheadTokens(self._step, self._cache, first, request.sampling, seed=seed, most=tokens - 1)
+        return RunAheadTokens(self._step, self._cache.ids, first, request.sampling, seed=seed, most=tokens - 1)
 
     def _decode(
         self, request: GenerationRequest, source: TokenSource, token: int, clock: _Clock, answer: _Answer

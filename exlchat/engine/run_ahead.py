@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Protocol
 
 from exlchat.engine.events import DecodePath, ModelError, RequestError
-from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.functions import CDraw
@@ -59,7 +58,7 @@ class RunAheadTokens:
 
     Args:
         step: idle.
-        cache: of the same model; holds the prompt. Gets the ids of the tokens that the device has fed.
+        cached: ids of the tokens in the cache, now the prompt's; gets those that the device feeds.
         first: the answer's first token.
         settings, seed: of the answer; the first token was draw 0.
         most: steps that may be launched, as many as tokens may follow the first.
@@ -71,11 +70,11 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self, step: DecodeStep, cache: KVCache, first: int, settings: SamplingSettings, *, seed: int, most: int
+        self, step: DecodeStep, cached: list[int], first: int, settings: SamplingSettings, *, seed: int, most: int
     ) -> None:
         self._step = step
-        self._cache = cache
-        self._start = len(cache)
+        self._cached = cached
+        self._start = len(cached)
         self._most = most
         self._launched = self._read = 0
         self._closed = False
@@ -101,7 +100,7 @@ class RunAheadTokens:
         self._read += 1
         if status != DRAWN:
             raise NotNumbersError
-        self._cache.ids.append(token)
+        self._cached.append(token)
         return found
 
     def go_on(self) -> None:

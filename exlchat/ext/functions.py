@@ -68,7 +68,7 @@ class CDraw(Structure):
 
 
 MAX_VOCAB = 262144
-SAMPLE_SCRATCH_BYTES = 30752
+SAMPLE_SCRATCH_BYTES = 31760
 
 
 class CSample(Structure):

@@ -1,7 +1,7 @@
 // What the sampler is made of: ordered bits, fixed-point weights, sums over a block, Philox.
 //
 // Weights are integers, so that sums are exact and the same in every order: 2^(40 - octaves below the best logit),
-// rounded. 2^18 tokens of the largest weight still fit into 64 bits; what weighs under 2^-41 of the best weighs nothing.
+// rounded. 2^18 tokens of the largest weight still fit into 64 bits; under 2^-41 of the best is nothing.
 #pragma once
 #include "device.cuh"
 #include "exlchat.h"
@@ -12,7 +12,8 @@ using Wide = unsigned long long;  // 64 bits by the name that atomics know
 
 constexpr int SAMPLE_THREADS = 512;
 constexpr int SAMPLE_WARPS = SAMPLE_THREADS / LANES;
-constexpr int CHUNK = 2 * SAMPLE_THREADS;  // ids of a block
+constexpr int IDS = 4;  // of a thread
+constexpr int CHUNK = IDS * SAMPLE_THREADS;
 constexpr int MAX_CHUNKS = EXL_MAX_VOCAB / CHUNK;
 constexpr int BINS = 2 * SAMPLE_THREADS;
 constexpr int CANDIDATES = 2048;
@@ -20,18 +21,23 @@ constexpr float OCTAVES = 41.f;         // from the best to the least logit with
 constexpr float ONE = 1099511627776.f;  // 2^40
 constexpr Wide BAD = ~Wide(0);
 
-// Global memory of one sampler. All zero before the first step, and left so by every step.
-struct SampleScratch {
-    Wide best;  // largest `place` of all ids
-    uint32_t least;           // ~ the smallest ordered bits of a finite logit
-    uint32_t ticket, candidate_count;
-    uint32_t unused[3];
-    Wide mass[BINS];
-    uint32_t count[BINS];
-    Wide chunk_mass[MAX_CHUNKS];  // written by every step before it is read
-    Wide candidates[CANDIDATES];  // likewise
+// What a chunk of ids says of itself: the largest `place`, and ~ the smallest ordered bits of a finite logit.
+struct __align__(16) ChunkBest {
+    Wide best;
+    uint32_t least, unused;
 };
-static_assert(sizeof(SampleScratch) == EXL_SAMPLE_SCRATCH_BYTES, "the header and exlchat/ext/functions.py say how large");
+
+// Global memory of one sampler. What is added to is zero before the first step, and left so by every step; the rest is
+// written by every step before it is read.
+struct SampleScratch {
+    Wide mass[BINS];       // added to
+    uint32_t count[BINS];  // added to
+    uint32_t candidate_count, unused[3];  // added to
+    ChunkBest best[MAX_CHUNKS];
+    Wide chunk_mass[MAX_CHUNKS];
+    Wide candidates[CANDIDATES];
+};
+static_assert(sizeof(SampleScratch) == EXL_SAMPLE_SCRATCH_BYTES, "also in exlchat/ext/functions.py");
 
 // Order of unsigned integers = order of the floats; both zeros alike.
 __device__ __forceinline__ uint32_t ordered(float logit) {

@@ -1,0 +1,177 @@
+"""The sampler inside a CUDA graph, and what the host costs a step that runs ahead of it, on a GPU.
+
+    python benchmarks/sampling.py
+
+First table: the time of one sampler in a graph of 50, each waiting for the one before, the logits in L2 as the head's
+product leaves them. Second: steps of a known length (a kernel that only waits) with the sampler behind, as bare replays
+and read one behind by `RunAheadTokens`, alone and beside a thread that never leaves the interpreter.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from exlchat.engine import GREEDY, SamplingSettings
+from exlchat.engine.run_ahead import RunAheadTokens
+from exlchat.ext.build import ensure_library
+from exlchat.ext.functions import FUNCTIONS, CDraw
+from exlchat.ext.library import open_library
+from exlchat.ext.sampling import SamplerKernels, SamplerState, c_draw
+
+VOCABULARIES = {"32k": 32000, "128k": 128256, "256k": 256000}
+ALL_FOUR = SamplingSettings(0.8, top_k=50, top_p=0.95, min_p=0.02)
+SETTINGS = {
+    "greedy": GREEDY,
+    "temperature": SamplingSettings(0.8),
+    "temperature, min-p": SamplingSettings(0.8, min_p=0.02),
+    "temperature, top-k": SamplingSettings(0.8, top_k=50),
+    "temperature, top-p": SamplingSettings(0.8, top_p=0.95),
+    "all four": ALL_FOUR,
+}
+COPIES = 50
+STEP_SECONDS = (0.25e-3, 1.3e-3)
+TOKENS = 400
+
+
+class Step:
+    """A `DecodeStep` that computes nothing: it waits, then draws from fixed logits."""
+
+    def __init__(self, kernels: SamplerKernels, logits: torch.Tensor, cycles: int, copies: int = 1) -> None:
+        self.state = SamplerState(logits.device)
+        self.ring = self.state.ring
+        self.capacity = 10**9
+        self._token = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self._position = torch.zeros(1, dtype=torch.int32, device="cuda")
+        job = kernels.sample(logits, self.state, token=self._token, position=self._position)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            if cycles:
+                torch.cuda._sleep(cycles)
+            for _ in range(copies):
+                job.launch(dependent=True)
+
+    def begin(self, token: int, position: int, draw: CDraw) -> None:
+        """Sets token, position and draw."""
+        self._token.fill_(token)
+        self._position.fill_(position)
+        self.state.set(draw)
+
+    def grow(self, length: int) -> None:
+        """Never needed."""
+
+    def launch(self) -> None:
+        """One replay."""
+        self._graph.replay()
+
+    def running(self) -> bool:
+        """Whether the stream is busy."""
+        return not torch.cuda.current_stream().query()
+
+
+def main() -> None:
+    """Measures and prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = SamplerKernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    print(f"| sampler, us | {' | '.join(VOCABULARIES)} |\n|---|{'--:|' * len(VOCABULARIES)}")
+    for name, settings in SETTINGS.items():
+        times = [sampler_seconds(kernels, vocab, settings) for vocab in VOCABULARIES.values()]
+        print(f"| {name} | {' | '.join(f'{seconds * 1e6:.1f}' for seconds in times)} |")
+    print("\n| step | bare replays | read one behind | beside a busy thread |\n|--:|--:|--:|--:|")
+    for seconds in STEP_SECONDS:
+        rates = run_ahead_rates(kernels, seconds)
+        shares = " | ".join(f"{rate:.0f}/s ({rate / rates[0]:.1%})" for rate in rates[1:])
+        print(f"| {seconds * 1e3:.2f} ms | {rates[0]:.0f}/s | {shares} |")
+
+
+def logits_like_a_model(vocab: int) -> torch.Tensor:
+    """float32 `[vocab]`: a broad bell, and a few tokens far above it."""
+    logits = torch.randn(vocab, device="cuda") * 2
+    logits[torch.randint(vocab, (40,), device="cuda")] += 8
+    return logits
+
+
+def draw_of(settings: SamplingSettings) -> CDraw:
+    """The first draw by `settings`."""
+    return c_draw(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        seed=1,
+        index=0,
+        sequence=0,
+    )
+
+
+def sampler_seconds(kernels: SamplerKernels, vocab: int, settings: SamplingSettings) -> float:
+    """Median time of one sampler."""
+    step = Step(kernels, logits_like_a_model(vocab), cycles=0, copies=COPIES)
+    step.begin(0, 0, draw_of(settings))
+    return event_seconds(step.launch, repeat=30) / COPIES
+
+
+def event_seconds(work: Callable[[], object], *, repeat: int) -> float:
+    """Median time of one call on the device, after three for warming up."""
+    times = []
+    for _ in range(repeat + 3):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times[3:])
+
+
+def run_ahead_rates(kernels: SamplerKernels, seconds: float) -> tuple[float, float, float]:
+    """Tokens a second: bare replays, through `RunAheadTokens`, and the same beside a busy Python thread."""
+    cycles = 10**6
+    cycles = int(cycles * seconds / event_seconds(lambda: torch.cuda._sleep(cycles), repeat=20))
+    step = Step(kernels, logits_like_a_model(VOCABULARIES["128k"]), cycles)
+    step.begin(0, 0, draw_of(ALL_FOUR))
+    step.launch()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(TOKENS):
+        step.launch()
+    torch.cuda.synchronize()
+    bare = TOKENS / (time.perf_counter() - start)
+    alone = read_rate(step)
+    stop = threading.Event()
+    thread = threading.Thread(target=be_busy, args=(stop,), daemon=True)
+    thread.start()
+    beside = read_rate(step)
+    stop.set()
+    thread.join()
+    return bare, alone, beside
+
+
+def read_rate(step: Step) -> float:
+    """Tokens a second that `RunAheadTokens` reads."""
+    source = RunAheadTokens(step, [], 0, ALL_FOUR, seed=1, most=TOKENS)
+    token = 0
+    start = time.perf_counter()
+    for _ in range(TOKENS):
+        source.go_on()
+        token = source.follow(token)
+    seconds = time.perf_counter() - start
+    source.close()
+    return TOKENS / seconds
+
+
+def be_busy(stop: threading.Event) -> None:
+    """Pure Python until told to stop; gives the interpreter away only when it is taken, every 5 ms."""
+    while not stop.is_set():
+        sum(range(1000))
+
+
+if __name__ == "__main__":
+    main()
