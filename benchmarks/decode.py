@@ -19,7 +19,6 @@ from pathlib import Path
 
 import torch
 
-from exlchat import paths
 from exlchat.engine.bench.figures import BenchSettings, Figure, Report
 from exlchat.engine.bench.measure import benchmark
 from exlchat.engine.bench.mixes import parse_mix
@@ -79,7 +78,7 @@ def run(shape: str, mix: str, settings: BenchSettings) -> Report:
         return RandomCheckpoint(named_shape(shape), parse_mix(mix), device="cuda")
 
     report = Report(settings)
-    for result in benchmark(open_model, settings, lambda _text: None, build_cache=paths.folders().cache):
+    for result in benchmark(open_model, settings, lambda _text: None):
         report.add(result)
     report.complete = True
     sys.stderr.write(render(report) + "\n")
