@@ -6,6 +6,7 @@ The graph is captured again where the cache has moved, because it holds addresse
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
@@ -46,7 +47,6 @@ class CapturedStep:
             self._state = SamplerState(device)
             position = self._chain.position
             self._draw = kernels.sample(self._chain.logits, self._state, token=self._chain.token, position=position)
-            self._end = torch.cuda.Event()
             cache.reserve(1)
             # CUDA loads kernels when they are first launched, which must not fall into a capture. The one position
             # that this writes is overwritten by the first token.
@@ -63,6 +63,11 @@ class CapturedStep:
     def ring(self) -> TokenRing:
         """Where the steps report."""
         return self._state.ring
+
+    @property
+    def logits(self) -> Tensor:
+        """float32 `[vocab]`, of the last step that has ended."""
+        return self._chain.logits
 
     @property
     def capacity(self) -> int:
@@ -84,11 +89,10 @@ class CapturedStep:
     def launch(self) -> None:
         """Enqueues one step and returns."""
         self._graph.replay()
-        self._end.record()
 
     def running(self) -> bool:
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
-        return not self._end.query()
+        return not torch.cuda.current_stream(self._chain.token.device).query()
 
     def _follow_cache(self) -> None:
         """A prompt or an answer may have made the cache move."""

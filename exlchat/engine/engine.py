@@ -24,7 +24,7 @@ from exlchat.engine.formats.inventory import describe_format, is_quantized, para
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.loading import check_context, load_weights, open_extension
+from exlchat.engine.loading import capture_step, check_context, load_weights, open_extension
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -115,6 +115,7 @@ def load(
     prefill_chunk: int | None = None,
     extension: bool = True,
     build_cache: Path | None = None,
+    dependent_launch: bool | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """Loads a model directory.
@@ -128,6 +129,8 @@ def load(
         extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without
             it, through plain torch, their weights written out in float16.
         build_cache: the folder that keeps compiled kernels, `~/.cache/exlchat` unless given.
+        dependent_launch: whether kernels of the decode step may start before their predecessors end; where the card can
+            (sm_90 and later) unless given.
         on_progress: called in this thread while kernels are compiled and weights are read.
 
     Raises:
@@ -151,7 +154,8 @@ def load(
         check_context(checkpoint, cache, usable_memory(target) - sizes.bytes(dtype), asked=max_seq_len is not None)
     transformer = load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype, kernels), on_progress)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
-    generator = Generator(transformer, tokenizer, cache, stop_ids, chunk)
+    step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
+    generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step)
     info = ModelInfo(
         name=checkpoint.path.resolve().name,
         path=str(checkpoint.path.resolve()),

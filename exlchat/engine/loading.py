@@ -9,9 +9,11 @@ import torch
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.decode_step import CapturedStep
 from exlchat.engine.events import LoadProgress, ModelError
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.step_chain import why_not
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError
@@ -105,3 +107,20 @@ def load_weights(
             f"{checkpoint.path}: memory ran out after {done} of {steps} parts; close other programs, or take fewer "
             "bits or a smaller model"
         ) from error
+
+
+def capture_step(
+    transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None
+) -> CapturedStep | None:
+    """The decode step as one CUDA graph, or `None` for a model that it does not suit, which decodes through torch.
+
+    Args:
+        cache: empty.
+        dependent: see `CapturedStep`.
+
+    Raises:
+        ModelError: no memory for it.
+    """
+    if why_not(transformer, cache) is not None:
+        return None
+    return CapturedStep(transformer, cache, kernels, dependent=dependent)

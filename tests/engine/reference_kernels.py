@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 from torch import Tensor
 
 from exlchat.ext import layout, reference, reference_attention
@@ -13,8 +14,14 @@ from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
 
 
-def decode_matrices_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The references decode a matrix at every product; a step of a whole model would take seconds."""
+@pytest.fixture
+def decoded_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The references decode a matrix at every product; a step of a whole model would take seconds.
+
+    On one thread, because several small products a millisecond wait for each other on a busy machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     decoded: dict[int, tuple[PackedMatrix, Tensor]] = {}
     really = layout.decode
 
@@ -25,6 +32,8 @@ def decode_matrices_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(layout, "decode", decode)
     monkeypatch.setattr(reference, "decode", decode)
+    yield
+    torch.set_num_threads(threads)
 
 
 class ReferenceJob:

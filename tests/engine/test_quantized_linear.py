@@ -24,7 +24,7 @@ from exlchat.engine.quantized_linear import QuantizedLinear, Scratch, column_par
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.layout import PackedMatrix
 from tests.engine.decoding import logits_in_steps, relative_error
-from tests.engine.reference_kernels import ReferenceKernels, decode_matrices_once
+from tests.engine.reference_kernels import ReferenceKernels
 from tests.random_models import save_random_llama
 from tests.shared_data import DATA, needs_shared
 
@@ -97,9 +97,9 @@ def open_quantized(path: Path) -> Transformer:
 
 
 @needs_shared
+@pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize("steps", [[128], [50, 1, 77]], ids=["one shot", "chunks"])
-def test_logits_of_the_tiny_model(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    decode_matrices_once(monkeypatch)
+def test_logits_of_the_tiny_model(steps: list[int]) -> None:
     expected = load_file(DATA / "tiny-llama-exl2-4.0bpw-expected.safetensors")
     transformer = open_quantized(DATA / "tiny-llama-exl2-4.0bpw")
     ids = [int(token) for token in expected["input_ids"]]
@@ -107,10 +107,10 @@ def test_logits_of_the_tiny_model(steps: list[int], monkeypatch: pytest.MonkeyPa
     assert relative_error(found, expected["logits_exl2_model"]) < 5e-3
 
 
+@pytest.mark.usefixtures("decoded_once")
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["exl2", "gptq"])
-def test_a_model_with_biases_and_odd_sizes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode_matrices_once(monkeypatch)
+def test_a_model_with_biases_and_odd_sizes(kind: str, tmp_path: Path) -> None:
     model = save_random_llama(
         tmp_path / "float",
         attention_bias=True,

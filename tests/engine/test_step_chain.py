@@ -15,7 +15,7 @@ from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.step_chain import StepChain, why_not
 from exlchat.engine.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
-from tests.engine.reference_kernels import ReferenceKernels, decode_matrices_once
+from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
 from tests.random_models import save_random_llama
 from tests.shared_data import DATA, needs_shared
@@ -49,10 +49,10 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch
 
 
 @needs_shared
+@pytest.mark.usefixtures("decoded_once")
 @torch.inference_mode()
 @pytest.mark.parametrize("prompt", [0, 100])
-def test_logits_of_the_tiny_model(prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode_matrices_once(monkeypatch)
+def test_logits_of_the_tiny_model(prompt: int) -> None:
     expected = load_file(DATA / "tiny-llama-exl2-4.0bpw-expected.safetensors")
     transformer = open_quantized(EXL2)
     assert why_not(transformer, new_cache(transformer, 1)) is None
@@ -89,11 +89,11 @@ def one_order_for_gate_and_up(path: Path) -> None:
     save_file(tensors, file)
 
 
+@pytest.mark.usefixtures("decoded_once")
 @torch.inference_mode()
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["exl2", "gptq"])
-def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode_matrices_once(monkeypatch)
+def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path) -> None:
     path = written(kind, tmp_path, tied=tied)
     transformer = open_quantized(path)
     reason = why_not(transformer, new_cache(transformer, 1))
