@@ -74,10 +74,14 @@ def choose_dtype(checkpoint: Checkpoint, device: torch.device, sizes: WeightSize
 
 
 def prepare_torch(device: torch.device, parameters: int) -> None:
-    """Sets how torch computes in this process: threads by the size of the model, and sums in float32 on a GPU."""
+    """Sets how torch computes: threads by the size of the model, and on a GPU sums in float32.
+
+    That GPU becomes the calling thread's own, because kernels are launched on the stream of the thread's device.
+    """
     if device.type == "cpu":
         torch.set_num_threads(1 if parameters < _ONE_THREAD_BELOW else _ALL_THREADS)
     else:
+        torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
