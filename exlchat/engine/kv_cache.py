@@ -12,6 +12,8 @@ from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
+from exlchat.ext.attention import LayerPages
+from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
 CACHE_DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 _FIRST_CAPACITY = 512
@@ -34,6 +36,7 @@ class KVCache:
             raise ModelError(f"kv_cache is {kind!r}; this version has {' and '.join(CACHE_DTYPES)}")
         self.ids: list[int] = []
         self.max_seq_len = max_seq_len
+        self._kind = kind
         self._dtype = CACHE_DTYPES[kind]
         self._compute_dtype = compute_dtype
         self._shape = (spec.num_layers, spec.num_kv_heads, spec.head_dim)
@@ -54,6 +57,27 @@ class KVCache:
         layers, heads, head_dim = self._shape
         return 2 * layers * heads * head_dim * self._dtype.itemsize
 
+    @property
+    def kind(self) -> CacheKind:
+        """How keys and values are stored."""
+        return KINDS[self._kind]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit without moving: whole pages."""
+        return self._keys.shape[2]
+
+    @property
+    def page_table(self) -> Tensor:
+        """int32 `[pages]`, where each page of the sequence lies: one behind the other here."""
+        return torch.arange(self.capacity // PAGE_TOKENS, dtype=torch.int32, device=self._device)
+
+    def pages(self, layer: int) -> LayerPages:
+        """Keys and values of one layer as the decode step reads them; a view until the cache grows."""
+        _, heads, head_dim = self._shape
+        keys, values = (part[layer].view(heads, -1, PAGE_TOKENS, head_dim) for part in (self._keys, self._values))
+        return LayerPages(self.kind, keys, values)
+
     def reuse(self, prompt_ids: Sequence[int]) -> int:
         """Keeps the longest beginning that the prompt shares with the cache, drops the rest, returns its length.
 
@@ -73,6 +97,7 @@ class KVCache:
         if length <= capacity:
             return
         target = min(max(length, 2 * capacity, _FIRST_CAPACITY), max(self.max_seq_len, length))
+        target = -(-target // PAGE_TOKENS) * PAGE_TOKENS
         try:
             keys, values = self._allocate(target), self._allocate(target)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
