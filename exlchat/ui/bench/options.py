@@ -15,7 +15,7 @@ from exlchat.settings import load_settings
 from exlchat.state import load_state
 from exlchat.ui.model_choice import choose_model
 
-_QUICK = BenchSettings(kv_caches=("auto",), contexts=(128, 2048), runs=3, new_tokens=32, turn_cached=2048)
+_QUICK = BenchSettings(kv_caches=("auto",), contexts=(128, 2048), runs=3, new_tokens=32, seconds=15, turn_cached=2048)
 
 
 @dataclass(frozen=True, slots=True)
