@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,34 +17,9 @@ from exlchat.engine.formats import gptq
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
+from tests.engine.gptq_vectors import DEVICE_CASES, NAMES, device_case, device_vectors, format_case
 from tests.random_models import edit_json, save_random_llama
-from tests.shared_data import DATA, needs_shared
-
-DEVICE_CASES = ("g32", "g64", "g128", "g32_act", "g128_act", "gall")
-NAMES = (*gptq.TENSORS, gptq.GROUP_INDEX)
-
-
-@functools.cache
-def device_vectors() -> dict[str, torch.Tensor]:
-    return load_file(DATA / "dequantize_vectors.safetensors")
-
-
-@functools.cache
-def format_vectors() -> dict[str, torch.Tensor]:
-    with np.load(DATA / "format_vectors.npz") as file:
-        return {name: torch.from_numpy(file[name]) for name in file.files if name.startswith("gptq_")}
-
-
-def device_case(case: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    vectors = device_vectors()
-    tensors = {name: vectors[f"gptq.{case}.{name}"] for name in NAMES if f"gptq.{case}.{name}" in vectors}
-    return tensors, vectors[f"gptq.{case}.dequantized"]
-
-
-def format_case(case: int) -> tuple[dict[str, torch.Tensor], GptqSettings, torch.Tensor]:
-    vectors, prefix = format_vectors(), f"gptq_{case}_"
-    tensors = {name: vectors[prefix + name] for name in NAMES if prefix + name in vectors}
-    return tensors, GptqSettings(exact_zeros=bool(vectors[f"{prefix}v2"])), vectors[f"{prefix}W"]
+from tests.shared_data import needs_shared
 
 
 def same_bits(found: torch.Tensor, wanted: torch.Tensor) -> bool:

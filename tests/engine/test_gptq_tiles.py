@@ -10,7 +10,8 @@ from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_tiles import pack_gptq
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix
 from exlchat.ext import layout
-from tests.engine.test_gptq import DEVICE_CASES, device_case, format_case, same_bits
+from tests.engine.gptq_vectors import DEVICE_CASES, device_case, format_case
+from tests.engine.test_gptq import same_bits
 from tests.shared_data import needs_shared
 
 

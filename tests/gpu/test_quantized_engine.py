@@ -24,7 +24,7 @@ from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import c_draw
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
-from tests.engine.test_gptq import DEVICE_CASES, device_case
+from tests.engine.gptq_vectors import DEVICE_CASES, device_case
 from tests.random_models import save_random_llama
 from tests.shared_data import DATA, needs_shared
 
@@ -32,11 +32,6 @@ EXL2 = DATA / "tiny-llama-exl2-4.0bpw"
 CUDA = torch.device("cuda")
 WARM = SamplingSettings(temperature=1.0, top_k=50, top_p=0.9, min_p=0.02)
 HEADS = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64, "vocab_size": 391}
-
-
-@pytest.fixture(scope="module")
-def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
 
 
 @pytest.fixture(scope="module")
