@@ -68,7 +68,7 @@ class CDraw(Structure):
 
 
 MAX_VOCAB = 262144
-SAMPLE_SCRATCH_BYTES = 31760
+SAMPLE_SCRATCH_BYTES = 47120
 
 
 class CSample(Structure):

@@ -174,6 +174,7 @@ def test_a_stop_costs_one_step_in_vain(engine: Engine) -> None:
 
 def test_the_device_works_while_the_consumer_does_not(engine: Engine) -> None:
     device, generator = counting(engine)
+    device.capacity = 100
     events = generator.generate(GenerationRequest(PROMPT, max_new_tokens=50))
     deltas = 0
     for event in events:
@@ -182,12 +183,21 @@ def test_the_device_works_while_the_consumer_does_not(engine: Engine) -> None:
             assert device.launches == min(deltas + 1, 49)  # this token is read, two more are under way
 
 
-def test_a_full_cache_grows_only_while_nothing_runs(engine: Engine) -> None:
+def test_a_cache_grows_only_when_its_ids_are_all_that_it_holds(engine: Engine) -> None:
     device, generator = counting(engine, seconds=0.001)
     device.capacity = len(PROMPT) + 2
+    known = []
+    grow = device.grow
+
+    def watched(length: int) -> None:
+        known.append((len(engine._parts.cache), device.position))
+        grow(length)
+
+    device.grow = watched  # type: ignore[method-assign]
     last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=20)))
-    assert len(last.token_ids) == 20
-    assert device.grown == 5
+    assert list(last.token_ids) == list(range(last.token_ids[0], last.token_ids[0] + 20))
+    assert len(known) == 5
+    assert all(held == written for held, written in known)
     assert device.position == len(PROMPT) + 19
 
 

@@ -97,7 +97,7 @@ typedef struct {
 } ExlDraw;
 
 #define EXL_MAX_VOCAB 262144
-#define EXL_SAMPLE_SCRATCH_BYTES 31760
+#define EXL_SAMPLE_SCRATCH_BYTES 47120
 enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1 };
 
 /* The end of a step: from float logits [vocab] a token, which goes to `token` (int64, for the next step's embed) and

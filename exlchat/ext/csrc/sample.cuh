@@ -12,9 +12,11 @@ using Wide = unsigned long long;  // 64 bits by the name that atomics know
 
 constexpr int SAMPLE_THREADS = 512;
 constexpr int SAMPLE_WARPS = SAMPLE_THREADS / LANES;
-constexpr int IDS = 4;  // of a thread
-constexpr int CHUNK = IDS * SAMPLE_THREADS;
+constexpr int IDS = 4;                         // of a thread
+constexpr int PIECE = IDS * LANES;             // ids of a warp, one behind the other
+constexpr int CHUNK = IDS * SAMPLE_THREADS;    // ids of a block
 constexpr int MAX_CHUNKS = EXL_MAX_VOCAB / CHUNK;
+constexpr int MAX_PIECES = EXL_MAX_VOCAB / PIECE;
 constexpr int BINS = 2 * SAMPLE_THREADS;
 constexpr int CANDIDATES = 2048;
 constexpr float OCTAVES = 41.f;         // from the best to the least logit with a weight
@@ -34,7 +36,7 @@ struct SampleScratch {
     uint32_t count[BINS];  // added to
     uint32_t candidate_count, unused[3];  // added to
     ChunkBest best[MAX_CHUNKS];
-    Wide chunk_mass[MAX_CHUNKS];
+    Wide piece_mass[MAX_PIECES];
     Wide candidates[CANDIDATES];
 };
 static_assert(sizeof(SampleScratch) == EXL_SAMPLE_SCRATCH_BYTES, "also in exlchat/ext/functions.py");
@@ -76,16 +78,31 @@ struct Sum {
 };
 __device__ __forceinline__ Sum operator+(Sum a, Sum b) { return {a.mass + b.mass, a.count + b.count}; }
 
-// The sum over all lower threads; `all` becomes the sum over the block.
-__device__ __forceinline__ Sum block_sum_below(Sum mine, Sum &all) {
-    __shared__ Sum warps[SAMPLE_WARPS];
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    Sum through = mine;
+template <class T> __device__ __forceinline__ T warp_max(T v) {
+#pragma unroll
+    for (int d = 16; d; d /= 2) v = max(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+}
+__device__ __forceinline__ Wide warp_total(Wide v) {
+#pragma unroll
+    for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+__device__ __forceinline__ Sum warp_sum_through(Sum through) {
+    const int lane = threadIdx.x % LANES;
 #pragma unroll
     for (int d = 1; d < LANES; d *= 2) {
         const Sum other{__shfl_up_sync(~0u, through.mass, d), __shfl_up_sync(~0u, through.count, d)};
         if (lane >= d) through = through + other;
     }
+    return through;
+}
+
+// The sum over all lower threads; `all` becomes the sum over the block.
+__device__ __forceinline__ Sum block_sum_below(Sum mine, Sum &all) {
+    __shared__ Sum warps[SAMPLE_WARPS];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const Sum through = warp_sum_through(mine);
     __syncthreads();  // an earlier call may still be read
     if (lane == LANES - 1) warps[warp] = through;
     __syncthreads();
@@ -97,12 +114,6 @@ __device__ __forceinline__ Sum block_sum_below(Sum mine, Sum &all) {
         all = all + warps[i];
     }
     return {below.mass + through.mass - mine.mass, below.count + through.count - mine.count};
-}
-
-template <class T> __device__ __forceinline__ T warp_max(T v) {
-#pragma unroll
-    for (int d = 16; d; d /= 2) v = max(v, __shfl_xor_sync(~0u, v, d));
-    return v;
 }
 
 // Two words in shared memory as one sum of 64 bits: shared memory adds 32 at once, and 64 only by trying again.
@@ -130,5 +141,22 @@ __device__ __forceinline__ Wide uniform_bits(Wide seed, Wide index) {
 __device__ __forceinline__ void tell_host(Wide *slot, Wide word) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
 }
+
+__device__ __forceinline__ float logit_at(const ExlSample &job, int id) {
+    return id < job.vocab ? produced(static_cast<const float *>(job.logits) + id) : -INFINITY;
+}
+__device__ __forceinline__ SampleScratch &scratch_of(const ExlSample &job) {
+    return *static_cast<SampleScratch *>(job.scratch);
+}
+__device__ __forceinline__ int chunks_of(const ExlSample &job) { return (job.vocab + CHUNK - 1) / CHUNK; }
+__device__ __forceinline__ ExlDraw draw_of(const ExlSample &job) {
+    ExlDraw draw;
+    static_assert(sizeof(draw) % sizeof(uint4) == 0, "");
+#pragma unroll
+    for (int i = 0; i < sizeof(draw) / sizeof(uint4); i++)
+        reinterpret_cast<uint4 *>(&draw)[i] = produced(reinterpret_cast<const uint4 *>(job.draw) + i);
+    return draw;
+}
+__device__ __forceinline__ bool is_cut(const ExlDraw &draw) { return draw.top_k > 0 || draw.top_p < 1.0; }
 
 }  // namespace exl
