@@ -6,6 +6,7 @@ them to its own thread.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -69,6 +70,12 @@ class JobEnded:
 Report = Loading | Loaded | LoadFailed | JobEvent | JobEnded
 
 
+# A decode step of a GPU takes 0.25 to 2 ms, and this thread must launch the next one in time. By default a thread that
+# computes keeps the interpreter for 5 ms: beside one that draws 4 ms of every 33, steps of 1.3 ms came at 94 % of their
+# rate on an H200, those of 0.25 ms at 91 %; with this all of them came.
+_SWITCH_SECONDS = 1e-4
+
+
 class _ClosingError(Exception):
     """Raised inside the loader's progress callback to end a load that nobody waits for any more."""
 
@@ -96,6 +103,7 @@ class EngineThread:
 
     def start(self) -> None:
         """Begin loading the model."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
