@@ -1,6 +1,6 @@
 """Keys and values of one sequence, and the ids they belong to.
 
-One contiguous buffer a layer that grows by doubling; pages shared between conversations replace it later.
+Every layer has whole pages that grow by doubling; pages shared between conversations come later.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
+from exlchat.engine.kv_layer import LayerStore, make_layer
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
-CACHE_DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 _FIRST_CAPACITY = 512
 
 
@@ -24,24 +24,30 @@ class KVCache:
 
     Args:
         spec: sizes of the model.
-        kind: `fp16` or `fp32`, how keys and values are stored.
+        kind: a name of `KINDS`, how keys and values are stored.
         compute_dtype: how the transformer reads and writes them.
         max_seq_len: more tokens than this never fit.
+
+    Raises:
+        ModelError: there is no such kind, or it does not fit the model's heads.
     """
 
     def __init__(
         self, spec: ModelSpec, kind: str, compute_dtype: torch.dtype, device: torch.device, max_seq_len: int
     ) -> None:
-        if kind not in CACHE_DTYPES:
-            raise ModelError(f"kv_cache is {kind!r}; this version has {' and '.join(CACHE_DTYPES)}")
+        if kind not in KINDS:
+            raise ModelError(f"kv_cache is {kind!r}; there are {', '.join(KINDS)}")
+        if not KINDS[kind].fits(spec.head_dim):
+            raise ModelError(
+                f"kv_cache {kind} needs heads of a multiple of 32, and this model's have {spec.head_dim}; use fp16"
+            )
         self.ids: list[int] = []
         self.max_seq_len = max_seq_len
-        self._kind = kind
-        self._dtype = CACHE_DTYPES[kind]
+        self._kind = KINDS[kind]
         self._compute_dtype = compute_dtype
-        self._shape = (spec.num_layers, spec.num_kv_heads, spec.head_dim)
+        self._spec = spec
         self._device = device
-        self._keys, self._values = self._allocate(0), self._allocate(0)
+        self._layers = self._allocate(0)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,23 +55,22 @@ class KVCache:
     @property
     def bytes(self) -> int:
         """Allocated now, on the device."""
-        return self._keys.nbytes + self._values.nbytes
+        return sum(part.nbytes for layer in self._layers for part in layer.parts)
 
     @property
     def bytes_per_token(self) -> int:
         """Of one position's keys and values in all layers, as they are stored."""
-        layers, heads, head_dim = self._shape
-        return 2 * layers * heads * head_dim * self._dtype.itemsize
+        return self._spec.num_layers * self._spec.num_kv_heads * self._kind.token_bytes(self._spec.head_dim)
 
     @property
     def kind(self) -> CacheKind:
         """How keys and values are stored."""
-        return KINDS[self._kind]
+        return self._kind
 
     @property
     def capacity(self) -> int:
         """Tokens that fit without moving: whole pages."""
-        return self._keys.shape[2]
+        return self._layers[0].keys.shape[1]
 
     @property
     def page_table(self) -> Tensor:
@@ -74,9 +79,7 @@ class KVCache:
 
     def pages(self, layer: int) -> LayerPages:
         """Keys and values of one layer as the decode step reads them; a view until the cache grows."""
-        _, heads, head_dim = self._shape
-        keys, values = (part[layer].view(heads, -1, PAGE_TOKENS, head_dim) for part in (self._keys, self._values))
-        return LayerPages(self.kind, keys, values)
+        return self._layers[layer].pages
 
     def reuse(self, prompt_ids: Sequence[int]) -> int:
         """Keeps the longest beginning that the prompt shares with the cache, drops the rest, returns its length.
@@ -93,23 +96,23 @@ class KVCache:
 
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all. Raises `ModelError` when memory is short; the content stays."""
-        capacity = self._keys.shape[2]
-        if length <= capacity:
+        if length <= self.capacity:
             return
-        target = min(max(length, 2 * capacity, _FIRST_CAPACITY), max(self.max_seq_len, length))
+        target = min(max(length, 2 * self.capacity, _FIRST_CAPACITY), max(self.max_seq_len, length))
         target = -(-target // PAGE_TOKENS) * PAGE_TOKENS
+        # All new layers before an old one goes: a captured decode step must find all of them or none moved.
         try:
-            keys, values = self._allocate(target), self._allocate(target)
+            layers = self._allocate(target)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            layers, heads, head_dim = self._shape
-            needed = 2 * layers * heads * head_dim * target * self._dtype.itemsize
+            needed = self.bytes_per_token * target / 2**30
+            smaller = "" if self._kind.name == "q4" else ", with --kv-cache q4"
             raise ModelError(
-                f"no memory for a cache of {target:,} tokens ({needed / 2**30:.2f} GiB); "
-                "start a new conversation or load with a smaller --context"
+                f"no memory for a cache of {target:,} tokens ({needed:.2f} GiB); "
+                f"start a new conversation or load with a smaller --context{smaller}"
             ) from error
-        used = len(self.ids)
-        keys[:, :, :used], values[:, :, :used] = self._keys[:, :, :used], self._values[:, :, :used]
-        self._keys, self._values = keys, values
+        for new, old in zip(layers, self._layers, strict=True):
+            new.take(old, len(self.ids))
+        self._layers = layers
 
     def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Stores new positions of one layer and returns all up to their end.
@@ -118,16 +121,14 @@ class KVCache:
             keys, values: `[kv_heads, tokens, head_dim]` of positions `start` and on.
 
         Returns:
-            `[kv_heads, start + tokens, head_dim]` each, in the compute dtype.
+            `[kv_heads, start + tokens, head_dim]` each, in the compute dtype. The new positions come back as they were
+            given: only later calls see them as they are stored.
         """
-        end = start + keys.shape[1]
-        self._keys[layer, :, start:end] = keys
-        self._values[layer, :, start:end] = values
-        return (
-            self._keys[layer, :, :end].to(self._compute_dtype),
-            self._values[layer, :, :end].to(self._compute_dtype),
-        )
+        return self._layers[layer].append(start, keys, values, self._compute_dtype)
 
-    def _allocate(self, capacity: int) -> Tensor:
-        layers, heads, head_dim = self._shape
-        return torch.empty(layers, heads, capacity, head_dim, dtype=self._dtype, device=self._device)
+    def _allocate(self, capacity: int) -> list[LayerStore]:
+        spec = self._spec
+        return [
+            make_layer(self._kind, spec.num_kv_heads, capacity, spec.head_dim, self._device)
+            for _ in range(spec.num_layers)
+        ]

@@ -8,6 +8,7 @@ float16 scale a group. `docs/kv-cache.md` describes the format; `csrc/attention_
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +63,7 @@ def turned_size(head_dim: int) -> int:
 def turn(x: Tensor) -> Tensor:
     """The normalised Walsh-Hadamard transform of `[..., head_dim]`, in float32; it is its own inverse."""
     size = turned_size(x.shape[-1])
-    parts = x.float().reshape(*x.shape[:-1], -1, size)
+    parts = x.float().reshape(*x.shape[:-1], x.shape[-1] // size, size)
     turned: Tensor = parts @ _hadamard(size, x.device)
     return turned.flatten(-2)
 
@@ -73,7 +74,7 @@ def _hadamard(size: int, device: torch.device) -> Tensor:
     matrix = torch.ones(1, 1)
     while len(matrix) < size:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
-    return (matrix * size**-0.5).to(device)
+    return (matrix / math.sqrt(size)).to(device)
 
 
 def encode(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -85,13 +86,15 @@ def encode(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
     Returns:
         uint8 `[..., head_dim * bits / 8]`, of 4-bit codes the even element in the low half of a byte;
-        float16 `[..., head_dim / 32]`. A scale is the group's element of largest magnitude over `-2^(bits - 1)`, so
-        that the lowest code stands for it exactly; scales can be negative.
+        float16 `[..., head_dim / 32]`, the smallest with which no element is cut off. The element of largest magnitude
+        is on the side of the lowest code, which has one step more, so scales can be negative.
     """
     middle = 1 << (bits - 1)
-    groups = turn(x).clamp(-_LARGEST_HALF, _LARGEST_HALF).view(*x.shape[:-1], -1, GROUP)
-    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    scales = (extreme / -middle).half()
+    groups = turn(x).clamp(-_LARGEST_HALF, _LARGEST_HALF).view(*x.shape[:-1], x.shape[-1] // GROUP, GROUP)
+    high, low = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
+    larger, smaller = torch.maximum(high, -low), torch.minimum(high, -low)
+    step = torch.maximum(larger / middle, smaller / (middle - 1))
+    scales = torch.where(high > -low, -step, step).half()
     inverse = torch.where(scales == 0, 0.0, 1.0 / scales.float())
     codes = ((groups * inverse).round() + middle).clamp(0, 2 * middle - 1).to(torch.uint8).flatten(-2)
     if bits == 4:

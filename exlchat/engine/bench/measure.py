@@ -23,10 +23,10 @@ from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.engine import BUILD_CACHE, Engine, load
 from exlchat.engine.events import Finished, GenerationRequest, GenerationStats, LoadProgress, ModelError
 from exlchat.engine.formats.inventory import is_quantized
-from exlchat.engine.kv_cache import CACHE_DTYPES
 from exlchat.engine.loading import open_extension
 from exlchat.engine.placement import choose_device
 from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+from exlchat.ext.kv_formats import KINDS
 
 Say = Callable[[str], None]
 
@@ -51,11 +51,11 @@ def cache_types(device: torch.device, wanted: tuple[str, ...]) -> tuple[str, ...
     Raises:
         ModelError: one of them does not exist.
     """
-    meant = [kind for kind in CACHE_DTYPES if kind not in _NOT_MEANT_FOR[device.type]]
+    meant = [kind for kind in KINDS if kind not in _NOT_MEANT_FOR[device.type]]
     kinds: list[str] = []
     for kind in wanted:
-        if kind not in (*CACHE_DTYPES, "auto", "all"):
-            raise ModelError(f"kv_cache {kind!r} is not known; there are {', '.join(CACHE_DTYPES)}, auto and all")
+        if kind not in (*KINDS, "auto", "all"):
+            raise ModelError(f"kv_cache {kind!r} is not known; there are {', '.join(KINDS)}, auto and all")
         kinds += {"auto": [_AUTO_CACHE[device.type]], "all": meant}.get(kind, [kind])
     return tuple(dict.fromkeys(kinds))
 

@@ -4,12 +4,13 @@
 namespace exl {
 
 static bool attention_ok(const ExlAttention &job) {
-    const bool quantized = job.key_bits != 16;
-    return job.qkv && job.turns && job.position && job.page_table && job.keys && job.values && job.out && job.partial &&
-           job.tickets && (!quantized || (job.key_scales && job.value_scales)) && job.heads > 0 && job.kv_heads > 0 &&
-           job.heads % job.kv_heads == 0 && job.rotary_dim >= 0 && job.rotary_dim <= job.head_dim &&
-           job.rotary_dim % 2 == 0 && job.window >= 0 && job.splits > 0 && job.splits <= MOST_SPLITS &&
-           job.page_stride > 0 && job.page_stride % 256 == 0 && job.head_stride > 0 && job.head_stride % 256 == 0;
+    const bool pointers = job.qkv && job.position && job.page_table && job.keys && job.values && job.out &&
+                          job.partial && job.tickets && (job.turns || job.rotary_dim == 0) &&
+                          (job.key_bits == 16 || (job.key_scales && job.value_scales));
+    return pointers && job.heads > 0 && job.kv_heads > 0 && job.heads % job.kv_heads == 0 && job.rotary_dim >= 0 &&
+           job.rotary_dim <= job.head_dim && job.rotary_dim % 2 == 0 && job.window >= 0 && job.splits > 0 &&
+           job.splits <= MOST_SPLITS && job.page_stride > 0 && job.page_stride % 256 == 0 && job.head_stride > 0 &&
+           job.head_stride % 256 == 0;
 }
 
 }  // namespace exl

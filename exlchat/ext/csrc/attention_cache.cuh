@@ -1,8 +1,9 @@
-// How the cache holds keys and values, and how they become operands of the tensor cores. kv_formats.py is the definition.
+// How the cache holds keys and values, and how they become operands of the tensor cores. The format is that of
+// kv_formats.py.
 //
-// A head's vector of one token is one row of halves, or of codes turned by a Walsh-Hadamard transform, with a half scale
-// for each 32. 16 tokens are a piece, which comes to shared memory as it is stored. Both products read a piece in rows
-// only: the keys' product may take the elements of a row in any order, as long as the query has the same, and the
+// A head's vector of one token is one row of halves, or of codes turned by a Walsh-Hadamard transform, with a half
+// scale for each 32. 16 tokens are a piece, which comes to shared memory as it is stored. Both products read a piece in
+// rows only: the keys' product may take the elements of a row in any order, as long as the query has the same, and the
 // values' product takes two tokens to a register.
 #pragma once
 #include "device.cuh"
@@ -15,8 +16,9 @@ constexpr int GROUP = 32;  // elements of a scale
 
 __host__ __device__ constexpr int power_of_two_in(int n, int most) { return (n & -n) < most ? (n & -n) : most; }
 
-// A row of DIM elements that READERS lanes share: each takes LOAD bytes, then the next LOAD after the other lanes' turn.
-template <int BITS, int DIM, int READERS> struct Row {
+// A row of DIM elements that READERS lanes share: each takes LOAD bytes, then LOAD more after the other lanes' turn. A
+// piece is UNIT rows and then their scales.
+template <int BITS, int DIM, int READERS> struct Rows {
     static constexpr int BYTES = DIM * BITS / 8;
     static constexpr int LOAD = power_of_two_in(BYTES / READERS, 16);
     static constexpr int LOADS = BYTES / READERS / LOAD;
@@ -24,20 +26,25 @@ template <int BITS, int DIM, int READERS> struct Row {
     static constexpr int SCALES = BITS < 16 ? DIM / GROUP : 0;
 };
 
-// Where the parts of a piece lie, so that the lanes of a load fall on different banks: rows of keys that would begin on
-// the same bank change places of their 64-byte halves, rows of values are 16 bytes apart from a multiple of 32.
-template <int BITS, int DIM> struct KeyPiece : Row<BITS, DIM, 4> {
-    using R = Row<BITS, DIM, 4>;
-    static constexpr int STRIDE = R::BYTES, SCALES_AT = UNIT * STRIDE, SIZE = SCALES_AT + UNIT * R::SCALES * 2;
+// Where a byte of a piece lies, so that the lanes of one load fall on different banks. Keys: 4 lanes read one row, 8 or
+// fewer rows at once, so rows that begin on the same bank change places of their halves of 64 bytes.
+template <int BITS, int DIM> struct KeyPiece : Rows<BITS, DIM, 4> {
+    using R = Rows<BITS, DIM, 4>;
+    static constexpr int SCALES_AT = UNIT * R::BYTES, SIZE = SCALES_AT + UNIT * R::SCALES * 2;
     static __device__ __forceinline__ int at(int row, int byte) {
-        return row * STRIDE + (R::BYTES % 128 == 0 ? byte ^ (row & 1) * 64 : byte);
+        return row * R::BYTES + (R::BYTES % 128 == 0 ? byte ^ (row & 1) * 64 : byte);
     }
 };
-template <int BITS, int DIM> struct ValuePiece : Row<BITS, DIM, 8> {
-    using R = Row<BITS, DIM, 8>;
-    static constexpr int STRIDE = R::BYTES / 16 % 2 ? R::BYTES : R::BYTES + 16;
+// Values: 8 lanes read 32 bytes or fewer of a row, and four rows are read at once, two apart.
+template <int BITS, int DIM> struct ValuePiece : Rows<BITS, DIM, 8> {
+    using R = Rows<BITS, DIM, 8>;
+    static constexpr int STRIDE = R::BYTES % 64 == 0 || R::BYTES / 16 % 2 ? R::BYTES : R::BYTES + 16;
     static constexpr int SCALES_AT = UNIT * STRIDE, SIZE = SCALES_AT + UNIT * R::SCALES * 2;
-    static __device__ __forceinline__ int at(int row, int byte) { return row * STRIDE + byte; }
+    static __device__ __forceinline__ int at(int row, int byte) {
+        if (R::BYTES % 128 == 0) return row * STRIDE + (byte ^ (row / 2 & 3) * 32);
+        if (R::BYTES % 64 == 0) return ((row & ~3) + row / 2 % 2 + row % 2 * 2) * STRIDE + (byte ^ (row / 4 & 1) * 32);
+        return row * STRIDE + byte;
+    }
 };
 
 // 16 bytes to shared memory, of which the first `bytes` are read and the others become zero.
@@ -57,18 +64,24 @@ __device__ __forceinline__ void copy16_of(void *to, const void *from, int bytes)
 
 // A warp copies the first `valid` tokens of a piece and zeros for the others: what was never written may be NaN.
 template <class Piece> __device__ __forceinline__ void fetch(uint8_t *piece, const void *rows, const void *scales,
-                                                            int64_t first, int valid, int lane) {
-    constexpr int PARTS = Piece::BYTES / 16;
-    const uint8_t *from = static_cast<const uint8_t *>(rows) + first * Piece::BYTES;
+                                                            int first, int valid, int lane) {
+    constexpr int PARTS = Piece::BYTES / 16, STEP = LANES % PARTS ? 0 : LANES / PARTS;
+    const uint8_t *from = static_cast<const uint8_t *>(rows) + (size_t)first * Piece::BYTES + lane * 16;
+    asm("" : "+l"(from));  // one address and constant offsets: the compiler makes an address of each copy otherwise
 #pragma unroll
-    for (int i = lane; i < UNIT * PARTS; i += LANES) {
-        const int row = i / PARTS;
-        copy16_of(piece + Piece::at(row, i % PARTS * 16), from + i * 16, row < valid ? 16 : 0);
+    for (int i = 0; i * LANES < UNIT * PARTS; i++) {
+        const int row = STEP ? lane / PARTS + i * STEP : (i * LANES + lane) / PARTS;
+        const int part = STEP ? lane % PARTS : (i * LANES + lane) % PARTS;
+        if ((i + 1) * LANES <= UNIT * PARTS || row < UNIT)
+            copy16_of(piece + Piece::at(row, part * 16), from + i * LANES * 16, row < valid ? 16 : 0);
     }
     if constexpr (Piece::SCALES > 0) {
-        const uint8_t *scale = static_cast<const uint8_t *>(scales) + first * Piece::SCALES * 2;
-        for (int i = lane * 16; i < UNIT * Piece::SCALES * 2; i += LANES * 16)
-            copy16_of(piece + Piece::SCALES_AT + i, scale + i, min(max(valid * Piece::SCALES * 2 - i, 0), 16));
+        const int i = lane * 16;
+        static_assert(UNIT * Piece::SCALES * 2 <= LANES * 16, "one copy a lane");
+        if (i < UNIT * Piece::SCALES * 2)
+            copy16_of(piece + Piece::SCALES_AT + i,
+                      static_cast<const uint8_t *>(scales) + (size_t)first * (Piece::SCALES * 2) + i,
+                      min(max(valid * Piece::SCALES * 2 - i, 0), 16));
     }
 }
 
@@ -96,7 +109,9 @@ template <int BITS> __device__ __forceinline__ half2 pair(uint32_t word, int i) 
         return __hsub2(reinterpret_cast<const half2 &>(v), __float2half2_rn(1024 + 128));
     } else {
         const uint32_t nibbles = i < 2 ? word : word >> 8;
-        const uint32_t v = (nibbles & (i % 2 ? 0x00f000f0 : 0x000f000f)) | 0x64006400;
+        uint32_t v;  // (nibbles & mask) | 0x64006400 in one instruction
+        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(nibbles), "r"(i % 2 ? 0x00f000f0 : 0x000f000f),
+            "r"(0x64006400));
         const half2 h = reinterpret_cast<const half2 &>(v);
         if (i % 2) return __hfma2(h, __float2half2_rn(1.f / 16), __float2half2_rn(-64 - 8));
         return __hsub2(h, __float2half2_rn(1024 + 8));
@@ -106,57 +121,72 @@ __device__ __forceinline__ uint32_t bits_of(half2 h) { return reinterpret_cast<c
 
 // Where element d of the query stands, so that lane c of four finds its share, in the order of the pairs, in one run.
 template <int BITS, int DIM> __device__ __forceinline__ int query_place(int d) {
-    using R = Row<BITS, DIM, 4>;
+    using R = Rows<BITS, DIM, 4>;
     const int load = d / R::ELEMENTS;
     int e = d % R::ELEMENTS;
     if (BITS == 4) e = (e & ~7) + e % 4 * 2 + e % 8 / 4;
     return load % 4 * (DIM / 4) + load / 4 * R::ELEMENTS + e;
 }
 
-// Scores of 8 heads with 2 x 8 tokens: score[t][e] is head lane / 4 and token 8 t + lane % 4 * 2 + e, for e < 2.
+// Scores of 16 tokens with 8 heads: score[2 r + e] is token 8 r + lane / 4, head lane % 4 * 2 + e.
 template <int BITS, int DIM>
-__device__ __forceinline__ void multiply_keys(const uint8_t *piece, const uint32_t (&query)[DIM / 8],
-                                              float (&score)[2][4], int lane) {
+__device__ __forceinline__ void multiply_keys(const uint8_t *piece, const uint32_t (&query)[DIM / 8], float (&score)[4],
+                                              int lane) {
     using P = KeyPiece<BITS, DIM>;
+    constexpr int PAIRS = BITS == 16 ? 1 : 16 / BITS;
     const half *scales = reinterpret_cast<const half *>(piece + P::SCALES_AT);
 #pragma unroll
-    for (int i = 0; i < P::LOADS; i++)
+    for (int i = 0; i < P::LOADS; i++) {
+        const int part = i * 4 + lane % 4;
+        uint32_t words[2][P::LOAD / 4];
+        half2 scale[2];
 #pragma unroll
-        for (int t = 0; t < 2; t++) {
-            constexpr int PAIRS = BITS == 16 ? 1 : 16 / BITS;
-            const int row = t * 8 + lane / 4, part = i * 4 + lane % 4;
-            uint32_t words[P::LOAD / 4];
-            load<P::LOAD>(words, piece + P::at(row, part * P::LOAD));
-            half2 scale;
-            if constexpr (BITS < 16) scale = __half2half2(scales[row * P::SCALES + part * P::ELEMENTS / GROUP]);
-#pragma unroll
-            for (int k = 0; k < P::ELEMENTS / 4; k++) {
-                half2 low = pair<BITS>(words[2 * k / PAIRS], 2 * k % PAIRS);
-                half2 high = pair<BITS>(words[(2 * k + 1) / PAIRS], (2 * k + 1) % PAIRS);
-                if constexpr (BITS < 16) low = __hmul2(low, scale), high = __hmul2(high, scale);
-                const uint32_t *q = query + (i * (P::ELEMENTS / 4) + k) * 2;
-                mma(score[t], q[0], 0, q[1], 0, bits_of(low), bits_of(high));
-            }
+        for (int r = 0; r < 2; r++) {
+            const int row = r * 8 + lane / 4;
+            load<P::LOAD>(words[r], piece + P::at(row, part * P::LOAD));
+            if constexpr (BITS < 16) scale[r] = __half2half2(scales[row * P::SCALES + part * P::ELEMENTS / GROUP]);
         }
+#pragma unroll
+        for (int k = 0; k < P::ELEMENTS / 4; k++) {
+            uint32_t a[2][2];  // of each row: two pairs
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const int p = 2 * k + n / 2;
+                half2 v = pair<BITS>(words[n % 2][p / PAIRS], p % PAIRS);
+                if constexpr (BITS < 16) v = __hmul2(v, scale[n % 2]);
+                a[n % 2][n / 2] = bits_of(v);
+            }
+            const uint32_t *q = query + (i * (P::ELEMENTS / 4) + k) * 2;
+            mma(score, a[0][0], a[1][0], a[0][1], a[1][1], q[0], q[1]);
+        }
+    }
 }
 
 // Which element of a head row r (0 or 1) of tile m of the mixture is for this lane.
 template <int BITS, int DIM> __device__ __forceinline__ int mixed_place(int m, int r, int lane) {
-    constexpr int E = Row<BITS, DIM, 8>::ELEMENTS;
+    constexpr int E = Rows<BITS, DIM, 8>::ELEMENTS;
     return (m / (E / 2) * 8 + lane / 4) * E + m % (E / 2) * 2 + r;
 }
 
-// Adds 16 tokens' values to the mixture of 8 heads: mixed[m][2 r + e] is element mixed_place(m, r) of head
+// An 8 x 8 block of halves turned over its diagonal: lane has row lane / 4, columns lane % 4 * 2 and the next.
+__device__ __forceinline__ uint32_t turned_block(uint32_t v) {
+    uint32_t turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(v));
+    return turned;
+}
+
+// Adds the values of 16 tokens to the mixture of 8 heads: mixed[m][2 r + e] is element mixed_place(m, r) of head
 // lane % 4 * 2 + e. weights: of head lane / 4, tokens lane % 4 * 2 and the next, then the same 8 tokens on.
 template <int BITS, int DIM>
 __device__ __forceinline__ void add_values(const uint8_t *piece, const uint32_t (&weights)[2],
                                            float (&mixed)[DIM / 16][4], int lane) {
     using P = ValuePiece<BITS, DIM>;
+    constexpr int WORDS = (P::LOAD + 3) / 4, COUPLES = P::LOAD == 2 ? 1 : 2, EACH = 16 / BITS;
+    constexpr int LOW = BITS == 8 ? 0x5140 : 0x5410, HIGH = BITS == 8 ? 0x7362 : 0x7632;
     const half *scales = reinterpret_cast<const half *>(piece + P::SCALES_AT);
     const int token = lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < P::LOADS; i++) {
-        constexpr int WORDS = (P::LOAD + 3) / 4, COUPLES = P::LOAD == 2 ? 1 : 2, EACH = 16 / BITS;
         const int part = i * 8 + lane / 4;
         uint32_t row[4][WORDS];
         half2 scale[2];
@@ -174,7 +204,6 @@ __device__ __forceinline__ void add_values(const uint8_t *piece, const uint32_t 
             for (int n = 0; n < COUPLES; n++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    constexpr int LOW = BITS == 8 ? 0x5140 : 0x5410, HIGH = BITS == 8 ? 0x7362 : 0x7632;
                     const uint32_t both = __byte_perm(row[2 * h][w], row[2 * h + 1][w], n ? HIGH : LOW);
 #pragma unroll
                     for (int e = 0; e < EACH; e++) {
@@ -218,35 +247,24 @@ template <int DIM> __device__ __forceinline__ void hadamard(float (&x)[SHARE<DIM
     for (int i = 0; i < SHARE<DIM>; i++) x[i] *= norm;
 }
 
-// A warp stores a vector, turned already where codes are kept, as token `row` of the cache.
-template <int BITS, int DIM>
-__device__ __forceinline__ void store(void *rows, void *scales, int64_t row, const float *x, int lane) {
-    for (int i = 0; i < SHARE<DIM>; i++) {
-        const int d = i * LANES + lane;
-        if constexpr (BITS == 16) {
-            if (d < DIM) static_cast<half *>(rows)[row * DIM + d] = __float2half_rn(x[d]);
-        } else {
-            constexpr int MIDDLE = 1 << (BITS - 1);
-            const float value = fminf(fmaxf(x[d], -65504.f), 65504.f);
-            float extreme = value;
-            for (int step = 1; step < LANES; step *= 2) {
-                const float other = __shfl_xor_sync(~0u, extreme, step);
-                const float a = fabsf(other), b = fabsf(extreme);
-                if (a > b || (a == b && other > extreme)) extreme = other;
-            }
-            const half scale = __float2half_rn(extreme / -MIDDLE);
-            const float s = __half2float(scale), inverse = s == 0.f ? 0.f : 1.f / s;
-            const int code = min(max(__float2int_rn(value * inverse) + MIDDLE, 0), 2 * MIDDLE - 1);
-            if (lane == 0) static_cast<half *>(scales)[row * (DIM / GROUP) + i] = scale;
-            uint8_t *codes = static_cast<uint8_t *>(rows) + row * (DIM * BITS / 8);
-            if constexpr (BITS == 8) {
-                codes[d] = code;
-            } else {
-                const int next = __shfl_down_sync(~0u, code, 1);
-                if (lane % 2 == 0) codes[d / 2] = code | next << 4;
-            }
-        }
+// A warp stores 32 turned elements, one a lane, as codes with their scale.
+__device__ __forceinline__ void store_group(uint8_t *codes, half *scale, float x, int bits, int lane) {
+    const int middle = 1 << (bits - 1);
+    const float value = fminf(fmaxf(x, -65504.f), 65504.f);
+    float high = value, low = -value;
+#pragma unroll
+    for (int lanes = 1; lanes < GROUP; lanes *= 2) {
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, lanes));
+        low = fmaxf(low, __shfl_xor_sync(~0u, low, lanes));
     }
+    const float step = fmaxf(__fdiv_rn(fmaxf(high, low), middle), __fdiv_rn(fminf(high, low), middle - 1));
+    const half rounded = __float2half_rn(high > low ? -step : step);
+    const float s = __half2float(rounded), inverse = s == 0.f ? 0.f : __frcp_rn(s);
+    const int code = min(max(__float2int_rn(value * inverse) + middle, 0), 2 * middle - 1);
+    const int next = __shfl_down_sync(~0u, code, 1);
+    if (lane == 0) *scale = rounded;
+    if (bits == 8) codes[lane] = code;
+    else if (lane % 2 == 0) codes[lane / 2] = code | next << 4;
 }
 
 }  // namespace exl

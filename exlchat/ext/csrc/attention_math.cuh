@@ -1,0 +1,161 @@
+// The steps of decode attention that do not depend on how the cache is stored: which tokens a warp takes, heads turned
+// to their positions, the running softmax.
+#pragma once
+#include "attention.cuh"
+#include "attention_cache.cuh"
+
+namespace exl {
+
+constexpr int HEADS = 8;
+constexpr int ALONE = 2;  // up to so many pieces a warp one block is as fast as merging several
+constexpr float EMPTY = -1e30f;
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// What a warp has to do.
+struct Range {
+    int cached, visible_from;  // tokens
+    int unit, end;             // pieces: from unit to end in steps of all warps
+    int used;                  // warps of the block that have any
+    int active;                // blocks that share the head
+};
+
+__device__ __forceinline__ Range range_of(const ExlAttention &job, int warp, int warps) {
+    Range r;
+    r.cached = produced(static_cast<const int *>(job.position));
+    r.visible_from = job.window > 0 ? max(r.cached + 1 - job.window, 0) : 0;
+    const int begin = r.visible_from / UNIT;
+    const int end = r.visible_from < r.cached ? (r.cached + UNIT - 1) / UNIT : begin, units = end - begin;
+    int each = units;
+    if (units > ALONE * warps) each = ((units + job.splits - 1) / job.splits + warps - 1) / warps * warps;
+    r.active = max((units + each - 1) / max(each, 1), 1);
+    const int first = begin + blockIdx.y * each;
+    r.unit = first + warp;
+    r.end = min(first + each, end);
+    r.used = min(warps, r.end - first);
+    return r;
+}
+
+// Whether this block is the last of `blocks`; what all of them wrote before is seen then. The ticket begins again at 0.
+// The block's barriers before and after carry the order from thread 0 to the others.
+__device__ __forceinline__ bool arrive(unsigned *ticket, int blocks) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
+    return before == blocks - 1;
+}
+
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The turns and the norm's weights for a lane's share of a head, read before the head itself is there.
+template <int DIM> struct Turns {
+    float2 turn[SHARE<DIM>];
+    int partner[SHARE<DIM>];
+
+    __device__ __forceinline__ Turns(const ExlAttention &job, int position, int lane) {
+        const int pairs = job.rotary_dim / 2;
+        const float2 *turns = static_cast<const float2 *>(job.turns) + (size_t)position * pairs;
+#pragma unroll
+        for (int i = 0; i < SHARE<DIM>; i++) {
+            const int d = i * LANES + lane;
+            turn[i] = d < 2 * pairs ? turns[d < pairs ? d : d - pairs] : float2{1.f, 0.f};
+            partner[i] = d < pairs ? d + pairs : (d < 2 * pairs ? d - pairs : d);
+            if (d < pairs) turn[i].y = -turn[i].y;
+        }
+    }
+};
+
+// A head as the product left it -> normed where the model does so, and turned to its position.
+template <int DIM>
+__device__ __forceinline__ void read_head(float (&x)[SHARE<DIM>], const half *in, const void *norm, float eps,
+                                          const Turns<DIM> &turns, int lane) {
+    float other[SHARE<DIM>], squares = 0.f;
+#pragma unroll
+    for (int i = 0; i < SHARE<DIM>; i++) {
+        const int d = i * LANES + lane;
+        x[i] = d < DIM ? __half2float(produced(in + d)) : 0.f;
+        other[i] = d < DIM ? __half2float(produced(in + turns.partner[i])) : 0.f;
+        squares += x[i] * x[i];
+    }
+    if (norm) {
+        const half *weight = static_cast<const half *>(norm);
+        const float scale = rsqrtf(warp_sum(squares) / DIM + eps);
+#pragma unroll
+        for (int i = 0; i < SHARE<DIM>; i++) {
+            const int d = i * LANES + lane;
+            if (d < DIM) {
+                x[i] *= scale * __half2float(weight[d]);
+                other[i] *= scale * __half2float(weight[turns.partner[i]]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < SHARE<DIM>; i++) x[i] = x[i] * turns.turn[i].x + other[i] * turns.turn[i].y;
+}
+
+// Queries are multiplied by this, so that a product is the logarithm to base 2 of its weight or, with a softcap, what
+// the hyperbolic tangent is taken of.
+__device__ __forceinline__ float query_factor(const ExlAttention &job) {
+    return job.softcap > 0.f ? job.scale / job.softcap : job.scale * LOG2_E;
+}
+__device__ __forceinline__ float capped(const ExlAttention &job, float x) {
+    const float tangent = 1.f - __fdividef(2.f, power_of_two(fminf(2.f * LOG2_E * x, 100.f)) + 1.f);
+    return job.softcap * LOG2_E * tangent;
+}
+
+// Scores of a piece -> weights against the best so far, which the mixture and the sum follow. Of both heads of a lane.
+template <int TILES>
+__device__ __forceinline__ void soften(const ExlAttention &job, const Range &range, int unit, float (&score)[4],
+                                       uint32_t (&weights)[2], float (&mixed)[TILES][4], float (&best)[2],
+                                       float (&sum)[2], int lane) {
+    const int token = unit * UNIT;
+    if (job.softcap > 0.f)
+#pragma unroll
+        for (int i = 0; i < 4; i++) score[i] = capped(job, score[i]);
+    if (token < range.visible_from || token + UNIT > range.cached)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int t = token + i / 2 * 8 + lane / 4;
+            if (t < range.visible_from || t >= range.cached) score[i] = EMPTY;
+        }
+    float top[2] = {fmaxf(best[0], fmaxf(score[0], score[2])), fmaxf(best[1], fmaxf(score[1], score[3]))};
+#pragma unroll
+    for (int step = 4; step < LANES; step *= 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) top[e] = fmaxf(top[e], __shfl_xor_sync(~0u, top[e], step));
+    if (__any_sync(~0u, top[0] > best[0] || top[1] > best[1])) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float keep = power_of_two(best[e] - top[e]);
+            best[e] = top[e], sum[e] *= keep;
+#pragma unroll
+            for (int m = 0; m < TILES; m++) mixed[m][e] *= keep, mixed[m][2 + e] *= keep;
+        }
+    }
+    // Every piece has a token that is seen, so `best` is a score and the others vanish.
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float even = power_of_two(score[2 * r] - best[0]), odd = power_of_two(score[2 * r + 1] - best[1]);
+        sum[0] += even, sum[1] += odd;
+        weights[r] = turned_block(bits_of(__floats2half2_rn(even, odd)));
+    }
+}
+
+// A finished head: turned back, divided by its sum, to the places where the next product reads it.
+template <int DIM, bool TURNED>
+__device__ __forceinline__ void write_head(const ExlAttention &job, float (&x)[SHARE<DIM>], float sum, int head,
+                                           const uint16_t *places, int lane) {
+    if constexpr (TURNED) hadamard<DIM>(x, lane);
+    const float inverse = __fdividef(1.f, sum);
+#pragma unroll
+    for (int i = 0; i < SHARE<DIM>; i++) {
+        const int d = i * LANES + lane;
+        if (d < DIM)
+            static_cast<half *>(job.out)[job.scatter ? places[d] : head * DIM + d] = __float2half_rn(x[i] * inverse);
+    }
+}
+
+}  // namespace exl

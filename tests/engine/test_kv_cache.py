@@ -1,0 +1,113 @@
+"""Caches of every kind: what later calls see, growth, and how much of the model's logits they keep."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.events import ModelError
+from exlchat.engine.kv_cache import KVCache
+from exlchat.ext.kv_formats import KINDS, decode, encode
+from exlchat.settings import Settings
+from exlchat.ui.options import KvCacheChoice
+from tests.engine.decoding import logits_in_steps, open_transformer
+from tests.shared_data import DATA, needs_shared
+
+CPU = torch.device("cpu")
+
+
+def spec(head_dim: int = 64) -> ModelSpec:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 4 * head_dim,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": head_dim,
+        "vocab_size": 64,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+    }
+    return read_spec(config, "config.json")
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """But for a vector here and there: products of other shapes round differently, which can change a code by one."""
+    return float(((found - wanted).abs() > 1e-5).float().mean()) < 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_later_calls_see_what_is_stored_and_growth_keeps_it(kind: str) -> None:
+    cache = KVCache(spec(), kind, torch.float32, CPU, 4096)
+    keys, values = torch.randn(2, 2, 700, 64).unbind(0)
+    stored = []
+    for part, bits in ((keys, KINDS[kind].key_bits), (values, KINDS[kind].value_bits)):
+        plain = part.half().float() if bits == 16 else part
+        stored.append(decode(*encode(part, bits), bits) if KINDS[kind].quantized else plain)
+    for start, end in ((0, 300), (300, 301), (301, 700)):
+        cache.reserve(end)
+        for layer in (0, 1):
+            found = cache.append(layer, start, keys[:, start:end], values[:, start:end])
+            for new, whole, known in zip(found, (keys, values), stored, strict=True):
+                assert same(new[:, :start], known[:, :start])
+                if KINDS[kind].quantized:
+                    assert torch.equal(new[:, start:], whole[:, start:end])
+        cache.ids += [0] * (end - start)
+    assert cache.capacity == 1024
+    assert cache.bytes == cache.bytes_per_token * cache.capacity
+    assert len(cache.page_table) == 4
+    pages = cache.pages(1)
+    assert pages.keys.shape[:3] == (2, 4, 256)
+    assert pages.head_dim == 64
+
+
+def test_dropped_tokens_are_written_over() -> None:
+    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    cache.reserve(20)
+    first, second = torch.randn(2, 20, 64), torch.randn(2, 10, 64)
+    cache.append(0, 0, first, first)
+    cache.ids = list(range(20))
+    assert cache.reuse([*range(10), 77, 78]) == 10
+    cache.append(0, 10, second, second)
+    keys, _ = cache.append(0, 20, second[:, :0], second[:, :0])
+    assert same(keys, decode(*encode(torch.cat((first[:, :10], second), 1), 4), 4))
+
+
+def test_heads_that_have_no_groups_of_32() -> None:
+    with pytest.raises(ModelError, match="q8 needs heads of a multiple of 32, and this model's have 80; use fp16"):
+        KVCache(spec(80), "q8", torch.float32, CPU, 100)
+    assert KVCache(spec(80), "fp16", torch.float32, CPU, 100).bytes_per_token == 2 * 2 * 2 * 80 * 2
+
+
+def test_the_choices_of_the_program_are_the_kinds_of_the_engine() -> None:
+    choices: tuple[KvCacheChoice, ...] = ("auto", "fp32", "fp16", "q8", "q6", "q4")
+    assert choices == ("auto", *KINDS)
+    for choice in choices:
+        Settings(kv_cache=choice)
+
+
+@functools.cache
+def _truth(row: int) -> torch.Tensor:
+    """Log-probabilities of the FP16 model, float32 `[1024, vocab]`."""
+    return open_transformer(DATA / "tiny-llama").forward(_ids(row), last_only=False).log_softmax(-1)
+
+
+def _ids(row: int) -> torch.Tensor:
+    return next(iter(load_file(DATA / "tiny-llama-eval-ids.safetensors").values())).view(-1, 1024)[row]
+
+
+@needs_shared
+@pytest.mark.parametrize(("kind", "most"), [("fp16", 0.0693), ("q8", 0.0693), ("q6", 0.0718), ("q4", 0.0808)])
+def test_divergence_is_no_larger_than_the_known_formats(kind: str, most: float) -> None:
+    """../shared/README.md: KL to the FP16 model on 8 rows, 4.0 bpw weights, 32 tokens at a time; half a last digit."""
+    transformer = open_transformer(DATA / "tiny-llama-exl2-4.0bpw")
+    divergences = []
+    for row in range(8):
+        found = logits_in_steps(transformer, _ids(row).tolist(), [32] * 32, kind).log_softmax(-1)
+        divergences.append((_truth(row).exp() * (_truth(row) - found)).sum(-1).mean())
+    assert float(torch.stack(divergences).mean()) < most + 5e-5

@@ -1,0 +1,128 @@
+"""Decode attention without a GPU: its definition against torch's own attention, and what the operation refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch.nn import functional
+
+from exlchat.ext import reference_attention
+from exlchat.ext.attention import Attention, AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
+from exlchat.ext.library import Library
+
+
+class NeverCalled:
+    """A library none of whose functions may be reached."""
+
+    def function(self, name: str) -> Callable[..., None]:
+        def call(*_arguments: object) -> None:
+            raise AssertionError(f"{name} was called")
+
+        return call
+
+
+def arguments(kind: str = "fp16", head_dim: int = 64, cached: int = 300) -> dict[str, Any]:
+    """4 heads over 2 behind random tokens."""
+    count = cached // PAGE_TOKENS + 1
+    rows = [torch.randn(2, count, PAGE_TOKENS, head_dim).half() for _ in range(2)]
+    pages = LayerPages(KINDS["fp16"], *rows)
+    if KINDS[kind].quantized:
+        (keys, key_scales), (values, value_scales) = (
+            encode(part, bits) for part, bits in zip(rows, (KINDS[kind].key_bits, KINDS[kind].value_bits), strict=True)
+        )
+        pages = LayerPages(KINDS[kind], keys, values, key_scales, value_scales)
+    return {
+        "qkv": torch.randn(8, head_dim).half(),
+        "out": torch.zeros(4 * head_dim, dtype=torch.float16),
+        "pages": pages,
+        "page_table": torch.randperm(count).to(torch.int32),
+        "position": torch.tensor([cached], dtype=torch.int32),
+        "turns": torch.randn(count * PAGE_TOKENS, head_dim // 2, 2),
+        "rules": AttentionRules(head_dim**-0.5),
+        "scratch": AttentionScratch(4, 2, head_dim, 8, torch.device("cpu")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["fp16", "q8", "q6", "q4"])
+@pytest.mark.parametrize("window", [0, 100])
+def test_the_definition_is_torchs_attention(kind: str, window: int) -> None:
+    given = arguments(kind)
+    pages, table = given["pages"], given["page_table"]
+    given["turns"] = torch.tensor([1.0, 0.0]).expand(512, 32, 2)
+    rules = replace(given["rules"], window=window)
+    order = table.long()
+    before = [part[:, order].flatten(1, 2)[:, :300].clone() for part in (pages.keys, pages.values)]
+    if pages.key_scales is not None:
+        scales = [part[:, order].flatten(1, 2)[:, :300].clone() for part in (pages.key_scales, pages.value_scales)]
+        bits = (pages.kind.key_bits, pages.kind.value_bits)
+        before = [decode(part, scale, width) for part, scale, width in zip(before, scales, bits, strict=True)]
+    found = reference_attention.attention(
+        given["qkv"], pages=pages, page_table=table, position=300, turns=given["turns"], rules=rules
+    )
+    queries, keys, values = (part.float() for part in given["qkv"].split((4, 2, 2)))
+    all_keys = torch.cat((before[0].float(), keys.unsqueeze(1)), 1)[:, -window if window else 0 :]
+    all_values = torch.cat((before[1].float(), values.unsqueeze(1)), 1)[:, -window if window else 0 :]
+    wanted = functional.scaled_dot_product_attention(
+        queries.unsqueeze(1)[None], all_keys[None], all_values[None], enable_gqa=True
+    )
+    assert torch.allclose(found.float(), wanted[0, :, 0], atol=2e-5)
+
+
+def test_the_new_token_is_stored_where_the_table_says() -> None:
+    given = arguments(cached=257)
+    pages, table = given["pages"], given["page_table"]
+    before = pages.values.clone()
+    reference_attention.attention(
+        given["qkv"], pages=pages, page_table=table, position=257, turns=given["turns"], rules=given["rules"]
+    )
+    changed = (pages.values != before).any(-1)
+    assert changed.nonzero().tolist() == [[head, int(table[1]), 1] for head in (0, 1)]
+    assert torch.equal(pages.values[:, int(table[1]), 1], given["qkv"][-2:])
+
+
+def wrong(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
+    given = arguments("q8")
+    given[name] = change(given[name])
+    return given
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (arguments(), "qkv is on the cpu"),
+        (arguments("q4"), "qkv is on the cpu"),
+        (wrong("qkv", lambda t: t[:7]), "qkv has 7 rows"),
+        (wrong("qkv", lambda t: t.float()), "qkv is torch.float32"),
+        (wrong("qkv", lambda t: t[:, :32].contiguous()), "qkv is torch.float16 (8, 32)"),
+        (wrong("out", lambda t: t[1:]), "out is"),
+        (wrong("position", lambda t: t.long()), "position is torch.int64"),
+        (wrong("page_table", lambda t: t.long()), "page_table is torch.int64"),
+        (wrong("turns", lambda t: t[:100]), "turns is (100, 32, 2); it must have 512 positions"),
+        (wrong("scratch", lambda _: AttentionScratch(4, 2, 128, 8, torch.device("cpu"))), "scratch is"),
+        (wrong("pages", lambda p: replace(p, values=p.values[:, :1])), "values is"),
+        (wrong("pages", lambda p: replace(p, key_scales=None)), "key_scales belong to quantized pages"),
+        (wrong("pages", lambda p: replace(p, value_scales=p.value_scales.float())), "value_scales is torch.float32"),
+        (wrong("rules", lambda r: replace(r, key_norm=torch.ones(64))), "key_norm is torch.float32"),
+    ],
+)
+def test_the_operation_names_the_tensor_that_does_not_fit(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Attention(cast(Library, NeverCalled())).attention(**given)
+    assert words in str(error.value)
+
+
+def test_heads_that_the_kernels_do_not_read() -> None:
+    given = arguments(head_dim=48)
+    with pytest.raises(ValueError, match="do not read fp16 heads of 48"):
+        Attention(cast(Library, NeverCalled())).attention(**given)
+
+
+def test_scratch_and_splits() -> None:
+    with pytest.raises(ValueError, match="1 to 64"):
+        AttentionScratch(4, 2, 64, 65, torch.device("cpu"))
+    assert AttentionScratch(36, 2, 64, 3, torch.device("cpu")).partial.shape == (6, 3, 8, 66)
