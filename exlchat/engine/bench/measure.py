@@ -45,13 +45,13 @@ class EndlessCheckpoint(Checkpoint):
         return {key: value for key, value in content.items() if key not in ("eos_token_id", "eos_token")}
 
 
-def cache_types(device: torch.device, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The types of cache to measure.
+def cache_types(device: torch.device, head_dim: int, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The types of cache to measure; `all` are those that are meant for the device and fit the model's heads.
 
     Raises:
         ModelError: one of them does not exist.
     """
-    meant = [kind for kind in KINDS if kind not in _NOT_MEANT_FOR[device.type]]
+    meant = [name for name, kind in KINDS.items() if name not in _NOT_MEANT_FOR[device.type] and kind.fits(head_dim)]
     kinds: list[str] = []
     for kind in wanted:
         if kind not in (*KINDS, "auto", "all"):
@@ -66,7 +66,7 @@ def benchmark(
     """Measures, and yields every result as soon as it is there. The setting and the model come first.
 
     Args:
-        open_model: opens or makes the model; called once for each type of cache.
+        open_model: opens or makes the model; called again for each type of cache.
         settings: what to measure.
         say: told in a few words what is measured now.
         build_cache: as for `load`.
@@ -75,7 +75,9 @@ def benchmark(
         ModelError: the model cannot be loaded or run; what was yielded before stands.
     """
     device = choose_device(settings.device)
-    for number, kv_cache in enumerate(cache_types(device, settings.kv_caches)):
+    checkpoint = open_model()
+    head_dim = read_spec(checkpoint.config, str(checkpoint.path / "config.json")).head_dim
+    for number, kv_cache in enumerate(cache_types(device, head_dim, settings.kv_caches)):
         loader = _Loader(open_model, settings, device, say, build_cache)
         yield from _Bench(loader, settings, device, kv_cache, say).run(first=number == 0)
         # The engine of this type is gone with the object above; a graph's memory only goes with the collector.
