@@ -25,6 +25,7 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.loading import capture_step, check_context, load_weights, open_extension
+from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -152,7 +153,9 @@ def load(
     cache = KVCache(spec, kv_cache, dtype, target, context)
     if target.type == "cuda":
         check_context(checkpoint, cache, usable_memory(target) - sizes.bytes(dtype), asked=max_seq_len is not None)
-    transformer = load_weights(checkpoint, spec, LayerLoader(checkpoint, target, dtype, kernels), on_progress)
+    operations = TorchOperations() if kernels is None else KernelOperations(kernels)
+    loader = LayerLoader(checkpoint, target, dtype, kernels)
+    transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
     generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step)

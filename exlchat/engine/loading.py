@@ -13,6 +13,7 @@ from exlchat.engine.decode_step import CapturedStep
 from exlchat.engine.events import LoadProgress, ModelError
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.operations import Operations
 from exlchat.engine.step_chain import why_not
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.compiling import BuildProgress
@@ -77,7 +78,11 @@ def check_context(checkpoint: Checkpoint, cache: KVCache, room: int, *, asked: b
 
 
 def load_weights(
-    checkpoint: Checkpoint, spec: ModelSpec, loader: LayerLoader, on_progress: OnProgress | None
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    loader: LayerLoader,
+    operations: Operations,
+    on_progress: OnProgress | None,
 ) -> Transformer:
     """The decoder, read tensor by tensor, so that the machine never holds more than one of them besides the files.
 
@@ -101,7 +106,7 @@ def load_weights(
 
     has_head = any(f"lm_head.{kind}" in checkpoint.names for kind in ("q_weight", "qweight", "weight"))
     try:
-        return load_transformer(spec, loader, has_head, tick)
+        return load_transformer(spec, loader, has_head, tick, operations)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
             f"{checkpoint.path}: memory ran out after {done} of {steps} parts; close other programs, or take fewer "

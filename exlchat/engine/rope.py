@@ -38,24 +38,24 @@ class RopeTable:
 
     def __init__(self, rope: RopeSpec, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim).to(device)
-        self._cos = torch.empty(0, head_dim, device=device)
-        self._sin = torch.empty(0, head_dim, device=device)
+        self._turns = torch.empty(0, head_dim // 2, 2, device=device)
 
-    def slice(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """cos and sin, each `[end - start, head_dim]`, the two halves of a row alike."""
-        if end > len(self._cos):
-            self._grow(max(end, 2 * len(self._cos), 512))
-        return self._cos[start:end], self._sin[start:end]
+    def slice(self, start: int, end: int) -> Tensor:
+        """float32 `[end - start, head_dim / 2, 2]`: cos and sin for each pair of elements of a head."""
+        if end > len(self._turns):
+            self._grow(max(end, 2 * len(self._turns), 512))
+        return self._turns[start:end]
 
     def _grow(self, length: int) -> None:
         positions = torch.arange(length, device=self._frequencies.device).float()
         angles = torch.outer(positions, self._frequencies)
-        angles = torch.cat((angles, angles), dim=-1)
-        self._cos, self._sin = angles.cos(), angles.sin()
+        self._turns = torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`[heads, tokens, head_dim]` turned to its positions; cos and sin are `[tokens, head_dim]`."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+    """`[..., head_dim]` turned to its positions: element i with element `i + head_dim / 2`.
+
+    cos and sin are `[..., head_dim / 2]`.
+    """
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

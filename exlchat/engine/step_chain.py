@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Joined, Linear
+from exlchat.engine.operations import RMSNorm
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear
-from exlchat.engine.transformer import DecoderLayer, RMSNorm, Transformer
+from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import HEAD_DIMS, AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
@@ -178,7 +179,7 @@ class StepChain:
         """The operations in order, for the pages that the cache has now."""
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
-        turns = self._turns()
+        turns = self._transformer.rope.slice(0, self._cache.capacity)
         for index, layer in enumerate(self._layers):
             jobs += self._attention_jobs(index, layer, turns)
             jobs += self._mlp_jobs(layer, before[index + 1])
@@ -254,12 +255,6 @@ class StepChain:
     def _head_outputs(self) -> int:
         head = self._transformer.head
         return head.weight.shape[0] if isinstance(head, Linear) else only_matrix(head).outputs
-
-    def _turns(self) -> Tensor:
-        """float32 `[capacity, head_dim / 2, 2]`: cos and sin of every position that the cache has room for."""
-        cos, sin = self._transformer.rope.slice(0, self._cache.capacity)
-        half = cos.shape[1] // 2
-        return torch.stack((cos[:, :half], sin[:, :half]), dim=-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,9 @@ from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Joined, Linear, join
+from exlchat.engine.operations import Operations, RMSNorm, TorchOperations
 from exlchat.engine.quantized_linear import QuantizedLinear
-from exlchat.engine.rope import RopeTable, rotate
-
-
-@dataclass(frozen=True, slots=True)
-class RMSNorm:
-    """`x * w / sqrt(mean(x^2) + eps)`, the mean in float32 (Zhang and Sennrich 2019, arXiv 1910.07467)."""
-
-    weight: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """float32 `[tokens, hidden]` -> the same in the dtype of the weight."""
-        return (functional.rms_norm(x, (x.shape[-1],), eps=self.eps) * self.weight).to(self.weight.dtype)
+from exlchat.engine.rope import RopeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +47,7 @@ class Transformer:
         spec: its sizes.
         embedding: `[vocab, hidden]`.
         layers, norm, head: in the order in which a token meets them.
+        operations: between the products; plain torch unless given.
     """
 
     def __init__(
@@ -67,6 +57,8 @@ class Transformer:
         layers: list[DecoderLayer],
         norm: RMSNorm,
         head: Linear | QuantizedLinear,
+        *,
+        operations: Operations | None = None,
     ) -> None:
         self.spec = spec
         self.embedding = embedding
@@ -74,6 +66,7 @@ class Transformer:
         self.norm = norm
         self.head = head
         self.rope = RopeTable(spec.rope, spec.head_dim, embedding.device)
+        self._operations = operations or TorchOperations()
 
     @property
     def device(self) -> torch.device:
@@ -112,30 +105,25 @@ class Transformer:
         Returns:
             float32 `[tokens, vocab]`, or `[1, vocab]`.
         """
-        # The residual stream stays in float32, as in the kernels: in 16 bits its sum of all layers loses most.
-        x = self.embedding[ids].float()
-        end = start + len(ids)
-        cos, sin = (table.to(self.dtype) for table in self.rope.slice(start, end))
+        # The residual stream stays in float32, as in the step: in 16 bits its sum of all layers loses most.
+        hidden = self.embedding[ids].float()
+        turns = self.rope.slice(start, start + len(ids))
+        added: Tensor | None = None
         for index, layer in enumerate(self.layers):
-            x = x + self._attend(index, layer.attention_norm(x), (cos, sin), cache=cache, start=start)
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
-            # In place: of a long chunk these are the largest tensors.
-            x = x + layer.down(functional.silu(gate, inplace=True).mul_(up))
+            x = self._operations.add_norm(hidden, added, layer.attention_norm)
+            added = self._attend(index, x, turns, cache=cache, start=start)
+            x = self._operations.add_norm(hidden, added, layer.mlp_norm)
+            added = layer.down(self._operations.gate(layer.gate_up(x)))
         if last_only:
-            x = x[-1:]
-        return self.head(self.norm(x)).float()
+            hidden, added = hidden[-1:], None if added is None else added[-1:]
+        return self.head(self._operations.add_norm(hidden, added, self.norm)).float()
 
-    def _attend(
-        self, index: int, x: Tensor, turn: tuple[Tensor, Tensor], *, cache: KVCache | None, start: int
-    ) -> Tensor:
+    def _attend(self, index: int, x: Tensor, turns: Tensor, *, cache: KVCache | None, start: int) -> Tensor:
         spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
-        heads = layer.qkv(x).view(tokens, -1, spec.head_dim).transpose(0, 1)
-        queries_keys = rotate(heads[: -spec.num_kv_heads], *turn)
-        queries, keys, values = (
-            queries_keys[: spec.num_heads],
-            queries_keys[spec.num_heads :],
-            heads[-spec.num_kv_heads :],
-        )
+        rows = layer.qkv(x).view(tokens, -1, spec.head_dim)
+        self._operations.turn(rows, turns, spec.num_heads + spec.num_kv_heads)
+        heads = rows.transpose(0, 1)
+        queries, keys, values = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads])
         if cache is not None:
             keys, values = cache.append(index, start, keys, values)
         mixed = attention(queries, keys, values)
@@ -159,12 +147,19 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     ).squeeze(0)
 
 
-def load_transformer(spec: ModelSpec, loader: LayerLoader, has_head: bool, tick: Callable[[], None]) -> Transformer:
+def load_transformer(
+    spec: ModelSpec,
+    loader: LayerLoader,
+    has_head: bool,
+    tick: Callable[[], None],
+    operations: Operations | None = None,
+) -> Transformer:
     """Builds a decoder from Llama's tensor names.
 
     Args:
         has_head: whether the checkpoint holds a head of its own; a tied model without one uses the embedding.
         tick: called after the embedding, each layer and the head.
+        operations: between the products; plain torch unless given.
     """
     hidden, kv_width = spec.hidden_size, spec.num_kv_heads * spec.head_dim
 
@@ -199,4 +194,4 @@ def load_transformer(spec: ModelSpec, loader: LayerLoader, has_head: bool, tick:
     if has_head or not spec.tied_head:
         head = loader.linear("lm_head", hidden, spec.vocab_size, bias=False)
     tick()
-    return Transformer(spec, embedding, layers, final_norm, head)
+    return Transformer(spec, embedding, layers, final_norm, head, operations=operations)

@@ -1,0 +1,111 @@
+// What a prompt needs between the products of cuBLAS. Every tensor is read and written once, many rows at a time.
+#include "device.cuh"
+#include "exlchat.h"
+#include "launch.cuh"
+
+namespace exl {
+
+constexpr int PROMPT_THREADS = 256;
+
+union Halves8 {
+    uint4 words;
+    half2 pairs[4];
+};
+
+// One row a block: the residual stream takes what the last product adds, and the next one gets it normed.
+__global__ void __launch_bounds__(PROMPT_THREADS)
+    add_norm(float *hidden, const half *added, const half *weight, half *y, int width, float eps) {
+    __shared__ float sums[PROMPT_THREADS / LANES];
+    const size_t row = (size_t)blockIdx.x * width;
+    float squares = 0.f;
+    for (int at = threadIdx.x * 4; at < width; at += PROMPT_THREADS * 4) {
+        float4 v = *reinterpret_cast<const float4 *>(hidden + row + at);
+        if (added) {
+            const uint2 words = *reinterpret_cast<const uint2 *>(added + row + at);
+            const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
+            const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
+            v.x += low.x, v.y += low.y, v.z += high.x, v.w += high.y;
+            *reinterpret_cast<float4 *>(hidden + row + at) = v;
+        }
+        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    squares = warp_sum(squares);
+    if (threadIdx.x % LANES == 0) sums[threadIdx.x / LANES] = squares;
+    __syncthreads();
+    float total = 0.f;
+#pragma unroll
+    for (int i = 0; i < PROMPT_THREADS / LANES; i++) total += sums[i];
+    const float scale = rsqrtf(total / width + eps);
+    for (int at = threadIdx.x * 4; at < width; at += PROMPT_THREADS * 4) {
+        const float4 v = *reinterpret_cast<const float4 *>(hidden + row + at);
+        const uint2 words = *reinterpret_cast<const uint2 *>(weight + at);
+        const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
+        const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
+        half2 out[2] = {__floats2half2_rn(v.x * scale * low.x, v.y * scale * low.y),
+                        __floats2half2_rn(v.z * scale * high.x, v.w * scale * high.y)};
+        *reinterpret_cast<uint2 *>(y + row + at) = reinterpret_cast<const uint2 &>(out);
+    }
+}
+
+__device__ __forceinline__ float silu(float x) { return x / (1.f + __expf(-x)); }
+
+// x [rows][2 * inner] -> y [rows][inner], eight columns a thread.
+__global__ void __launch_bounds__(PROMPT_THREADS) gate(const half *x, half *y, int64_t count, int inner) {
+    const int64_t at = ((int64_t)blockIdx.x * PROMPT_THREADS + threadIdx.x) * 8;
+    if (at >= count) return;
+    const half *first = x + at / inner * 2 * inner + at % inner;
+    Halves8 gate, up;
+    gate.words = __ldcs(reinterpret_cast<const uint4 *>(first));
+    up.words = __ldcs(reinterpret_cast<const uint4 *>(first + inner));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 g = __half22float2(gate.pairs[i]), u = __half22float2(up.pairs[i]);
+        gate.pairs[i] = __floats2half2_rn(silu(g.x) * u.x, silu(g.y) * u.y);
+    }
+    *reinterpret_cast<uint4 *>(y + at) = gate.words;
+}
+
+// The first `heads` of `all_heads` of every row, two neighbouring pairs a thread: element i with i + head_dim / 2.
+__global__ void __launch_bounds__(PROMPT_THREADS)
+    turn(half *x, const float *turns, int64_t count, int heads, int all_heads, int head_dim) {
+    const int64_t at = (int64_t)blockIdx.x * PROMPT_THREADS + threadIdx.x;
+    if (at >= count) return;
+    const int per_head = head_dim / 4, pair = at % per_head * 2;
+    const int head = at / per_head % heads;
+    const int64_t row = at / per_head / heads;
+    half2 *first = reinterpret_cast<half2 *>(x + (row * all_heads + head) * head_dim + pair);
+    half2 *second = first + head_dim / 4;
+    const float4 t = *reinterpret_cast<const float4 *>(turns + row * head_dim + pair * 2);
+    const float2 a = __half22float2(*first), b = __half22float2(*second);
+    *first = __floats2half2_rn(a.x * t.x - b.x * t.y, a.y * t.z - b.y * t.w);
+    *second = __floats2half2_rn(b.x * t.x + a.x * t.y, b.y * t.z + a.y * t.w);
+}
+
+inline int64_t blocks_of(int64_t threads) { return (threads + PROMPT_THREADS - 1) / PROMPT_THREADS; }
+
+}  // namespace exl
+
+extern "C" int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width,
+                            float eps, void *stream) {
+    if (!hidden || !weight || !y || rows < 1 || width < 4 || width % 4) return EXL_BAD_ARGUMENT;
+    return exl::launch(exl::add_norm, rows, exl::PROMPT_THREADS, 0, 0, static_cast<cudaStream_t>(stream),
+                       static_cast<float *>(hidden), static_cast<const half *>(added),
+                       static_cast<const half *>(weight), static_cast<half *>(y), width, eps);
+}
+
+extern "C" int exl_gate(const void *x, void *y, int rows, int inner, void *stream) {
+    if (!x || !y || rows < 1 || inner < 8 || inner % 8) return EXL_BAD_ARGUMENT;
+    const int64_t count = (int64_t)rows * inner;
+    return exl::launch(exl::gate, dim3((unsigned)exl::blocks_of(count / 8)), exl::PROMPT_THREADS, 0, 0,
+                       static_cast<cudaStream_t>(stream), static_cast<const half *>(x), static_cast<half *>(y), count,
+                       inner);
+}
+
+extern "C" int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int head_dim, void *stream) {
+    if (!x || !turns || rows < 1 || heads < 1 || all_heads < heads || head_dim < 4 || head_dim % 4)
+        return EXL_BAD_ARGUMENT;
+    const int64_t count = (int64_t)rows * heads * (head_dim / 4);
+    return exl::launch(exl::turn, dim3((unsigned)exl::blocks_of(count)), exl::PROMPT_THREADS, 0, 0,
+                       static_cast<cudaStream_t>(stream), static_cast<half *>(x), static_cast<const float *>(turns),
+                       count, heads, all_heads, head_dim);
+}

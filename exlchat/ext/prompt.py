@@ -1,0 +1,80 @@
+"""Operations between the products of a prompt, many tokens at a time. They run at once, on torch's current stream.
+
+`reference_prompt.py` defines what they compute.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exlchat.ext.job import check, check_on_gpu
+from exlchat.ext.library import Library
+
+
+class PromptKernels:
+    """The prompt's operations of one open library."""
+
+    def __init__(self, library: Library) -> None:
+        self._add_norm = library.function("exl_add_norm")
+        self._gate = library.function("exl_gate")
+        self._turn = library.function("exl_turn")
+
+    def add_norm(self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        """`hidden += added`, then its RMS norm.
+
+        Args:
+            hidden: float32 `[rows, width]`, changed; width a multiple of 4.
+            added: float16 `[rows, width]`.
+            weight: float16 `[width]`.
+
+        Returns:
+            float16 `[rows, width]`.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        rows, width = hidden.shape
+        check("hidden", hidden, torch.float32, (rows, width))
+        check("weight", weight, torch.float16, (width,))
+        check_on_gpu(hidden=hidden, weight=weight)
+        if added is not None:
+            check("added", added, torch.float16, (rows, width))
+            check_on_gpu(added=added)
+        y = torch.empty(rows, width, dtype=torch.float16, device=hidden.device)
+        source = None if added is None else added.data_ptr()
+        self._add_norm(hidden.data_ptr(), source, weight.data_ptr(), y.data_ptr(), rows, width, eps, _stream())
+        return y
+
+    def gate(self, x: Tensor) -> Tensor:
+        """float16 `[rows, 2 * inner]` -> `[rows, inner]`: `silu(first half) * second half`; inner a multiple of 8.
+
+        Raises:
+            ValueError: a tensor of another device, dtype or layout.
+        """
+        rows, columns = x.shape
+        check("x", x, torch.float16, (rows, columns))
+        check_on_gpu(x=x)
+        y = torch.empty(rows, columns // 2, dtype=torch.float16, device=x.device)
+        self._gate(x.data_ptr(), y.data_ptr(), rows, columns // 2, _stream())
+        return y
+
+    def turn(self, x: Tensor, turns: Tensor, heads: int) -> None:
+        """Turns the first `heads` heads of every row in place, halves rotated as in Llama.
+
+        Args:
+            x: float16 `[rows, all heads, head_dim]`; head_dim a multiple of 4.
+            turns: float32 `[rows, head_dim / 2, 2]`: cos and sin.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        rows, all_heads, head_dim = x.shape
+        check("x", x, torch.float16, (rows, all_heads, head_dim))
+        check("turns", turns, torch.float32, (rows, head_dim // 2, 2))
+        check_on_gpu(x=x, turns=turns)
+        self._turn(x.data_ptr(), turns.data_ptr(), rows, heads, all_heads, head_dim, _stream())
+
+
+def _stream() -> int:
+    return torch.cuda.current_stream().cuda_stream
