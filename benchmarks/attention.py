@@ -3,7 +3,7 @@
     python -m benchmarks.attention
 
 Each layer reads a cache of its own. The floor is the bytes of the cached tokens over the copy bandwidth measured in
-the same run, plus nothing for the launch.
+the same run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 32, 32, 8, 128
-CONTEXTS = (128, 512, 2048, 8192, 16384, 32768)
+CONTEXTS = (1, 128, 512, 2048, 8192, 16384, 32768)
 
 
 def main() -> None:
@@ -37,26 +37,31 @@ def main() -> None:
     limit = copy_bandwidth()
     card = torch.cuda.get_device_properties(0)
     print(f"\n{card.name}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s\n")
-    for splits in wanted or [best_splits(HEADS, KV_HEADS, card.multi_processor_count)]:
-        print(f"\n| cache, {splits} splits | cached tokens | plain edges | dependent | TB/s | floor | of the floor |")
-        print("|---|--:|--:|--:|--:|--:|--:|")
-        for name in ("fp16", "q8", "q6", "q4"):
+    print("| cache | splits | cached tokens | plain edges | dependent | TB/s | floor | floor / time |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    for name in ("fp16", "q8", "q6", "q4"):
+        best = best_splits(HEADS, KV_HEADS, card.multi_processor_count, KINDS[name])
+        for splits in wanted or [best]:
             for cached in CONTEXTS:
                 jobs = chain(kernels, name, cached, splits)
                 plain, dependent = (graph_seconds(jobs, dependent=edges) / LAYERS for edges in (False, True))
                 size = KINDS[name].token_bytes(HEAD_DIM) * KV_HEADS * cached
                 print(
-                    f"| {name} | {cached:,} | {plain * 1e6:.2f} us | {dependent * 1e6:.2f} us "
+                    f"| {name} | {splits} | {cached:,} | {plain * 1e6:.2f} us | {dependent * 1e6:.2f} us "
                     f"| {size / dependent / 1e12:.2f} | {size / limit * 1e6:.2f} us | {size / limit / dependent:.0%} |"
                 )
 
 
 def chain(kernels: Kernels, name: str, cached: int, splits: int) -> list[Job]:
     """The attention of all layers; each reads the one input and writes the one output."""
-    device = torch.device("cuda")
+    device, count = torch.device("cuda"), cached // PAGE_TOKENS + 1
     qkv = torch.randn(HEADS + 2 * KV_HEADS, HEAD_DIM, device=device).half()
     out = torch.zeros(HEADS * HEAD_DIM, dtype=torch.float16, device=device)
-    count = cached // PAGE_TOKENS + 1
+    page_table = torch.arange(count, dtype=torch.int32, device=device)
+    position = torch.tensor([cached], dtype=torch.int32, device=device)
+    turns = torch.ones(count * PAGE_TOKENS, HEAD_DIM // 2, 2, device=device)
+    scratch = AttentionScratch(HEADS, KV_HEADS, HEAD_DIM, splits, device)
+    rules = AttentionRules(HEAD_DIM**-0.5)
     return [
         kernels.attention(
             qkv,
@@ -65,17 +70,9 @@ def chain(kernels: Kernels, name: str, cached: int, splits: int) -> list[Job]:
             page_table=page_table,
             position=position,
             turns=turns,
-            rules=AttentionRules(HEAD_DIM**-0.5),
+            rules=rules,
             scratch=scratch,
         )
-        for page_table, position, turns, scratch in [
-            (
-                torch.arange(count, dtype=torch.int32, device=device),
-                torch.tensor([cached], dtype=torch.int32, device=device),
-                torch.ones(count * PAGE_TOKENS, HEAD_DIM // 2, 2, device=device),
-                AttentionScratch(HEADS, KV_HEADS, HEAD_DIM, splits, device),
-            )
-        ]
         for _ in range(LAYERS)
     ]
 

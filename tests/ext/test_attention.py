@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from exlchat.ext import reference_attention
-from exlchat.ext.attention import Attention, AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.attention import Attention, AttentionRules, AttentionScratch, LayerPages, best_splits
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.library import Library
 
@@ -126,3 +126,10 @@ def test_scratch_and_splits() -> None:
     with pytest.raises(ValueError, match="1 to 64"):
         AttentionScratch(4, 2, 64, 65, torch.device("cpu"))
     assert AttentionScratch(36, 2, 64, 3, torch.device("cpu")).partial.shape == (6, 3, 8, 66)
+
+
+def test_splits_fill_an_h200() -> None:
+    assert best_splits(32, 8, 132) == 16
+    assert best_splits(32, 8, 132, KINDS["q4"]) == 32
+    assert best_splits(32, 32, 16) == 1
+    assert best_splits(16, 1, 132) == 64

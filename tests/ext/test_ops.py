@@ -65,20 +65,6 @@ def test_a_norm_takes_float32_and_one_row(kernels: Kernels) -> None:
         kernels.gemv([matrix()], rows(1, 64), rows(1, 32), "half", norm=norm)
 
 
-def test_attention_names_the_tensor_that_does_not_fit(kernels: Kernels) -> None:
-    cache = torch.zeros(2, 16, 64, dtype=HALF)
-    with pytest.raises(ValueError, match="qkv is"):
-        kernels.attention(
-            rows(7, 64),
-            rows(4, 64),
-            turns=torch.zeros(16, 32, 2),
-            position=torch.zeros(1, dtype=torch.int32),
-            keys=cache,
-            values=cache,
-            splits=4,
-        )
-
-
 def test_weights_go_to_a_tensor_of_their_shape(kernels: Kernels) -> None:
     with pytest.raises(ValueError, match="out is"):
         kernels.dequantize(matrix(), rows(32, 64))
