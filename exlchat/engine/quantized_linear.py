@@ -7,14 +7,14 @@ weights are written out in float16, a part of the columns at a time, and multipl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix, to_stored
+from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix, unsigned
 
 # Of the decode kernels.
 MAX_ROWS = 8
@@ -67,6 +67,24 @@ class Scratch:
         return self._buffer[:size].view(features, columns)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring matrices of a layer that read one stored order: `matrices`, and the first of their columns."""
+
+    column: int
+    matrices: tuple[PackedMatrix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _FewRows:
+    """The product of one run for one number of rows, prepared: making a job costs four times what launching it does."""
+
+    places: Tensor
+    x: Tensor
+    y: Tensor
+    job: Launch
+
+
 @dataclass(frozen=True)
 class QuantizedLinear:
     """`y = x W + b` of one matrix, or of several that read the same x, their columns one behind the other.
@@ -81,41 +99,68 @@ class QuantizedLinear:
     outputs: tuple[int, ...]
     kernels: MatrixKernels
     scratch: Scratch
+    _few_rows: dict[int, list[_FewRows]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
-    def _parts(self) -> tuple[tuple[tuple[int, PackedMatrix], ...], ...]:
+    def runs(self) -> list[Run]:
+        """The matrices by stored order."""
+        runs: list[Run] = []
+        column = 0
+        for matrix in self.matrices:
+            if runs and torch.equal(runs[-1].matrices[0].gather, matrix.gather):
+                runs[-1] = replace(runs[-1], matrices=(*runs[-1].matrices, matrix))
+            else:
+                runs.append(Run(column, (matrix,)))
+            column += matrix.outputs
+        return runs
+
+    @cached_property
+    def _parts(self) -> list[list[tuple[int, PackedMatrix]]]:
         """What is written out at a time of each matrix, cut once: a prompt calls every layer many times."""
-        return tuple(tuple(column_parts(matrix, self.scratch.columns(matrix.features))) for matrix in self.matrices)
+        return [list(column_parts(matrix, self.scratch.columns(matrix.features))) for matrix in self.matrices]
 
     @property
     def bytes(self) -> int:
         """Of all that is kept on the device."""
-        kept = [tensor for matrix in self.matrices for tensor in (matrix.words, matrix.gather, matrix.bias)]
-        return sum(tensor.nbytes for tensor in kept if tensor is not None)
+        kept = [(matrix.words, matrix.scales, matrix.gather, matrix.bias) for matrix in self.matrices]
+        return sum(tensor.nbytes for tensors in kept for tensor in tensors if tensor is not None)
 
     def __call__(self, x: Tensor) -> Tensor:
         """float16 `[tokens, in]` -> float16 `[tokens, sum of out]`."""
+        return self._multiply(x) if len(x) <= MAX_ROWS else self._write_out_and_multiply(x)
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        if len(x) not in self._few_rows:
+            self._few_rows[len(x)] = [self._prepare(run, len(x), x.device) for run in self.runs]
+        for product in self._few_rows[len(x)]:
+            product.x.index_copy_(1, product.places, x)
+            product.job.launch(dependent=False)
+        y = torch.cat([product.y for product in self._few_rows[len(x)]], dim=1)
+        if y.shape[1] == sum(self.outputs):
+            return y
+        columns = torch.split(y, [matrix.outputs for matrix in self.matrices], dim=1)
+        return torch.cat([part[:, :count] for part, count in zip(columns, self.outputs, strict=True)], dim=1)
+
+    def _prepare(self, run: Run, rows: int, device: torch.device) -> _FewRows:
+        first = run.matrices[0]
+        # Zeros, because no feature reaches rows that take none.
+        x = torch.zeros(rows, first.stored, dtype=torch.float16, device=device)
+        columns = sum(matrix.outputs for matrix in run.matrices)
+        y = torch.empty(rows, columns, dtype=torch.float16, device=device)
+        return _FewRows(unsigned(first.scatter), x, y, self.kernels.product(run.matrices, x, y, "half"))
+
+    def _write_out_and_multiply(self, x: Tensor) -> Tensor:
         y = torch.empty(len(x), sum(self.outputs), dtype=torch.float16, device=x.device)
         places = torch.split(y, list(self.outputs), dim=1)
-        for number, (matrix, place) in enumerate(zip(self.matrices, places, strict=True)):
-            if len(x) <= MAX_ROWS:
-                self._multiply(matrix, x, place)
-                continue
-            for start, part in self._parts[number]:
-                self._write_out_and_multiply(part, x, place[:, start : start + part.outputs])
+        for matrix, parts, place in zip(self.matrices, self._parts, places, strict=True):
+            for start, part in parts:
+                weights = self.scratch.take(part.features, part.outputs)
+                self.kernels.dequantize(part, weights)
+                columns = place[:, start : start + part.outputs]
+                torch.mm(x, weights[:, : columns.shape[1]], out=columns)
             if matrix.bias is not None:
                 place.add_(matrix.bias[: place.shape[1]])
         return y
-
-    def _multiply(self, matrix: PackedMatrix, x: Tensor, y: Tensor) -> None:
-        product = torch.empty(len(x), matrix.outputs, dtype=torch.float16, device=x.device)
-        self.kernels.product([matrix], to_stored(x, matrix), product, "half").launch(dependent=False)
-        y.copy_(product[:, : y.shape[1]])
-
-    def _write_out_and_multiply(self, part: PackedMatrix, x: Tensor, y: Tensor) -> None:
-        weights = self.scratch.take(part.features, part.outputs)
-        self.kernels.dequantize(part, weights)
-        torch.mm(x, weights[:, : y.shape[1]], out=y)
 
 
 def column_parts(matrix: PackedMatrix, columns: int) -> Iterator[tuple[int, PackedMatrix]]:
@@ -125,8 +170,9 @@ def column_parts(matrix: PackedMatrix, columns: int) -> Iterator[tuple[int, Pack
     """
     for start in range(0, matrix.outputs, columns):
         end = min(start + columns, matrix.outputs)
-        words = matrix.words[start // TILE_COLUMNS : end // TILE_COLUMNS]
-        yield start, replace(matrix, outputs=end - start, words=words, bias=None)
+        tiles = slice(start // TILE_COLUMNS, end // TILE_COLUMNS)
+        words, scales = matrix.words[tiles], matrix.scales[tiles]
+        yield start, replace(matrix, outputs=end - start, words=words, scales=scales, bias=None)
 
 
 def join_quantized(parts: Sequence[QuantizedLinear]) -> QuantizedLinear:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.operations import RMSNorm
-from exlchat.engine.quantized_linear import Launch, QuantizedLinear
+from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import HEAD_DIMS, AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
@@ -76,7 +76,7 @@ def why_not(transformer: Transformer, cache: KVCache) -> str | None:
         parts = (layer.qkv, layer.output, layer.gate_up, layer.down)
         if not all(_is_whole(part) for part in parts):
             return f"layer {index} is not quantized in a way that the kernels hold"
-        if len(by_order(layer.gate_up)) > 1:
+        if len(_quantized(layer.gate_up).runs) > 1:
             return f"gate and up of layer {index} order their inputs differently"
     return None
 
@@ -88,44 +88,22 @@ def _is_whole(part: Joined) -> bool:
     )
 
 
-def by_order(part: Joined) -> list[tuple[int, list[PackedMatrix]]]:
-    """The matrices of a quantized layer in runs that read one stored order, each with its first column."""
-    runs: list[tuple[int, list[PackedMatrix]]] = []
-    column = 0
-    for matrix in _matrices(part):
-        if runs and torch.equal(runs[-1][1][0].gather, matrix.gather):
-            runs[-1][1].append(matrix)
-        else:
-            runs.append((column, [matrix]))
-        column += matrix.outputs
-    return runs
-
-
-def only_matrix(part: Joined) -> PackedMatrix:
-    """The one matrix of a quantized layer."""
-    (matrix,) = _matrices(part)
-    return matrix
-
-
-def _matrices(part: Joined) -> tuple[PackedMatrix, ...]:
+def _quantized(part: Joined) -> QuantizedLinear:
     if not isinstance(part, QuantizedLinear):
         raise TypeError(f"{type(part).__name__} has no stored order; `why_not` tells before")
-    return part.matrices
+    return part
+
+
+def _only_matrix(part: Joined) -> PackedMatrix:
+    (matrix,) = _quantized(part).matrices
+    return matrix
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Matrices that read one copy of the normed residual.
+    """Matrices that read one copy of the normed residual: `copy` as it is written, `x` as they read it."""
 
-    Args:
-        column: where the first of their results goes.
-        matrices: of one stored order.
-        copy: what the residual leaves for them.
-        x: the same as they read it.
-    """
-
-    column: int
-    matrices: list[PackedMatrix]
+    run: Run
     copy: NormCopy
     x: Normed
 
@@ -188,9 +166,9 @@ class StepChain:
     def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
         jobs = []
         for reader in layer.qkv:
-            columns = sum(matrix.outputs for matrix in reader.matrices)
-            place = layer.heads[:, reader.column : reader.column + columns]
-            jobs.append(self._kernels.product(reader.matrices, reader.x, place, "half"))
+            columns = sum(matrix.outputs for matrix in reader.run.matrices)
+            place = layer.heads[:, reader.run.column : reader.run.column + columns]
+            jobs.append(self._kernels.product(reader.run.matrices, reader.x, place, "half"))
         head_dim = self._transformer.spec.head_dim
         jobs.append(
             self._kernels.attention(
@@ -210,7 +188,7 @@ class StepChain:
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up
         return [
-            self._kernels.product(reader.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
+            self._kernels.product(reader.run.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
             self._kernels.add_product(layer.down, layer.inner, self._residual(following)),
         ]
 
@@ -219,10 +197,10 @@ class StepChain:
         if isinstance(head, Linear):
             return _FloatHead(self._transformer.norm, head, self._hidden, self._logits)
         (reader,) = self._before_head
-        return self._kernels.product(reader.matrices, reader.x, self._logits, "float")
+        return self._kernels.product(reader.run.matrices, reader.x, self._logits, "float")
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
-        output, down = only_matrix(layer.output), only_matrix(layer.down)
+        output, down = _only_matrix(layer.output), _only_matrix(layer.down)
         spec = self._transformer.spec
         columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         return _Layer(
@@ -242,10 +220,10 @@ class StepChain:
     def _readers(self, part: Joined, norm: RMSNorm) -> list[_Reader]:
         """Who reads the residual behind a norm, each with a copy in its own order."""
         readers = []
-        for column, matrices in by_order(part):
-            values = torch.zeros(1, matrices[0].stored, device=self._transformer.device)
-            copy = NormCopy(values, matrices[0].scatter, norm.weight)
-            readers.append(_Reader(column, matrices, copy, Normed(values, self._squares, norm.eps)))
+        for run in _quantized(part).runs:
+            values = torch.zeros(1, run.matrices[0].stored, device=self._transformer.device)
+            copy = NormCopy(values, run.matrices[0].scatter, norm.weight)
+            readers.append(_Reader(run, copy, Normed(values, self._squares, norm.eps)))
         return readers
 
     def _residual(self, following: list[_Reader]) -> Residual:
@@ -254,7 +232,7 @@ class StepChain:
 
     def _head_outputs(self) -> int:
         head = self._transformer.head
-        return head.weight.shape[0] if isinstance(head, Linear) else only_matrix(head).outputs
+        return head.weight.shape[0] if isinstance(head, Linear) else _only_matrix(head).outputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""What the prompt's operations refuse, and that their references are what plain torch computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+
+from exlchat.engine.operations import RMSNorm, TorchOperations
+from exlchat.ext import reference_prompt
+from exlchat.ext.library import Library
+from exlchat.ext.prompt import PromptKernels
+
+HALF = torch.float16
+
+
+class NeverCalled:
+    """A library none of whose functions may be reached."""
+
+    def function(self, name: str) -> Callable[..., None]:
+        def call(*_arguments: object) -> None:
+            raise AssertionError(f"{name} was called")
+
+        return call
+
+
+@pytest.fixture
+def kernels() -> PromptKernels:
+    return PromptKernels(cast(Library, NeverCalled()))
+
+
+def test_wrong_tensors_are_refused(kernels: PromptKernels) -> None:
+    hidden, weight = torch.zeros(3, 8), torch.zeros(8, dtype=HALF)
+    with pytest.raises(ValueError, match="hidden is on the cpu"):
+        kernels.add_norm(hidden, None, weight, 1e-5)
+    with pytest.raises(ValueError, match=r"weight is torch.float16 \(7,\)"):
+        kernels.add_norm(hidden, None, weight[:7], 1e-5)
+    with pytest.raises(ValueError, match="hidden is torch.float16"):
+        kernels.add_norm(hidden.half(), None, weight, 1e-5)
+    with pytest.raises(ValueError, match="x is torch.float32"):
+        kernels.gate(torch.zeros(3, 16))
+    with pytest.raises(ValueError, match="not contiguous"):
+        kernels.gate(torch.zeros(16, 3, dtype=HALF).T)
+    with pytest.raises(ValueError, match="turns is"):
+        kernels.turn(torch.zeros(3, 4, 8, dtype=HALF), torch.zeros(2, 4, 2), 3)
+
+
+def test_plain_torch_computes_what_the_references_say() -> None:
+    operations = TorchOperations()
+    hidden, added, weight = torch.randn(5, 48), torch.randn(5, 48), torch.rand(48)
+    other = hidden.clone()
+    found = operations.add_norm(hidden, added, RMSNorm(weight, 1e-5))
+    assert torch.allclose(found.double(), reference_prompt.add_norm(other, added, weight, 1e-5), atol=1e-5)
+    assert torch.equal(hidden, other)
+    x = torch.randn(5, 24)
+    wanted = reference_prompt.gate(x)
+    assert torch.allclose(operations.gate(x).double(), wanted, atol=1e-6)
+    angles = torch.rand(5, 6)
+    heads, turns = torch.randn(5, 4, 12), torch.stack((angles.cos(), angles.sin()), dim=-1)
+    wanted = reference_prompt.turn(heads, turns, 3)
+    operations.turn(heads, turns, 3)
+    assert torch.allclose(heads.double(), wanted, atol=1e-6)

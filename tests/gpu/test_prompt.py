@@ -1,0 +1,57 @@
+"""The operations between the products of a prompt, against their references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from exlchat.ext import reference_prompt
+from exlchat.ext.ops import Kernels
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    assert not found.isnan().any()
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("rows", [1, 7, 2048])
+@pytest.mark.parametrize("width", [64, 260, 4096, 16384])
+def test_add_norm(kernels: Kernels, rows: int, width: int) -> None:
+    hidden, added = torch.randn(rows, width, device="cuda") * 3, torch.randn(rows, width, device="cuda").half()
+    weight = (torch.randn(width, device="cuda") * 0.2 + 1).half()
+    other = hidden.clone()
+    assert (
+        relative_error(
+            kernels.add_norm(hidden, None, weight, 1e-5), reference_prompt.add_norm(other, None, weight, 1e-5)
+        )
+        < 1e-3
+    )
+    assert torch.equal(hidden, other)
+    found = kernels.add_norm(hidden, added, weight, 1e-5)
+    assert relative_error(found, reference_prompt.add_norm(other, added, weight, 1e-5)) < 1e-3
+    assert torch.equal(hidden, other)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 2048])
+@pytest.mark.parametrize("inner", [8, 200, 14336])
+def test_gate(kernels: Kernels, rows: int, inner: int) -> None:
+    x = torch.randn(rows, 2 * inner, device="cuda").half() * 4
+    assert relative_error(kernels.gate(x), reference_prompt.gate(x)) < 1e-3
+
+
+def test_gate_of_extremes(kernels: Kernels) -> None:
+    x = torch.tensor([[60000.0, -60000.0, 100.0, -100.0, 0.0, 1.0, -1.0, 20.0] + [1.0] * 8], device="cuda").half()
+    assert relative_error(kernels.gate(x), reference_prompt.gate(x)) < 1e-3
+
+
+@pytest.mark.parametrize("rows", [1, 7, 2048])
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 8), (32, 8), (3, 1)])
+def test_turn(kernels: Kernels, rows: int, head_dim: int, heads: int, kv_heads: int) -> None:
+    angles = torch.rand(rows, head_dim // 2, device="cuda") * 6
+    turns = torch.stack((angles.cos(), angles.sin()), dim=-1)
+    x = torch.randn(rows, heads + 2 * kv_heads, head_dim, device="cuda").half()
+    wanted = reference_prompt.turn(x, turns, heads + kv_heads)
+    kernels.turn(x, turns, heads + kv_heads)
+    assert relative_error(x, wanted) < 1e-3
+    assert torch.equal(x[:, heads + kv_heads :].double(), wanted[:, heads + kv_heads :])
