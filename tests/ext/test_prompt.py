@@ -37,9 +37,9 @@ def test_wrong_tensors_are_refused(kernels: PromptKernels) -> None:
         kernels.add_norm(hidden, None, weight, 1e-5)
     with pytest.raises(ValueError, match=r"weight is torch.float16 \(7,\)"):
         kernels.add_norm(hidden, None, weight[:7], 1e-5)
-    with pytest.raises(ValueError, match="hidden is torch.float16"):
+    with pytest.raises(ValueError, match=r"hidden is torch\.float16"):
         kernels.add_norm(hidden.half(), None, weight, 1e-5)
-    with pytest.raises(ValueError, match="x is torch.float32"):
+    with pytest.raises(ValueError, match=r"x is torch\.float32"):
         kernels.gate(torch.zeros(3, 16))
     with pytest.raises(ValueError, match="not contiguous"):
         kernels.gate(torch.zeros(16, 3, dtype=HALF).T)
