@@ -157,13 +157,13 @@ class StepChain:
         """The operations in order, for the pages that the cache has now."""
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
-        turns = self._transformer.rope.slice(0, self._cache.capacity)
+        turns, page_table = self._transformer.rope.slice(0, self._cache.capacity), self._cache.page_table
         for index, layer in enumerate(self._layers):
-            jobs += self._attention_jobs(index, layer, turns)
+            jobs += self._attention_jobs(index, layer, turns, page_table)
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
 
-    def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
+    def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor, page_table: Tensor) -> list[Launch]:
         jobs = []
         for reader in layer.qkv:
             columns = sum(matrix.outputs for matrix in reader.run.matrices)
@@ -175,7 +175,7 @@ class StepChain:
                 layer.heads.view(-1, head_dim),
                 layer.mixed[0],
                 pages=self._cache.pages(index),
-                page_table=self._cache.page_table,
+                page_table=page_table,
                 position=self.position,
                 turns=turns,
                 rules=AttentionRules(scale=head_dim**-0.5),
