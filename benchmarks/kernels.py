@@ -1,6 +1,6 @@
 """The four products of a decoder layer of an 8B Llama, 32 layers as dependent kernels in one CUDA graph, on a GPU.
 
-    python benchmarks/kernels.py
+    python -m benchmarks.kernels
 
 Random weights; every replay reads all of them. Beside each time stand the bytes over it and its share of the copy
 bandwidth measured in the same run.
@@ -9,13 +9,12 @@ bandwidth measured in the same run.
 from __future__ import annotations
 
 import functools
-import statistics
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.ext.build import ensure_library
@@ -48,10 +47,6 @@ def main() -> None:
             f"| {name} | {size / 1e9:.2f} | {plain * 1e3:.3f} ms | {dependent * 1e3:.3f} ms "
             f"| {rate / 1e12:.2f} | {rate / limit:.0%} |"
         )
-    print("\n| attention, 32 heads over 8, 128 wide | cached tokens | a layer | bytes / time |\n|---|--:|--:|--:|")
-    for cached in (128, 2048, 16384):
-        seconds = graph_seconds([attention(kernels, cached) for _ in range(LAYERS)], dependent=True) / LAYERS
-        print(f"| FP16 cache | {cached:,} | {seconds * 1e6:.1f} us | {cached * 4096 / seconds / 1e12:.2f} TB/s |")
 
 
 @functools.cache
@@ -95,44 +90,6 @@ def chain(kernels: Kernels, layers: list[list[PackedMatrix]]) -> list[Job]:
         jobs.append(kernels.gemv([gate, up], hidden, inner, "gated", norm=norm))
         jobs.append(kernels.gemv([down], inner, hidden, "add"))
     return jobs
-
-
-def attention(kernels: Kernels, cached: int) -> Job:
-    """One layer's attention over `cached` tokens."""
-    keys, values = (torch.randn(8, cached + 1, 128, device="cuda").half() for _ in range(2))
-    qkv, out = (torch.randn(heads, 128, device="cuda").half() for heads in (48, 32))
-    turns = torch.ones(cached + 1, 64, 2, device="cuda")
-    position = torch.tensor([cached], dtype=torch.int32, device="cuda")
-    return kernels.attention(qkv, out, turns=turns, position=position, keys=keys, values=values, splits=16)
-
-
-def graph_seconds(jobs: list[Job], *, dependent: bool) -> float:
-    """Median time of 30 replays of one graph of all jobs."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for job in jobs:
-            job.launch(dependent=dependent)
-    return event_seconds(graph.replay, repeat=30)
-
-
-def event_seconds(work: Callable[[], object], *, repeat: int) -> float:
-    """Median time of one call on the device, after three for warming up."""
-    times = []
-    for _ in range(repeat + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times[3:])
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second of a large device-to-device copy, read and written bytes counted."""
-    source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / event_seconds(lambda: target.copy_(source), repeat=10)
 
 
 if __name__ == "__main__":
