@@ -11,25 +11,60 @@ MAX_MATRICES = 3
 
 X_HALF, X_NORM = 0, 1
 Y_HALF, Y_ADD, Y_GATED, Y_FLOAT = 0, 1, 2, 3
+SILU, GELU_TANH = 0, 1
 
 
 class CSection(Structure):
     """`ExlSection`."""
 
-    _fields_ = [(name, c_int32) for name in ("bits", "tile", "tiles", "word", "scale", "rows_per_scale")]
+    _fields_ = [
+        (name, c_int32)
+        for name in (
+            "bits",
+            "plain",
+            "rows_per_scale",
+            "row",
+            "piece",
+            "pieces",
+            "word",
+            "piece_words",
+            "scale",
+            "scale_words",
+        )
+    ]
 
 
 class CMatrix(Structure):
     """`ExlMatrix`."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("words", "scale_index", "scale_max", "gather", "bias")),
+        *((name, c_void_p) for name in ("words", "scales", "gather", "bias")),
         *(
             (name, c_int32)
-            for name in ("features", "tiles", "column_tiles", "words_per_column", "scales", "section_count")
+            for name in (
+                "features",
+                "stored",
+                "column_tiles",
+                "words_per_column",
+                "scale_words_per_column",
+                "pieces",
+                "section_count",
+            )
         ),
         ("sections", CSection * MAX_SECTIONS),
     ]
+
+
+class CNormCopy(Structure):
+    """`ExlNormCopy`."""
+
+    _fields_ = [(name, c_void_p) for name in ("values", "scatter", "weight")]
+
+
+class CResidual(Structure):
+    """`ExlResidual`."""
+
+    _fields_ = [("hidden", c_void_p), ("squares", c_void_p), ("copies", CNormCopy * MAX_MATRICES)]
 
 
 class CGemv(Structure):
@@ -37,21 +72,44 @@ class CGemv(Structure):
 
     _fields_ = [
         ("matrix", CMatrix * MAX_MATRICES),
-        ("x", c_void_p),
-        ("norm", c_void_p),
-        ("y", c_void_p),
+        *((name, c_void_p) for name in ("x", "squares", "y", "scatter", "plan")),
+        ("residual", CResidual),
         ("eps", c_float),
-        *((name, c_int32) for name in ("matrices", "rows", "x_kind", "y_kind")),
+        *(
+            (name, c_int32)
+            for name in (
+                "width",
+                "matrices",
+                "rows",
+                "x_kind",
+                "y_kind",
+                "y_stride",
+                "activation",
+                "blocks",
+                "columns",
+            )
+        ),
     ]
+
+
+class CEmbed(Structure):
+    """`ExlEmbed`."""
+
+    _fields_ = [("table", c_void_p), ("token", c_void_p), ("residual", CResidual), ("width", c_int32)]
 
 
 class CAttention(Structure):
     """`ExlAttention`."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("qkv", "turns", "position", "keys", "values", "out", "partial", "tickets")),
-        ("scale", c_float),
-        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "capacity", "splits")),
+        *((name, c_void_p) for name in ("qkv", "position", "turns", "page_table", "query_norm", "key_norm", "scatter")),
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales", "out", "partial", "tickets")),
+        *((name, c_float) for name in ("scale", "softcap", "eps")),
+        *(
+            (name, c_int32)
+            for name in ("heads", "kv_heads", "head_dim", "rotary_dim", "key_bits", "value_bits", "window", "splits")
+        ),
+        *((name, c_int32) for name in ("page_stride", "head_stride")),
     ]
 
 
@@ -84,7 +142,10 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_gemv": [POINTER(CGemv), c_int, c_void_p],
     "exl_dequantize": [POINTER(CMatrix), c_void_p, c_void_p],
     "exl_attention": [POINTER(CAttention), c_int, c_void_p],
-    "exl_embed": [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p],
+    "exl_embed": [POINTER(CEmbed), c_int, c_void_p],
+    "exl_add_norm": [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_float, c_void_p],
+    "exl_gate": [c_void_p, c_void_p, c_int, c_int, c_void_p],
+    "exl_turn": [c_void_p, c_void_p, c_int, c_int, c_int, c_int, c_void_p],
     "exl_sample": [POINTER(CSample), c_int, c_void_p],
 }
 

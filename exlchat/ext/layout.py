@@ -1,95 +1,232 @@
-"""Quantized weights as the kernels read them: tiles of 64 input rows by 16 output columns.
+"""Quantized weights as the kernels read them: a stream of pieces for every 16 output columns.
 
-A tile holds the codes of its bit width as planes of 4, 2 and 1 bits (8 = 4+4, 6 = 4+2, 5 = 4+1, 3 = 2+1), each in the
-order in which the 32 lanes of a warp take them as A operands of four `mma.m16n8k16`. Rows keep the stored (permuted)
-order of the file; activations are gathered instead. The tiles of 16 columns stand one behind the other, so that a
-warp streams a contiguous range.
+A piece is 128 input rows (64 at 5 bits and more) of 16 columns, at most a kilobyte of codes: one or two tiles of 64
+rows. A tile holds its codes as planes of 4, 2 and 1 bits (8 = 4+4, 6 = 4+2, 5 = 4+1, 3 = 2+1), each in the order in
+which the 32 lanes of a warp take them as A operands of four `mma.m16n8k16`. Pieces of 16 columns stand one behind the
+other, and so do the columns, so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand
+in a second stream, piece by piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost
+several times their bandwidth there.
 
-`decode_tiles` is the definition in plain torch that the kernels are tested against.
+Rows keep the stored (permuted) order of the file. Whoever produces an activation writes it in that order (`scatter`).
+
+Scales of a piece come in one of two kinds, r being a column of 0 to 7 and n the scales of the piece:
+
+* `indexed` (EXL2): a byte for each (r, n), the index of column r in the low four bits and of column r + 8 in the high
+  ones; then n float16 maxima, already divided by 256 and rounded as the format says.
+* `plain` (GPTQ): a pair of float16 for each (n, r), columns r and r + 8; then a byte for each (r, n), the zero points
+  less one of columns r and r + 8.
+
+`decode` is the definition in plain torch that the kernels are tested against.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 TILE_ROWS = 64
-# Sections are filled up to whole pairs of tiles: the kernels take 128 rows at a step.
-SECTION_ROWS = 2 * TILE_ROWS
 TILE_COLUMNS = 16
-
 NO_FEATURE = 0xFFFF
+# Activations and their sums are kept in blocks of 32 rows; a section begins at one.
+BLOCK_ROWS = 32
 
 # Bit widths of the planes of a code, the lowest bits first.
 PLANES = {8: (4, 4), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
 
+Scales = Literal["indexed", "plain"]
+
+
+def piece_rows(bits: int) -> int:
+    """Input rows of a piece of this width."""
+    return 128 if bits <= 4 else 64
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Tiles of one bit width.
+    """Input rows of one bit width.
 
     Args:
         bits: width of a code.
-        tile: number of the first tile, counted along the input rows; even.
-        tiles: how many; even.
-        word: first 32-bit word of the section inside a column tile.
-        scale: number of its first scale; a multiple of 4.
-        rows_per_scale: 32, 64 or 128.
+        scales: how a piece holds its scales.
+        rows_per_scale: 32, 64 or, up to 4 bits, 128.
+        row: number of the first row in stored order, a multiple of 32.
+        piece: number of the first piece along the rows.
+        pieces: how many. Rows that fill up the last one hold the code that stands for 0.
+        word, scale: first 32-bit word of the section inside a column, of codes and of scales.
     """
 
     bits: int
-    tile: int
-    tiles: int
+    scales: Scales
+    rows_per_scale: int
+    row: int
+    piece: int
+    pieces: int
     word: int
     scale: int
-    rows_per_scale: int
 
     @property
-    def words_per_tile(self) -> int:
-        """32-bit words of one tile."""
-        return TILE_ROWS * TILE_COLUMNS * self.bits // 32
+    def piece_rows(self) -> int:
+        """Input rows of a piece."""
+        return piece_rows(self.bits)
+
+    @property
+    def piece_words(self) -> int:
+        """32-bit words of the codes of a piece."""
+        return self.piece_rows * TILE_COLUMNS * self.bits // 32
+
+    @property
+    def scale_words(self) -> int:
+        """32-bit words of the scales of a piece; whole 16 bytes."""
+        count = self.piece_rows // self.rows_per_scale
+        size = 8 * count + 2 * count if self.scales == "indexed" else 32 * count + 8 * count
+        return -(-size // 16) * 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PackedMatrix:
     """One quantized layer.
 
     Args:
         features, outputs: K and N of `y = x W`; N is a multiple of 16.
         sections: in stored order.
-        words: int32 `[N / 16, words]`, the tiles.
-        scale_index: uint8 `[N / 16, 8, scales]`: columns r (low four bits) and r + 8 (high) of each scale.
-        scale_max: float16 `[scales]`, already divided by 256 and rounded as the format says.
-        gather: int16 `[tiles * 64]` holding unsigned numbers: which feature a stored row takes; `NO_FEATURE` for the
-            rows that fill up the last tile of a section, whose activation is 0.
+        words: int32 `[N / 16, words]`, the codes of all pieces.
+        scales: int32 `[N / 16, scale words]`, their scales.
+        gather: int16 `[stored]` holding unsigned numbers: which feature a stored row takes; `NO_FEATURE` for rows
+            that none does, whose activation is 0. `stored` is a multiple of 32, K as a rule.
+        bias: float16 `[N]`.
     """
 
     features: int
     outputs: int
     sections: tuple[Section, ...]
     words: Tensor
-    scale_index: Tensor
-    scale_max: Tensor
+    scales: Tensor
     gather: Tensor
+    bias: Tensor | None = None
 
     @property
-    def tiles(self) -> int:
-        """Tiles along the input rows."""
-        return sum(section.tiles for section in self.sections)
+    def stored(self) -> int:
+        """Rows in stored order."""
+        return len(self.gather)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces along the input rows."""
+        return sum(section.pieces for section in self.sections)
 
     @property
     def bytes(self) -> int:
         """What one pass over the weights reads."""
-        return sum(
-            tensor.numel() * tensor.element_size()
-            for tensor in (self.words, self.scale_index, self.scale_max, self.gather)
-        )
+        return self.words.nbytes + self.scales.nbytes
+
+    @cached_property
+    def scatter(self) -> Tensor:
+        """int16 `[features]` holding unsigned numbers: the stored row of each feature."""
+        gather = unsigned(self.gather)
+        rows = torch.arange(len(gather), device=gather.device)
+        real = gather != NO_FEATURE
+        scatter = torch.empty(self.features, dtype=torch.int32, device=gather.device)
+        scatter[gather[real]] = rows[real].to(torch.int32)
+        return scatter.to(torch.int16)
+
+
+def unsigned(numbers: Tensor) -> Tensor:
+    """int64 values of int16 numbers that are meant without a sign."""
+    return numbers.to(torch.int64) & 0xFFFF
+
+
+def to_stored(x: Tensor, matrix: PackedMatrix) -> Tensor:
+    """`[rows, features]` -> `[rows, stored]`: activations in the order that the matrix's product reads."""
+    stored = x.new_zeros(len(x), matrix.stored)
+    stored[:, unsigned(matrix.scatter)] = x
+    return stored
+
+
+def indexed_scales(index: Tensor, maximum: Tensor, section: Section) -> Tensor:
+    """int32 `[N / 16, scale words]` of one section.
+
+    Args:
+        index: uint8 `[scales, N]` of 4-bit indices, `scales` being the section's, filled up to whole pieces.
+        maximum: float16 `[scales]`, already divided by 256.
+    """
+    pairs = index.view(section.pieces, -1, index.shape[1] // 16, 2, 8)
+    bytes_ = (pairs[:, :, :, 0] | (pairs[:, :, :, 1] << 4)).permute(2, 0, 3, 1).flatten(2)
+    maxima = maximum.view(section.pieces, -1).view(torch.uint8).expand(len(bytes_), -1, -1)
+    return _to_words(torch.cat((bytes_, maxima), dim=2), section)
+
+
+def plain_scales(scale: Tensor, zero: Tensor, section: Section) -> Tensor:
+    """int32 `[N / 16, scale words]` of one section.
+
+    Args:
+        scale: float16 `[scales, N]`, filled up to whole pieces.
+        zero: uint8 `[scales, N]`, the zero points less one, 0 to 15.
+    """
+    shape = (section.pieces, -1, scale.shape[1] // 16, 2, 8)
+    halves = scale.view(shape).permute(2, 0, 1, 4, 3).contiguous().flatten(2).view(torch.uint8)
+    pairs = zero.view(shape)
+    zeros = (pairs[:, :, :, 0] | (pairs[:, :, :, 1] << 4)).permute(2, 0, 3, 1).flatten(2)
+    return _to_words(torch.cat((halves, zeros), dim=2), section)
+
+
+def _to_words(scales: Tensor, section: Section) -> Tensor:
+    """int32 `[N / 16, scale words]` from uint8 `[N / 16, pieces, bytes]`."""
+    words = scales.new_zeros(*scales.shape[:2], 4 * section.scale_words)
+    words[:, :, : scales.shape[2]] = scales
+    return words.view(torch.int32).flatten(1)
+
+
+def decode(matrix: PackedMatrix) -> Tensor:
+    """float16 `[features, outputs]`: the weights that the pieces stand for."""
+    weights = torch.zeros(matrix.features, matrix.outputs, dtype=torch.float16, device=matrix.words.device)
+    gather = unsigned(matrix.gather)
+    for section in matrix.sections:
+        end = section.word + section.pieces * section.piece_words
+        codes = unpack_tiles(matrix.words[:, section.word : end].contiguous(), section)
+        stored = matrix.scales[:, section.scale : section.scale + section.pieces * section.scale_words].contiguous()
+        stored = stored.view(torch.uint8).view(len(stored), section.pieces, -1)
+        scale, zero = _decode_scales(stored, section)
+        values = (codes - zero.repeat_interleave(section.rows_per_scale, 0)).float()
+        values = (values * scale.repeat_interleave(section.rows_per_scale, 0).float()).half()
+        features = gather[section.row : section.row + len(values)]
+        real = features != NO_FEATURE
+        # A last piece that is filled up reaches into the rows of the next section, where it adds nothing.
+        last = _rows_of(section, matrix)
+        real[last:] = False
+        weights[features[real]] = values[: len(features)][real]
+    return weights
+
+
+def _rows_of(section: Section, matrix: PackedMatrix) -> int:
+    """Stored rows that belong to a section."""
+    following = [other.row for other in matrix.sections if other.row > section.row]
+    return min([*following, matrix.stored]) - section.row
+
+
+def _decode_scales(stored: Tensor, section: Section) -> tuple[Tensor, Tensor]:
+    """float16 scales and int32 zero points, `[scales, N]` each, from uint8 `[N / 16, pieces, bytes]`."""
+    columns, pieces, _ = stored.shape
+    count = section.piece_rows // section.rows_per_scale
+    if section.scales == "indexed":
+        index = stored[:, :, : 8 * count].view(columns, pieces, 8, count)
+        maxima = stored[0, :, 8 * count : 10 * count].contiguous().view(torch.float16).reshape(-1, 1)
+        low_high = torch.stack((index & 15, index >> 4), dim=2)
+        steps = low_high.permute(1, 4, 0, 2, 3).reshape(pieces * count, -1)
+        scale = ((steps.float() + 1).square() * maxima.float()).half()
+        return scale, torch.full_like(scale, 1 << (section.bits - 1)).int()
+    halves = stored[:, :, : 32 * count].contiguous().view(torch.float16).view(columns, pieces, count, 8, 2)
+    zeros = stored[:, :, 32 * count : 40 * count].view(columns, pieces, 8, count)
+    scale = halves.permute(1, 2, 0, 4, 3).reshape(pieces * count, -1)
+    zero = torch.stack((zeros & 15, zeros >> 4), dim=2).permute(1, 4, 0, 2, 3).reshape(pieces * count, -1)
+    return scale, zero.int() + 1
 
 
 def pack_tiles(codes: Tensor, bits: int) -> Tensor:
-    """int32 `[N / 16, words]` from the integer codes `[rows, N]` of one section; rows a multiple of `SECTION_ROWS`."""
+    """int32 `[N / 16, words]` from the integer codes `[rows, N]` of one section; rows a multiple of `TILE_ROWS`."""
     fragments = codes.view(-1, 2, 4, 2, 2, 2, codes.shape[1] // 16, 2, 8).permute(0, 6, 8, 2, 1, 3, 4, 5, 7)
     planes = []
     for plane in PLANES[bits]:
@@ -98,30 +235,21 @@ def pack_tiles(codes: Tensor, bits: int) -> Tensor:
     return torch.cat(planes, dim=-1).transpose(0, 1).flatten(1).to(torch.int32)
 
 
-def decode_tiles(matrix: PackedMatrix) -> Tensor:
-    """float16 `[features, outputs]`: the weights that the tiles stand for."""
-    columns = matrix.outputs
-    weights = torch.zeros(matrix.features, columns, dtype=torch.float16, device=matrix.words.device)
-    scales = decode_scales(matrix)
-    gather = matrix.gather.to(torch.int32) & 0xFFFF
-    for section in matrix.sections:
-        end = section.word + section.tiles * section.words_per_tile
-        codes = _unpack_words(matrix.words[:, section.word : end], section)
-        rows = torch.arange(section.tiles * TILE_ROWS, device=codes.device)
-        scale = scales[section.scale + rows // section.rows_per_scale].float()
-        values = (codes - (1 << (section.bits - 1))).float() * scale
-        features = gather[section.tile * TILE_ROWS + rows].long()
-        real = features != NO_FEATURE
-        weights[features[real]] = values[real].half()
-    return weights
-
-
-def decode_scales(matrix: PackedMatrix) -> Tensor:
-    """float16 `[scales, outputs]`."""
-    low, high = matrix.scale_index & 15, matrix.scale_index >> 4
-    index = torch.cat((low, high), dim=1)
-    steps = (index.float() + 1).square() * matrix.scale_max.float()
-    return steps.half().permute(2, 0, 1).flatten(1)
+def unpack_tiles(words: Tensor, section: Section) -> Tensor:
+    """int32 codes `[rows, N]` of one section from int32 `[N / 16, words]`, its tiles alone."""
+    count = section.pieces * section.piece_rows // TILE_ROWS
+    tiles = words.view(len(words), count, -1)
+    codes = torch.zeros(len(words), count, 8, 4, 2, 2, 2, 2, 2, dtype=torch.int32, device=words.device)
+    start = below = 0
+    for plane in PLANES[section.bits]:
+        size = 32 * plane
+        lanes = tiles[:, :, start : start + size].view(len(words), count, 8, 4, plane)
+        spread = {4: (2, 2, 1, 1, 1), 2: (2, 1, 1, 1, 1), 1: (1, 1, 1, 1, 1)}[plane]
+        spread_words = lanes.view(len(words), count, 8, 4, *spread)
+        positions = _bit_positions(plane, words.device).to(torch.int32)
+        codes |= ((spread_words >> positions) & ((1 << plane) - 1)) << below
+        start, below = start + size, below + plane
+    return codes.permute(1, 4, 3, 5, 6, 7, 0, 8, 2).reshape(count * TILE_ROWS, -1)
 
 
 def _bit_positions(plane: int, device: torch.device) -> Tensor:
@@ -143,19 +271,3 @@ def _words_of(codes: Tensor, plane: int) -> Tensor:
     shifted = codes.to(torch.int64) << _bit_positions(plane, codes.device)
     dims = {4: (-3, -2, -1), 2: (-4, -3, -2, -1), 1: (-5, -4, -3, -2, -1)}[plane]
     return shifted.sum(dims).flatten(2)
-
-
-def _unpack_words(words: Tensor, section: Section) -> Tensor:
-    """int32 codes `[rows, N]` of one section from int32 `[N / 16, words]`."""
-    tiles = words.view(len(words), section.tiles, section.words_per_tile)
-    codes = torch.zeros(len(words), section.tiles, 8, 4, 2, 2, 2, 2, 2, dtype=torch.int32, device=words.device)
-    start = below = 0
-    for plane in PLANES[section.bits]:
-        count = 32 * plane
-        lanes = tiles[:, :, start : start + count].view(len(words), section.tiles, 8, 4, plane)
-        spread = {4: (2, 2, 1, 1, 1), 2: (2, 1, 1, 1, 1), 1: (1, 1, 1, 1, 1)}[plane]
-        spread_words = lanes.view(len(words), section.tiles, 8, 4, *spread)
-        positions = _bit_positions(plane, words.device).to(torch.int32)
-        codes |= ((spread_words >> positions) & ((1 << plane) - 1)) << below
-        start, below = start + count, below + plane
-    return codes.permute(1, 4, 3, 5, 6, 7, 0, 8, 2).reshape(section.tiles * TILE_ROWS, -1)

@@ -8,47 +8,45 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.ext.layout import PackedMatrix, decode_tiles
+from exlchat.ext.layout import PackedMatrix, decode, unsigned
+from exlchat.ext.products import Activation, Normed, Residual
 
 
-def gemv(matrices: Sequence[PackedMatrix], x: Tensor) -> Tensor:
-    """float64 `[rows, columns]`: `x W` of all matrices, their columns one behind the other."""
-    return torch.cat([x.double() @ decode_tiles(matrix).double() for matrix in matrices], dim=1)
+def product(matrices: Sequence[PackedMatrix], x: Tensor | Normed) -> Tensor:
+    """float64 `[rows, columns]`: `x W + b` of all matrices, their columns one behind the other."""
+    return torch.cat([_one_product(matrix, x) for matrix in matrices], dim=1)
 
 
-def gated(matrices: Sequence[PackedMatrix], x: Tensor) -> Tensor:
-    """float64 `[rows, columns]`: `silu(x W0) * (x W1)`."""
-    gate, up = gemv(matrices, x).chunk(2, dim=1)
-    return functional.silu(gate) * up
+def _one_product(matrix: PackedMatrix, x: Tensor | Normed) -> Tensor:
+    if isinstance(x, Normed):
+        mean = x.squares.double().sum() / matrix.features
+        x = (x.values.double() * torch.rsqrt(mean + x.eps)).half()
+    features = x.double()[:, unsigned(matrix.scatter)]
+    y = features @ decode(matrix).double()
+    return y if matrix.bias is None else y + matrix.bias.double()
 
 
-def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """float16 `[1, features]`: x over its root mean square, times the weight."""
-    return (functional.rms_norm(x.double(), (x.shape[1],), eps=eps) * weight.double()).half()
+def gated(gate: PackedMatrix, up: PackedMatrix, x: Tensor | Normed, activation: Activation = "silu") -> Tensor:
+    """float64 `[rows, columns]`: `activation(x W0) * (x W1)`."""
+    first, second = product([gate], x), product([up], x)
+    if activation == "silu":
+        return functional.silu(first) * second
+    return functional.gelu(first, approximate="tanh") * second
 
 
-def attention(qkv: Tensor, *, turns: Tensor, position: int, keys: Tensor, values: Tensor) -> Tensor:
-    """float64 `[heads, head_dim]`; stores the new key and value.
-
-    Args:
-        qkv: float16 `[heads + 2 * kv_heads, head_dim]` of one new token, before rotary positions.
-        turns: float32 `[capacity, head_dim / 2, 2]`: cos and sin.
-        position: how many tokens are cached.
-        keys, values: float16 `[kv_heads, capacity, head_dim]`.
-    """
-    kv_heads, head_dim = len(keys), qkv.shape[1]
-    heads = len(qkv) - 2 * kv_heads
-    cos, sin = turns[position].double().unbind(-1)
-    first, second = qkv.double().chunk(2, dim=1)
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=1).half()
-    keys[:, position], values[:, position] = turned[heads : heads + kv_heads], qkv[heads + kv_heads :]
-    group = heads // kv_heads
-    k = keys[:, : position + 1].double().repeat_interleave(group, 0)
-    v = values[:, : position + 1].double().repeat_interleave(group, 0)
-    scores = turned[:heads].double().unsqueeze(1) @ k.transpose(1, 2) * head_dim**-0.5
-    return (torch.softmax(scores, dim=-1) @ v).squeeze(1)
+def put_residual(residual: Residual, value: Tensor) -> None:
+    """Makes float `[1, width]` the residual stream, with all that it leaves behind."""
+    residual.hidden.copy_(value)
+    residual.squares.copy_(value.double().square().view(-1, 16).sum(1))
+    for copy in residual.copies:
+        copy.values[:, unsigned(copy.scatter)] = (value.double() * copy.weight.double()).float()
 
 
-def embed(table: Tensor, token: Tensor) -> Tensor:
-    """float32 `[1, width]`: a row of a float16 table."""
-    return table[token].float()
+def add_product(matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> None:
+    """`hidden += x W + b`."""
+    put_residual(residual, residual.hidden.double() + product([matrix], x))
+
+
+def embed(table: Tensor, token: Tensor, residual: Residual) -> None:
+    """`hidden` becomes a row of a table."""
+    put_residual(residual, table[token].float())

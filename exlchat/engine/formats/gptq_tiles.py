@@ -17,7 +17,7 @@ from exlchat.ext.layout import (
     TILE_COLUMNS,
     PackedMatrix,
     Section,
-    pack_section,
+    pack_tiles,
     piece_rows,
     plain_scales,
 )
@@ -45,7 +45,7 @@ def pack_gptq(tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, sett
         raise ValueError(f"{len(gather)} stored rows; the kernels take {NO_FEATURE - 1}")
     step = rows_per_scale([size for size in sizes.tolist() if size])
     pieces = -(-len(gather) // piece_rows(_BITS))
-    section = Section(_BITS, "plain", step, row=0, piece=0, pieces=pieces, word=0)
+    section = Section(_BITS, "plain", step, row=0, piece=0, pieces=pieces, word=0, scale=0)
     of_scale = torch.arange(len(zeros), device=groups.device).repeat_interleave(sizes)[::step]
     of_scale = torch.cat((of_scale, of_scale[-1:].expand(pieces * piece_rows(_BITS) // step - len(of_scale))))
     scales = plain_scales(tensors["scales"].half()[of_scale], (zeros - 1).to(torch.uint8)[of_scale], section)
@@ -53,7 +53,8 @@ def pack_gptq(tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, sett
         features=len(groups),
         outputs=outputs,
         sections=(section,),
-        words=_pack_words(section, tensors["qweight"], gather, scales),
+        words=_pack_words(section, tensors["qweight"], gather),
+        scales=scales,
         gather=gather.to(torch.int32).to(torch.int16),
         bias=bias,
     )
@@ -77,7 +78,7 @@ def _sorted_rows(groups: Tensor, sizes: Tensor) -> Tensor:
     return gather
 
 
-def _pack_words(section: Section, qweight: Tensor, gather: Tensor, scales: Tensor) -> Tensor:
+def _pack_words(section: Section, qweight: Tensor, gather: Tensor) -> Tensor:
     """int32 `[N / 16, words]`; rows without a feature hold code 0, which no activation meets."""
     features = qweight.shape[0] * 32 // _BITS
     rows = torch.where(gather == NO_FEATURE, features, gather)
@@ -86,6 +87,5 @@ def _pack_words(section: Section, qweight: Tensor, gather: Tensor, scales: Tenso
     for start in range(0, qweight.shape[1], _PACK_COLUMNS):
         columns = slice(start, start + _PACK_COLUMNS)
         codes = functional.pad(unpack(qweight[:, columns].contiguous(), _BITS), (0, 0, 0, 1))
-        tiles = slice(start // TILE_COLUMNS, (start + _PACK_COLUMNS) // TILE_COLUMNS)
-        parts.append(pack_section(section, codes[rows], scales[tiles]))
+        parts.append(pack_tiles(codes[rows], _BITS))
     return torch.cat(parts)

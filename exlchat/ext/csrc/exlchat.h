@@ -9,44 +9,69 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 1
+#define EXL_ABI_VERSION 2
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
 #define EXL_BAD_ARGUMENT -1
 
 typedef struct {
-    int32_t bits, tile, tiles, word, scale, rows_per_scale;
+    int32_t bits, plain, rows_per_scale, row, piece, pieces, word, piece_words, scale, scale_words;
 } ExlSection;
 
 /* A quantized matrix as exlchat/ext/layout.py packs it. */
 typedef struct {
-    const uint32_t *words;      /* [column_tiles][words_per_column] */
-    const uint8_t *scale_index; /* [column_tiles][8][scales] */
-    const void *scale_max;      /* half [scales] */
-    const uint16_t *gather;     /* [tiles * 64], 65535 for rows without a feature */
-    const void *bias;           /* half [column_tiles * 16] or null */
-    int32_t features, tiles, column_tiles, words_per_column, scales, section_count;
+    const uint32_t *words;  /* [column_tiles][words_per_column] */
+    const uint32_t *scales; /* [column_tiles][scale_words_per_column] */
+    const uint16_t *gather; /* [stored], 65535 for rows without a feature */
+    const void *bias;       /* half [column_tiles * 16] or null */
+    int32_t features, stored, column_tiles, words_per_column, scale_words_per_column, pieces, section_count;
     ExlSection sections[EXL_MAX_SECTIONS];
 } ExlMatrix;
 
+/* What a residual leaves for the product after it: its values times the weights of a norm, in the stored order of that
+   product's matrices, still to be divided by the root mean square. */
+typedef struct {
+    float *values;           /* [stored], null where there is no such product */
+    const uint16_t *scatter; /* [columns] */
+    const void *weight;      /* half [columns] */
+} ExlNormCopy;
+
+typedef struct {
+    float *hidden;  /* [columns] */
+    float *squares; /* [columns / 16]: sums of squares of 16 columns each */
+    ExlNormCopy copies[EXL_MAX_MATRICES];
+} ExlResidual;
+
 enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
 enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3 };
+enum { EXL_SILU = 0, EXL_GELU_TANH = 1 };
 
 /* y = x W for up to three matrices that read the same x, their columns one behind the other.
-   x:  EXL_X_HALF   half [rows][features]
-       EXL_X_NORM   float [1][features], divided by its root mean square and multiplied by norm (half [features])
-   y:  EXL_Y_HALF   half [rows][columns]
-       EXL_Y_FLOAT  float [rows][columns]
-       EXL_Y_ADD    float [rows][columns], added to
-       EXL_Y_GATED  half [rows][columns of one], silu(first) * second of exactly two matrices of equal size */
+   x:  EXL_X_HALF   half [rows][stored]
+       EXL_X_NORM   float [1][stored], divided by the root mean square that `squares` tells
+   y:  EXL_Y_HALF   half [rows][y_stride]
+       EXL_Y_FLOAT  float [rows][y_stride]
+       EXL_Y_ADD    residual, one row
+       EXL_Y_GATED  half [rows][y_stride], activation(first) * second of exactly two matrices of equal width, at
+                    scatter[column] where there is a scatter
+   plan: what every block and warp takes, made by exlchat/ext/plan.py: int32 [blocks][8 + 4 * EXL_WARPS]. A block has
+   the first column tile and the number of column tiles of each matrix; a warp matrix, column tile and piece to begin
+   with and how many pieces. A block takes at most `columns` column tiles of all matrices together. */
 typedef struct {
     ExlMatrix matrix[EXL_MAX_MATRICES];
-    const void *x, *norm;
+    const void *x;
+    const float *squares;
     void *y;
+    const uint16_t *scatter;
+    const int32_t *plan;
+    ExlResidual residual;
     float eps;
-    int32_t matrices, rows, x_kind, y_kind;
+    int32_t width; /* of the normed vector; a multiple of 16 */
+    int32_t matrices, rows, x_kind, y_kind, y_stride, activation, blocks, columns;
 } ExlGemv;
+
+#define EXL_WARPS 8
 
 int exl_abi_version(void);
 const char *exl_error_text(int code);
@@ -63,24 +88,48 @@ int exl_gemv(const ExlGemv *job, int dependent, void *stream);
 /* half [features][columns], rows in the order of the features; the weights themselves, rounded as the format says. */
 int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream);
 
-/* One new token attends to all before it and to itself; its key and value are stored.
-   qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half [heads][head_dim].
-   keys, values: half [kv_heads][capacity][head_dim] of one layer.
-   turns: float [capacity][head_dim / 2][2], cos and sin of every position.
-   position: int32, how many tokens are cached. Work is split over `splits` blocks a key-value head.
-   partial: float [kv_heads][splits][heads / kv_heads][head_dim + 2]; tickets: int32 [kv_heads], zero at first.
-   At most 16 heads for one key-value head. */
+/* One new token attends to the cached ones and to itself; its key and value are stored.
+   qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half, element i of all heads at scatter[i].
+   position: int32, how many tokens are cached. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
+   rotary_dim elements of a head, halves rotated. query_norm, key_norm: half [head_dim] or null.
+   keys, values, and where they are codes the scales, of one layer: token t of head h is row
+   page_table[t / 256] * page_stride + h * head_stride + t % 256; a row is head_dim elements of key_bits or value_bits,
+   its scales half [head_dim / 32]. Bits are 16 and 16, 8 and 8, 8 and 4, or 4 and 4; strides are multiples of 256.
+   window: how many tokens are seen, the new one included; 0: all. softcap: c tanh(score / c); 0: none.
+   head_dim: 64, 96, 128, 256, and 80 with 16 bits. Work is split over at most `splits` (1 to 64) blocks a head.
+   partial: float [kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [kv_heads * tiles], zero at first,
+   where tiles is heads / kv_heads / 8 rounded up.
+   page_table and the cached rows may only change between steps. */
 typedef struct {
-    const void *qkv, *turns, *position;
-    void *keys, *values, *out, *partial, *tickets;
-    float scale;
-    int32_t heads, kv_heads, head_dim, capacity, splits;
+    const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter;
+    void *keys, *values, *key_scales, *value_scales, *out, *partial, *tickets;
+    float scale, softcap, eps;
+    int32_t heads, kv_heads, head_dim, rotary_dim, key_bits, value_bits, window, splits, page_stride, head_stride;
 } ExlAttention;
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
 
-/* hidden float [width] = row `*token` of a half table. */
-int exl_embed(const void *table, const void *token, void *hidden, int width, int dependent, void *stream);
+/* residual = row `*token` (int64) of a half table [vocab][width]; width a multiple of 16. */
+typedef struct {
+    const void *table, *token;
+    ExlResidual residual;
+    int32_t width;
+} ExlEmbed;
+
+int exl_embed(const ExlEmbed *job, int dependent, void *stream);
+
+/* Between the products of a prompt.
+   hidden float [rows][width] += added half [rows][width], unless that is null; y half [rows][width] = hidden over its
+   root mean square times weight half [width]. width: a multiple of 4. */
+int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width, float eps,
+                 void *stream);
+
+/* y half [rows][inner] = silu(first half of the columns) * second half of x half [rows][2 * inner]; inner: of 8. */
+int exl_gate(const void *x, void *y, int rows, int inner, void *stream);
+
+/* The first `heads` of every row of x half [rows][all_heads][head_dim] are turned in place by turns float
+   [rows][head_dim / 2][2], cos and sin. head_dim: a multiple of 4. */
+int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int head_dim, void *stream);
 
 /* How the next token is drawn. Device memory: the host writes it between steps, and a step counts index and sequence on.
    A token outside the first top_k, outside the smallest set of first ones that holds top_p of their weight, or more

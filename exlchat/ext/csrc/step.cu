@@ -1,23 +1,29 @@
 // The small ends of a decode step.
-#include "device.cuh"
 #include "exlchat.h"
 #include "launch.cuh"
+#include "residual.cuh"
 
 namespace exl {
 
-__global__ void embed(const half *table, const int64_t *token, float *hidden, int width) {
+bool residual_ok(const ExlResidual &residual);
+
+constexpr int EMBED_THREADS = 128;
+
+__global__ void embed(const __grid_constant__ ExlEmbed job) {
     let_next_start();
+    const int at = blockIdx.x * EMBED_THREADS + threadIdx.x;
+    if (at >= job.width) return;
+    const ResidualConstants constants(job.residual, at);
     wait_for_previous();
-    const size_t row = (size_t)produced(token) * width;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x)
-        hidden[i] = __half2float(table[row + i]);
+    const half *row = static_cast<const half *>(job.table) + (size_t)produced(static_cast<const int64_t *>(job.token)) * job.width;
+    put_residual(job.residual, constants, at, __half2float(__ldg(row + at)), threadIdx.x % LANES);
 }
 
 }  // namespace exl
 
-extern "C" int exl_embed(const void *table, const void *token, void *hidden, int width, int dependent, void *stream) {
-    if (!table || !token || !hidden || width < 1) return EXL_BAD_ARGUMENT;
-    return exl::launch(exl::embed, (width + 255) / 256, 256, 0, dependent, static_cast<cudaStream_t>(stream),
-                       static_cast<const half *>(table), static_cast<const int64_t *>(token),
-                       static_cast<float *>(hidden), width);
+extern "C" int exl_embed(const ExlEmbed *job, int dependent, void *stream) {
+    if (!job || !job->table || !job->token || job->width < 16 || job->width % 16 || !exl::residual_ok(job->residual))
+        return EXL_BAD_ARGUMENT;
+    const int blocks = (job->width + exl::EMBED_THREADS - 1) / exl::EMBED_THREADS;
+    return exl::launch(exl::embed, blocks, exl::EMBED_THREADS, 0, dependent, static_cast<cudaStream_t>(stream), *job);
 }

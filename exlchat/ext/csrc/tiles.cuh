@@ -12,24 +12,24 @@ template <int BITS> struct Codes {
     static constexpr int UPPER = BITS == 8 ? 1 : 16;
 };
 
-// The words of one tile that belong to one lane; p points at the tile.
+// The words of one tile that belong to one lane; p points at the tile, in shared or global memory.
 template <int BITS> __device__ __forceinline__ void load_tile(uint32_t *w, const uint32_t *p, int lane) {
     if constexpr (BITS == 4 || BITS == 5 || BITS == 6 || BITS == 8) {
-        const uint4 v = stream_load4(p + lane * 4);
+        const uint4 v = reinterpret_cast<const uint4 *>(p)[lane];
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
         if constexpr (BITS == 8) {
-            const uint4 u = stream_load4(p + 128 + lane * 4);
+            const uint4 u = reinterpret_cast<const uint4 *>(p + 128)[lane];
             w[4] = u.x, w[5] = u.y, w[6] = u.z, w[7] = u.w;
         } else if constexpr (BITS == 6) {
-            const uint2 u = stream_load2(p + 128 + lane * 2);
+            const uint2 u = reinterpret_cast<const uint2 *>(p + 128)[lane];
             w[4] = u.x, w[5] = u.y;
         } else if constexpr (BITS == 5) {
-            w[4] = stream_load1(p + 128 + lane);
+            w[4] = p[128 + lane];
         }
     } else {
-        const uint2 v = stream_load2(p + lane * 2);
+        const uint2 v = reinterpret_cast<const uint2 *>(p)[lane];
         w[0] = v.x, w[1] = v.y;
-        if constexpr (BITS == 3) w[2] = stream_load1(p + 64 + lane);
+        if constexpr (BITS == 3) w[2] = p[64 + lane];
     }
 }
 
@@ -85,11 +85,83 @@ template <int BITS, int J> __device__ __forceinline__ void operand(uint32_t (&a)
     }
 }
 
-// Scales of columns r and r + 8 from a byte of two indices: fp16((index + 1)^2 * maximum), as the format rounds it.
-__device__ __forceinline__ float2 scale_pair(uint32_t byte, half maximum) {
-    const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
-    const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
-    return __half22float2(__hmul2(__hmul2(step, step), __half2half2(maximum)));
-}
+// The scales of a piece for columns r and r + 8, and what is to be subtracted from 1024 + code and from
+// 1024 + UPPER * code before they are multiplied with them. COUNT scales a piece; p points behind its tiles.
+template <int BITS, bool PLAIN, int COUNT> struct PieceScales;
+
+template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
+    uint32_t index, maxima[(COUNT + 1) / 2];
+
+    __device__ __forceinline__ PieceScales(const uint32_t *p, int r) {
+        const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
+        if constexpr (COUNT == 4) {
+            index = p[r];
+            const uint2 m = *reinterpret_cast<const uint2 *>(p + 8);
+            maxima[0] = m.x, maxima[1] = m.y;
+        } else if constexpr (COUNT == 2) {
+            index = reinterpret_cast<const uint16_t *>(p)[r];
+            maxima[0] = p[4];
+        } else {
+            index = bytes[r];
+            maxima[0] = *reinterpret_cast<const uint16_t *>(bytes + 8);
+        }
+    }
+    // fp16((index + 1)^2 * maximum), as the format rounds it.
+    __device__ __forceinline__ float2 scale(int n) const {
+        const uint32_t byte = index >> 8 * n;
+        const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
+        const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
+        const half2 both = reinterpret_cast<const half2 &>(maxima[n / 2]);
+        const half2 maximum = n % 2 ? __high2half2(both) : __low2half2(both);
+        return __half22float2(__hmul2(__hmul2(step, step), maximum));
+    }
+    __device__ __forceinline__ float2 offset(int) const {
+        return {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
+    }
+};
+
+template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
+    uint32_t pairs[COUNT], zeros;
+
+    __device__ __forceinline__ PieceScales(const uint32_t *p, int r) {
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) pairs[n] = p[n * 8 + r];
+        p += COUNT * 8;
+        if constexpr (COUNT == 4) zeros = p[r];
+        else if constexpr (COUNT == 2) zeros = reinterpret_cast<const uint16_t *>(p)[r];
+        else zeros = reinterpret_cast<const uint8_t *>(p)[r];
+    }
+    __device__ __forceinline__ float2 scale(int n) const {
+        return __half22float2(reinterpret_cast<const half2 &>(pairs[n]));
+    }
+    __device__ __forceinline__ float2 offset(int n) const {
+        const uint32_t byte = zeros >> 8 * n;
+        return {-(1025.f + (byte & 15u)), -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(byte >> 4 & 15u)};
+    }
+};
+
+// Calls F(bits, rows per scale, plain) for a section.
+#define EXL_WIDTH(BITS, F)                                    \
+    case BITS:                                                \
+        if (section.rows_per_scale == 64) F(BITS, 64, false); \
+        else F(BITS, 32, false);                              \
+        break;
+#define EXL_NARROW_WIDTH(BITS, F)                               \
+    case BITS:                                                  \
+        if (section.rows_per_scale == 128) F(BITS, 128, false); \
+        else if (section.rows_per_scale == 64) F(BITS, 64, false); \
+        else F(BITS, 32, false);                                \
+        break;
+#define EXL_FOR_SECTION(F)                                                                           \
+    if (section.plain) {                                                                             \
+        if (section.rows_per_scale == 128) F(4, 128, true);                                          \
+        else if (section.rows_per_scale == 64) F(4, 64, true);                                       \
+        else F(4, 32, true);                                                                         \
+    } else {                                                                                         \
+        switch (section.bits) {                                                                      \
+            EXL_WIDTH(8, F) EXL_WIDTH(6, F) EXL_WIDTH(5, F)                                          \
+            EXL_NARROW_WIDTH(4, F) EXL_NARROW_WIDTH(3, F) EXL_NARROW_WIDTH(2, F)                     \
+        }                                                                                            \
+    }
 
 }  // namespace exl

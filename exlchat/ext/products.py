@@ -1,0 +1,235 @@
+"""Products of activations with quantized matrices, and the embedding that starts a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from exlchat.ext import functions as c
+from exlchat.ext.job import Job, check, check_on_gpu
+from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
+from exlchat.ext.library import Library
+from exlchat.ext.plan import Plan, make_plan
+
+Kind = Literal["half", "float", "gated"]
+Activation = Literal["silu", "gelu_tanh"]
+
+_KINDS: dict[Kind, tuple[int, torch.dtype]] = {
+    "half": (c.Y_HALF, torch.float16),
+    "float": (c.Y_FLOAT, torch.float32),
+    "gated": (c.Y_GATED, torch.float16),
+}
+_ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
+MAX_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """The input of a product behind an RMS norm, as a `Residual` leaves it.
+
+    Args:
+        values: float32 `[1, stored]`: the vector times the norm's weights, in the stored order of the matrices.
+        squares: float32 `[width / 16]`: sums of squares of 16 neighbours of the vector each.
+        eps: of the norm.
+    """
+
+    values: Tensor
+    squares: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class NormCopy:
+    """What a residual leaves for the product after it.
+
+    Args:
+        values: float32 `[1, stored]`, zero where no feature stands.
+        scatter: int16 `[width]`: the stored row of each feature of that product's matrices.
+        weight: float16 `[width]`, the norm's.
+    """
+
+    values: Tensor
+    scatter: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """The residual stream.
+
+    Args:
+        hidden: float32 `[1, width]`.
+        squares: float32 `[width / 16]`.
+        copies: at most three.
+    """
+
+    hidden: Tensor
+    squares: Tensor
+    copies: tuple[NormCopy, ...]
+
+
+class Products:
+    """The products of one open library."""
+
+    def __init__(self, library: Library) -> None:
+        self._gemv = library.function("exl_gemv")
+        self._dequantize = library.function("exl_dequantize")
+        self._embed = library.function("exl_embed")
+        self._plans: dict[object, tuple[Plan, Tensor]] = {}
+
+    def product(
+        self,
+        matrices: Sequence[PackedMatrix],
+        x: Tensor | Normed,
+        y: Tensor,
+        kind: Kind,
+        *,
+        scatter: Tensor | None = None,
+        activation: Activation = "silu",
+    ) -> Job:
+        """`y = x W + b` for 1 to 8 rows and up to three matrices with one stored order, their columns side by side.
+
+        Args:
+            x: float16 `[rows, stored]`, or what a residual left, one row.
+            y: float16 for `half` and `gated`, float32 for `float`; `[rows, columns]`, or `[rows, any]` with a scatter.
+            kind: `gated` is `activation(x W0) * (x W1)` of exactly two matrices.
+            scatter: int16 `[columns]`, where in y each column of a gated product goes.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        number, dtype = _KINDS[kind]
+        job, tensors = self._job(matrices, x, paired=kind == "gated")
+        columns = matrices[0].outputs if kind == "gated" else sum(matrix.outputs for matrix in matrices)
+        if kind == "gated" and (len(matrices) != 2 or matrices[1].outputs != columns):
+            raise ValueError("a gated product has two matrices of equal width")
+        check("y", y, dtype, (job.rows, columns if scatter is None else y.shape[1]))
+        check_on_gpu(y=y)
+        job.y, job.y_kind, job.y_stride, job.activation = y.data_ptr(), number, y.shape[1], _ACTIVATIONS[activation]
+        if scatter is not None:
+            if kind != "gated":
+                raise ValueError("only a gated product takes a scatter")
+            check("scatter", scatter, torch.int16, (columns,))
+            job.scatter = scatter.data_ptr()
+            tensors.append(scatter)
+        return Job(self._gemv, job, (*tensors, y))
+
+    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Job:
+        """`hidden += x W + b` for one row, with everything that a residual leaves behind."""
+        job, tensors = self._job([matrix], x, paired=False)
+        if job.rows != 1:
+            raise ValueError(f"x has {job.rows} rows; a residual has one")
+        job.y_kind = c.Y_ADD
+        job.residual = _c_residual(residual, matrix.outputs, tensors)
+        return Job(self._gemv, job, tuple(tensors))
+
+    def embed(self, table: Tensor, token: Tensor, residual: Residual) -> Job:
+        """`hidden` becomes row `token` (int64 `[1]`) of a float16 table `[vocab, width]`."""
+        check("table", table, torch.float16, (table.shape[0], residual.hidden.shape[1]))
+        check("token", token, torch.int64, (1,))
+        check_on_gpu(table=table, token=token)
+        tensors = [table, token]
+        job = c.CEmbed(table=table.data_ptr(), token=token.data_ptr(), width=table.shape[1])
+        job.residual = _c_residual(residual, table.shape[1], tensors)
+        return Job(self._embed, job, tuple(tensors))
+
+    def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
+        """Writes the weights, float16 `[features, outputs]`, into `out`."""
+        check("out", out, torch.float16, (matrix.features, matrix.outputs))
+        check_on_gpu(out=out, weights=matrix.words)
+        self._dequantize(c.address(c_matrix(matrix)), out.data_ptr(), torch.cuda.current_stream().cuda_stream)
+
+    def _job(
+        self, matrices: Sequence[PackedMatrix], x: Tensor | Normed, *, paired: bool
+    ) -> tuple[c.CGemv, list[Tensor]]:
+        """Everything of a product but its output."""
+        if not 1 <= len(matrices) <= c.MAX_MATRICES:
+            raise ValueError(f"{len(matrices)} matrices; there can be 1 to {c.MAX_MATRICES}")
+        stored = matrices[0].stored
+        if any(matrix.stored != stored for matrix in matrices):
+            raise ValueError(f"matrices with {', '.join(str(m.stored) for m in matrices)} stored rows in one product")
+        job = c.CGemv(matrices=len(matrices))
+        if isinstance(x, Normed):
+            check("x", x.values, torch.float32, (1, stored))
+            check("squares", x.squares, torch.float32, (matrices[0].features // 16,))
+            job.x, job.squares, job.eps, job.rows = x.values.data_ptr(), x.squares.data_ptr(), x.eps, 1
+            job.x_kind, job.width = c.X_NORM, matrices[0].features
+            tensors = [x.values, x.squares]
+        else:
+            check("x", x, torch.float16, (len(x), stored))
+            if not 1 <= len(x) <= MAX_ROWS:
+                raise ValueError(f"x has {len(x)} rows; these kernels take 1 to {MAX_ROWS}")
+            job.x, job.rows = x.data_ptr(), len(x)
+            tensors = [x]
+        check_on_gpu(x=tensors[0], weights=matrices[0].words)
+        plan, table = self._plan(matrices, paired=paired)
+        job.plan, job.blocks, job.columns = table.data_ptr(), len(plan.table), plan.columns
+        tensors.append(table)
+        for index, matrix in enumerate(matrices):
+            job.matrix[index] = c_matrix(matrix)
+            tensors += [matrix.words, matrix.scales, matrix.gather] + ([] if matrix.bias is None else [matrix.bias])
+        return job, tensors
+
+    def _plan(self, matrices: Sequence[PackedMatrix], *, paired: bool) -> tuple[Plan, Tensor]:
+        """The plan of a product and its table on the device; products of equal structure share one."""
+        device = matrices[0].words.device
+        key = (device, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))
+        if key not in self._plans:
+            blocks = torch.cuda.get_device_properties(device).multi_processor_count
+            plan = make_plan(matrices, blocks=blocks, paired=paired)
+            self._plans[key] = plan, plan.table.to(device)
+        return self._plans[key]
+
+
+def c_matrix(matrix: PackedMatrix) -> c.CMatrix:
+    """The C structure of a matrix; it points into the matrix's tensors."""
+    structure = c.CMatrix(
+        words=matrix.words.data_ptr(),
+        scales=matrix.scales.data_ptr(),
+        gather=matrix.gather.data_ptr(),
+        bias=None if matrix.bias is None else matrix.bias.data_ptr(),
+        features=matrix.features,
+        stored=matrix.stored,
+        column_tiles=matrix.outputs // TILE_COLUMNS,
+        words_per_column=matrix.words.shape[1],
+        scale_words_per_column=matrix.scales.shape[1],
+        pieces=matrix.pieces,
+        section_count=len(matrix.sections),
+    )
+    for index, part in enumerate(matrix.sections):
+        structure.sections[index] = c.CSection(
+            part.bits,
+            part.scales == "plain",
+            part.rows_per_scale,
+            part.row,
+            part.piece,
+            part.pieces,
+            part.word,
+            part.piece_words,
+            part.scale,
+            part.scale_words,
+        )
+    return structure
+
+
+def _c_residual(residual: Residual, width: int, tensors: list[Tensor]) -> c.CResidual:
+    """The C structure of a residual; adds what it points to, to `tensors`."""
+    check("hidden", residual.hidden, torch.float32, (1, width))
+    check("squares", residual.squares, torch.float32, (width // 16,))
+    check_on_gpu(hidden=residual.hidden, squares=residual.squares)
+    if len(residual.copies) > c.MAX_MATRICES:
+        raise ValueError(f"{len(residual.copies)} copies of a residual; there can be {c.MAX_MATRICES}")
+    structure = c.CResidual(hidden=residual.hidden.data_ptr(), squares=residual.squares.data_ptr())
+    tensors += [residual.hidden, residual.squares]
+    for index, copy in enumerate(residual.copies):
+        check("values", copy.values, torch.float32, (1, copy.values.shape[1]))
+        check("scatter", copy.scatter, torch.int16, (width,))
+        check("norm", copy.weight, torch.float16, (width,))
+        pointers = (copy.values.data_ptr(), copy.scatter.data_ptr(), copy.weight.data_ptr())
+        structure.copies[index] = c.CNormCopy(*pointers)
+        tensors += [copy.values, copy.scatter, copy.weight]
+    return structure

@@ -1,0 +1,92 @@
+"""What products refuse before anything reaches the library, and their references. No GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+
+from exlchat.engine.formats import exl2
+from exlchat.engine.formats.exl2_tiles import pack_exl2
+from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
+from exlchat.ext import reference
+from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.library import Library
+from exlchat.ext.products import Kind, NormCopy, Normed, Products, Residual
+
+HALF, FLOAT = torch.float16, torch.float32
+
+
+class NeverCalled:
+    """A library none of whose functions may be reached."""
+
+    def function(self, name: str) -> Callable[..., None]:
+        def call(*_arguments: object) -> None:
+            raise AssertionError(f"{name} was called")
+
+        return call
+
+
+@pytest.fixture
+def products() -> Products:
+    return Products(cast(Library, NeverCalled()))
+
+
+def matrix(features: int = 64, outputs: int = 32) -> PackedMatrix:
+    return pack_exl2(quantize_matrix(torch.randn(features, outputs), EIGHT_BITS))
+
+
+def rows(count: int, width: int, dtype: torch.dtype = HALF) -> torch.Tensor:
+    return torch.zeros(count, width, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "kind", "words"),
+    [
+        (rows(1, 64), rows(1, 32), "half", "x is on the cpu"),
+        (rows(1, 63), rows(1, 32), "half", "x is torch.float16 (1, 63)"),
+        (rows(1, 64, FLOAT), rows(1, 32), "half", "x is torch.float32"),
+        (rows(64, 2).T[:1], rows(1, 32), "half", "not contiguous"),
+        (rows(9, 64), rows(9, 32), "half", "x has 9 rows"),
+        (Normed(rows(2, 64, FLOAT), rows(1, 4, FLOAT)[0], 1e-5), rows(1, 32), "half", "x is torch.float32 (2, 64)"),
+        (Normed(rows(1, 64, FLOAT), rows(1, 5, FLOAT)[0], 1e-5), rows(1, 32), "half", "squares is"),
+    ],
+)
+def test_a_product_names_the_tensor_that_does_not_fit(
+    products: Products, x: torch.Tensor | Normed, y: torch.Tensor, kind: Kind, words: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        products.product([matrix()], x, y, kind)
+    assert words in str(error.value)
+
+
+def test_matrices_of_one_product_have_one_height(products: Products) -> None:
+    with pytest.raises(ValueError, match="64, 96 stored rows"):
+        products.product([matrix(64), matrix(96)], rows(1, 64), rows(1, 64), "half")
+
+
+def test_weights_go_to_a_tensor_of_their_shape(products: Products) -> None:
+    with pytest.raises(ValueError, match="out is"):
+        products.dequantize(matrix(), rows(32, 64))
+
+
+def test_the_reference_multiplies_the_weights_of_the_file() -> None:
+    tensors = quantize_matrix(torch.randn(96, 32), EIGHT_BITS)
+    bias = torch.randn(32).half()
+    packed = pack_exl2(tensors, bias)
+    x = torch.randn(3, 96).half()
+    wanted = x.double() @ exl2.dequantize(tensors).double() + bias.double()
+    assert torch.allclose(reference.product([packed], to_stored(x, packed)), wanted)
+
+
+def test_the_reference_of_a_norm_is_that_of_torch() -> None:
+    packed, weight = matrix(96), torch.randn(96).half()
+    copy = NormCopy(torch.zeros(1, packed.stored), packed.scatter, weight)
+    residual = Residual(torch.zeros(1, 96), torch.zeros(6), (copy,))
+    hidden = torch.randn(1, 96)
+    reference.put_residual(residual, hidden)
+    found = reference.product([packed], Normed(copy.values, residual.squares, 1e-5))
+    normed = (torch.nn.functional.rms_norm(hidden.double(), (96,), eps=1e-5) * weight.double()).half()
+    assert torch.allclose(found, reference.product([packed], to_stored(normed, packed)), rtol=2e-3, atol=2e-3)

@@ -1,0 +1,160 @@
+"""The product kernels against their references. Outputs are poisoned first, so that what is not written shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from exlchat.engine.formats.exl2 import dequantize
+from exlchat.engine.formats.exl2_tiles import pack_exl2
+from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.ext import layout, reference
+from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.ops import Kernels
+from exlchat.ext.products import NormCopy, Normed, Residual
+
+RECIPES = {
+    **{str(bits): (Section(bits, 1.0, 128),) for bits in (2, 3, 4, 5, 6, 8)},
+    "4 in groups of 32": (Section(4, 1.0, 32),),
+    "6 in groups of 64": (Section(6, 1.0, 64),),
+    "8, 5, 4": (Section(8, 0.05, 32), Section(5, 0.10, 128), Section(4, 0.85, 128)),
+    "6, 5, 3, 2": (Section(6, 0.1, 32), Section(5, 0.2, 64), Section(3, 0.3, 32), Section(2, 0.4, 64)),
+}
+GPTQ = {"GPTQ 128": 128, "GPTQ 64": 64, "GPTQ 32": 32}
+BOTH_EDGES = pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
+
+
+def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+
+
+def packed(features: int, outputs: int, recipe: str) -> PackedMatrix:
+    if recipe in GPTQ:
+        return plain(features, outputs, GPTQ[recipe])
+    return pack_exl2(quantize_matrix(torch.randn(features, outputs, device="cuda") * 0.05, RECIPES[recipe]))
+
+
+def plain(features: int, outputs: int, group: int) -> PackedMatrix:
+    """4-bit codes with float16 scales and zero points of their own, rows permuted."""
+    pieces = -(-features // 128)
+    section = layout.Section(4, "plain", min(group, 128), 0, 0, pieces, 0, 0)
+    count = pieces * 128 // section.rows_per_scale
+    codes = torch.randint(16, (pieces * 128, outputs), device="cuda")
+    scale = (torch.rand(count, outputs, device="cuda") * 0.01 + 0.001).half()
+    zero = torch.randint(16, (count, outputs), device="cuda", dtype=torch.uint8)
+    words, scales = layout.pack_tiles(codes, 4), layout.plain_scales(scale, zero, section)
+    gather = torch.randperm(features, device="cuda").to(torch.int32).to(torch.int16)
+    return PackedMatrix(features, outputs, (section,), words, scales, gather)
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *GPTQ])
+@pytest.mark.parametrize(("features", "outputs"), [(128, 32), (800, 96), (4096, 1024), (1536, 160), (96, 2080)])
+def test_products_and_weights(kernels: Kernels, recipe: str, features: int, outputs: int) -> None:
+    matrix = packed(features, outputs, recipe)
+    weights = poisoned(features, outputs, dtype=torch.float16)
+    kernels.dequantize(matrix, weights)
+    assert torch.equal(weights, layout.decode(matrix))
+    for rows in (1, 2, 5, 8):
+        x = to_stored(torch.randn(rows, features, device="cuda").half(), matrix)
+        wanted = reference.product([matrix], x)
+        results = []
+        for dependent in (False, True):
+            y = poisoned(rows, outputs, dtype=torch.float32)
+            kernels.product([matrix], x, y, "float").launch(dependent=dependent)
+            results.append(y)
+        assert relative_error(results[0], wanted) < 1e-3
+        assert torch.equal(results[0], results[1])
+
+
+def test_dequantized_weights_are_those_of_the_file(kernels: Kernels) -> None:
+    tensors = quantize_matrix(torch.randn(1536, 160, device="cuda") * 0.05, RECIPES["8, 5, 4"])
+    weights = poisoned(1536, 160, dtype=torch.float16)
+    kernels.dequantize(pack_exl2(tensors), weights)
+    assert torch.equal(weights, dequantize(tensors))
+
+
+def test_a_wide_row_of_many_rows(kernels: Kernels) -> None:
+    matrix = packed(14336, 64, "4")
+    for rows in (1, 3, 8):
+        x = to_stored(torch.randn(rows, 14336, device="cuda").half(), matrix)
+        y = poisoned(rows, 64, dtype=torch.float16)
+        kernels.product([matrix], x, y, "half").launch(dependent=True)
+        assert relative_error(y, reference.product([matrix], x)) < 1e-3
+
+
+def test_a_hundred_runs_give_the_same_bits(kernels: Kernels) -> None:
+    matrix = packed(4096, 512, "8, 5, 4")
+    x = torch.randn(1, 4096, device="cuda").half()
+    first = poisoned(1, 512, dtype=torch.float32)
+    kernels.product([matrix], x, first, "float").launch(dependent=False)
+    for _ in range(100):
+        again = poisoned(1, 512, dtype=torch.float32)
+        kernels.product([matrix], x, again, "float").launch(dependent=True)
+        assert torch.equal(again, first)
+
+
+@BOTH_EDGES
+def test_three_matrices_with_biases(kernels: Kernels, dependent: bool) -> None:
+    first = packed(1024, 512, "8, 5, 4")
+    others = [packed(1024, 96, "4"), packed(1024, 128, "6 in groups of 64")]
+    matrices = [replace(m, gather=first.gather) for m in (first, *others)]
+    matrices[1] = replace(matrices[1], bias=torch.randn(96, device="cuda").half())
+    x = torch.randn(1, 1024, device="cuda").half()
+    y = poisoned(1, 736, dtype=torch.float16)
+    kernels.product(matrices, x, y, "half").launch(dependent=dependent)
+    assert relative_error(y, reference.product(matrices, x)) < 1e-3
+
+
+@BOTH_EDGES
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_norm_gate_and_residual(kernels: Kernels, dependent: bool, activation: str) -> None:
+    gate = packed(1024, 512, "8, 5, 4")
+    up = replace(packed(1024, 512, "4"), gather=gate.gather)
+    down = packed(512, 1024, "6 in groups of 64")
+    weight = (torch.randn(1024, device="cuda") * 0.1 + 1).half()
+
+    def stream() -> Residual:
+        copies = tuple(
+            NormCopy(torch.zeros(1, m.stored, device="cuda"), m.scatter, weight) for m in (gate, packed(1024, 32, "4"))
+        )
+        hidden, squares = poisoned(1, 1024, dtype=torch.float32), poisoned(64, dtype=torch.float32)
+        return Residual(hidden, squares, copies)
+
+    table, token = torch.randn(50, 1024, device="cuda").half(), torch.tensor([37], device="cuda")
+    ours = stream()
+    theirs = Residual(
+        ours.hidden.clone(), ours.squares.clone(), tuple(replace(c, values=c.values.clone()) for c in ours.copies)
+    )
+    inner, wanted_inner = (torch.zeros(1, 512, dtype=torch.float16, device="cuda") for _ in range(2))
+    x = Normed(ours.copies[0].values, ours.squares, 1e-5)
+    jobs = [
+        kernels.embed(table, token, ours),
+        kernels.product([gate, up], x, inner, "gated", scatter=down.scatter, activation=activation),
+        kernels.add_product(down, inner, ours),
+    ]
+    for job in jobs:
+        job.launch(dependent=dependent)
+    reference.embed(table, token, theirs)
+    their_x = Normed(theirs.copies[0].values, theirs.squares, 1e-5)
+    wanted_inner[:, layout.unsigned(down.scatter)] = reference.gated(gate, up, their_x, activation).half()
+    assert relative_error(inner, wanted_inner.double()) < 2e-3
+    reference.add_product(down, wanted_inner, theirs)
+    assert relative_error(ours.hidden, theirs.hidden.double()) < 1e-3
+    assert relative_error(ours.squares, theirs.squares.double()) < 1e-3
+    for our_copy, their_copy in zip(ours.copies, theirs.copies, strict=True):
+        assert relative_error(our_copy.values, their_copy.values.double()) < 1e-3
+
+
+@pytest.mark.parametrize("wrong", [lambda t: t.cpu(), lambda t: t.float(), lambda t: t[:, ::2]])
+def test_wrong_tensors_are_refused(kernels: Kernels, wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    matrix = packed(128, 32, "4")
+    x = torch.zeros(1, 128, dtype=torch.float16, device="cuda")
+    with pytest.raises(ValueError, match="x is"):
+        kernels.product([matrix], wrong(x), poisoned(1, 32, dtype=torch.float16), "half")
