@@ -16,7 +16,7 @@ from exlchat.engine.transformer import Transformer
 from exlchat.ext.attention import best_splits
 from exlchat.ext.functions import CDraw
 from exlchat.ext.ops import Kernels
-from exlchat.ext.sampling import SamplerState, TokenRing
+from exlchat.ext.sampling import SamplerState, TokenRing, c_draw
 
 # From this compute capability on a kernel may start while the one before it still runs.
 _DEPENDENT_LAUNCH = (9, 0)
@@ -48,6 +48,7 @@ class CapturedStep:
             position = self._chain.position
             self._draw = kernels.sample(self._chain.logits, self._state, token=self._chain.token, position=position)
             cache.reserve(1)
+            self._state.set(c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0))
             # CUDA loads kernels when they are first launched, which must not fall into a capture. The one position
             # that this writes is overwritten by the first token.
             for job in [*self._chain.jobs(), self._draw]:
