@@ -152,7 +152,8 @@ def load(
     prepare_torch(target, parameters)
     cache = KVCache(spec, kv_cache, dtype, target, context)
     if target.type == "cuda":
-        check_context(checkpoint, cache, usable_memory(target) - sizes.bytes(dtype), asked=max_seq_len is not None)
+        room = usable_memory(target) - sizes.bytes(dtype)
+        check_context(checkpoint, spec, cache, room, asked=max_seq_len is not None)
     operations = TorchOperations() if kernels is None else KernelOperations(kernels)
     loader = LayerLoader(checkpoint, target, dtype, kernels)
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)

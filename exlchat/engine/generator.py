@@ -25,6 +25,7 @@ from exlchat.engine.events import (
     TextDelta,
 )
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.placement import free_memory
 from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
 from exlchat.engine.sampling import NotNumbersError, Sampler
 from exlchat.engine.text_stream import TextStream
@@ -170,7 +171,11 @@ class Generator:
         try:
             logits = self._transformer.forward(inputs, self._cache, start=len(self._cache))
         except torch.OutOfMemoryError as error:
-            raise ModelError(f"no memory for {len(ids)} more tokens; load with a smaller --context") from error
+            free = free_memory(self._transformer.device) / 2**30
+            raise ModelError(
+                f"no memory to compute {len(ids):,} tokens at once ({free:.2f} GiB are free beside weights and cache); "
+                "load with a smaller --context or --kv-cache q4"
+            ) from error
         self._cache.ids += ids
         return logits[-1]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_layer import LayerStore, make_layer
+from exlchat.engine.placement import free_memory
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
@@ -98,18 +99,15 @@ class KVCache:
         """Makes room for `length` tokens in all. Raises `ModelError` when memory is short; the content stays."""
         if length <= self.capacity:
             return
-        target = min(max(length, 2 * self.capacity, _FIRST_CAPACITY), max(self.max_seq_len, length))
-        target = -(-target // PAGE_TOKENS) * PAGE_TOKENS
-        # All new layers before an old one goes: a captured decode step must find all of them or none moved.
-        try:
-            layers = self._allocate(target)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            needed = self.bytes_per_token * target / 2**30
-            smaller = "" if self._kind.name == "q4" else ", with --kv-cache q4"
+        doubled = min(max(length, 2 * self.capacity, _FIRST_CAPACITY), max(self.max_seq_len, length))
+        layers = self._try_to_allocate(doubled) or self._try_to_allocate(length)
+        if layers is None:
+            needed, free = self.bytes_per_token * length / 2**30, free_memory(self._device) / 2**30
+            smaller = "" if self._kind.name == "q4" else " or --kv-cache q4"
             raise ModelError(
-                f"no memory for a cache of {target:,} tokens ({needed:.2f} GiB); "
-                f"start a new conversation or load with a smaller --context{smaller}"
-            ) from error
+                f"a cache of {length:,} tokens needs {needed:.2f} GiB beside the present one, and {free:.2f} GiB are "
+                f"free; start a new conversation, or load with a smaller --context{smaller}"
+            )
         for new, old in zip(layers, self._layers, strict=True):
             new.take(old, len(self.ids))
         self._layers = layers
@@ -125,6 +123,13 @@ class KVCache:
             given: only later calls see them as they are stored.
         """
         return self._layers[layer].append(start, keys, values, self._compute_dtype)
+
+    def _try_to_allocate(self, tokens: int) -> list[LayerStore] | None:
+        """All new layers before an old one goes: a captured decode step must find all of them or none moved."""
+        try:
+            return self._allocate(-(-tokens // PAGE_TOKENS) * PAGE_TOKENS)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError):
+            return None
 
     def _allocate(self, capacity: int) -> list[LayerStore]:
         spec = self._spec

@@ -18,6 +18,7 @@ from exlchat.engine.step_chain import why_not
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError
+from exlchat.ext.kv_formats import KINDS
 from exlchat.ext.open import open_kernels
 from exlchat.ext.ops import Kernels
 
@@ -51,7 +52,7 @@ def open_extension(device: torch.device, build_cache: Path, on_progress: OnProgr
         raise ModelError(f"{error}; or go on without the kernels, slower: --no-ext") from error
 
 
-def check_context(checkpoint: Checkpoint, cache: KVCache, room: int, *, asked: bool) -> None:
+def check_context(checkpoint: Checkpoint, spec: ModelSpec, cache: KVCache, room: int, *, asked: bool) -> None:
     """Shortens the context to what fits beside the weights, unless the user asked for one.
 
     Args:
@@ -62,19 +63,24 @@ def check_context(checkpoint: Checkpoint, cache: KVCache, room: int, *, asked: b
     Raises:
         ModelError: what was asked for does not fit, or nothing of use does.
     """
-    fits = max(room, 0) // cache.bytes_per_token
-    if fits >= cache.max_seq_len:
+    length, room = cache.max_seq_len, max(room, 0)
+    fits = room // cache.bytes_per_token
+    if fits >= length:
         return
-    if asked or fits < _SHORTEST_CONTEXT:
-        needed = cache.max_seq_len * cache.bytes_per_token
-        mend = (
-            f"--context {fits}" if fits >= _SHORTEST_CONTEXT else "a smaller --kv-cache, fewer bits or a smaller model"
-        )
-        raise ModelError(
-            f"{checkpoint.path}: a context of {cache.max_seq_len:,} tokens takes {needed / 2**30:.2f} GiB, and the "
-            f"weights leave {max(room, 0) / 2**30:.2f} GiB free: {mend} would fit"
-        )
-    cache.max_seq_len = fits
+    if not asked and fits >= _SHORTEST_CONTEXT:
+        cache.max_seq_len = fits
+        return
+    mends = [f"--context {fits}"] if fits >= _SHORTEST_CONTEXT else []
+    for kind in ("q8", "q6", "q4"):
+        per_token = spec.num_layers * spec.num_kv_heads * KINDS[kind].token_bytes(spec.head_dim)
+        if KINDS[kind].fits(spec.head_dim) and per_token * length <= room:
+            mends.append(f"--kv-cache {kind}")
+            break
+    needed = length * cache.bytes_per_token / 2**30
+    raise ModelError(
+        f"{checkpoint.path}: a context of {length:,} tokens takes {needed:.2f} GiB, and the weights leave "
+        f"{room / 2**30:.2f} GiB free: {' or '.join(mends) or 'fewer bits or a smaller model'} would fit"
+    )
 
 
 def load_weights(
@@ -109,8 +115,8 @@ def load_weights(
         return load_transformer(spec, loader, has_head, tick, operations)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
-            f"{checkpoint.path}: memory ran out after {done} of {steps} parts; close other programs, or take fewer "
-            "bits or a smaller model"
+            f"{checkpoint.path}: memory ran out after {done} of {steps} parts of the weights; close other programs, or "
+            "take fewer bits or a smaller model"
         ) from error
 
 

@@ -95,7 +95,9 @@ def usable_memory(device: torch.device) -> int:
 def free_memory(device: torch.device) -> int:
     """Bytes that can be taken now: of the card, or of the machine without swapping."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # torch keeps what it once had, and gives it out again.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -150,19 +150,46 @@ def test_exl2_groups_that_the_kernels_cannot_hold_are_written_out(tmp_path: Path
 
 
 def test_a_context_that_does_not_fit(tmp_path: Path) -> None:
-    save_random_llama(tmp_path, max_position_embeddings=100_000)
+    save_random_llama(tmp_path, max_position_embeddings=100_000, head_dim=32)
     checkpoint = Checkpoint(tmp_path)
     spec = read_spec(checkpoint.config, "config.json")
 
     def cache() -> KVCache:
         return KVCache(spec, "fp16", torch.float16, CPU, 100_000)
 
+    def check(found: KVCache, room: int, *, asked: bool) -> None:
+        check_context(checkpoint, spec, found, room, asked=asked)
+
     per_token = cache().bytes_per_token
-    check_context(checkpoint, fits := cache(), 100_000 * per_token, asked=True)
+    check(fits := cache(), 100_000 * per_token, asked=True)
     assert fits.max_seq_len == 100_000
-    check_context(checkpoint, shortened := cache(), 5_000 * per_token, asked=False)
+    check(shortened := cache(), 5_000 * per_token, asked=False)
     assert shortened.max_seq_len == 5_000
     with pytest.raises(ModelError, match=r"a context of 100,000 tokens takes .* GiB free: --context 5000 would fit"):
-        check_context(checkpoint, cache(), 5_000 * per_token, asked=True)
-    with pytest.raises(ModelError, match=r"leave 0\.00 GiB free: a smaller --kv-cache, fewer bits or a smaller model"):
-        check_context(checkpoint, cache(), -5, asked=False)
+        check(cache(), 5_000 * per_token, asked=True)
+    with pytest.raises(ModelError, match="free: --context 60000 or --kv-cache q8 would fit"):
+        check(cache(), 60_000 * per_token, asked=True)
+    with pytest.raises(ModelError, match=r"leave 0\.00 GiB free: fewer bits or a smaller model would fit"):
+        check(cache(), -5, asked=False)
+
+
+def test_a_cache_that_cannot_grow_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    save_random_llama(tmp_path)
+    spec = read_spec(Checkpoint(tmp_path).config, "config.json")
+    cache = KVCache(spec, "fp16", torch.float16, CPU, 10_000)
+    cache.reserve(2_000)
+    cache.ids = list(range(2_000))
+    really = KVCache._allocate
+
+    def short_of_memory(self: KVCache, capacity: int) -> object:
+        if capacity > 3_000:
+            raise torch.OutOfMemoryError
+        return really(self, capacity)
+
+    monkeypatch.setattr(KVCache, "_allocate", short_of_memory)
+    cache.reserve(2_100)
+    assert cache.capacity == 2_304
+    with pytest.raises(ModelError, match=r"a cache of 5,000 tokens needs .* GiB are free; start a new conversation"):
+        cache.reserve(5_000)
+    assert cache.capacity == 2_304
+    assert len(cache) == 2_000
