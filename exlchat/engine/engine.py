@@ -24,7 +24,7 @@ from exlchat.engine.formats.inventory import describe_format, is_quantized, para
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.loading import capture_step, check_context, load_weights, open_extension
+from exlchat.engine.loading import capture_step, check_context, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
@@ -159,24 +159,38 @@ def load(
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
+    if target.type == "cuda":
+        warm_up(transformer, cache)
     generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step)
-    info = ModelInfo(
+    info = _info(checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer)
+    return Engine(info, _Parts(tokenizer, transformer, cache, generator))
+
+
+def _info(
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    tokenizer: Tokenizer,
+    *,
+    stop_ids: tuple[int, ...],
+    cache: KVCache,
+    transformer: Transformer,
+) -> ModelInfo:
+    return ModelInfo(
         name=checkpoint.path.resolve().name,
         path=str(checkpoint.path.resolve()),
         architecture=spec.architecture,
         quantization=describe_format(checkpoint),
-        parameters=parameters,
+        parameters=parameter_count(checkpoint),
         vocab_size=spec.vocab_size,
         max_seq_len=cache.max_seq_len,
-        device=str(target),
-        dtype=str(dtype).removeprefix("torch."),
+        device=str(transformer.device),
+        dtype=str(transformer.dtype).removeprefix("torch."),
         bos_token=tokenizer.token_text("bos_token"),
         eos_token=tokenizer.token_text("eos_token"),
         stop_ids=stop_ids,
         special_tokens=tokenizer.special_tokens,
         chat_template=tokenizer.chat_template(),
     )
-    return Engine(info, _Parts(tokenizer, transformer, cache, generator))
 
 
 def _prefill_chunk(device: torch.device, parameters: int) -> int:
