@@ -16,12 +16,15 @@ from exlchat.engine.quantized_linear import QuantizedLinear, join_quantized
 class Linear:
     """`y = x W^T + b` with `weight` `[out, in]` and `bias` `[out]`, both in the compute dtype.
 
-    `mapped` says that the weight is still the file's memory, which a copy would double.
+    Args:
+        mapped: the weight is still the file's memory, which a copy would double.
+        outputs: how many there are, where the weight has more rows than that.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     mapped: bool = False
+    outputs: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -30,7 +33,19 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, in]` -> `[tokens, out]`."""
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)[:, : self.outputs]
+
+    def in_whole_rows(self) -> Linear:
+        """The same with its outputs filled up to a multiple of 8 by rows of zeros.
+
+        Results of 16-bit products then begin at multiples of 16 bytes, which the fast kernels of cuBLAS need.
+        """
+        missing = -len(self.weight) % 8
+        if not missing:
+            return self
+        bias = None if self.bias is None else functional.pad(self.bias, (0, missing))
+        weight = functional.pad(self.weight, (0, 0, 0, missing))
+        return Linear(weight, bias, outputs=len(self.weight))
 
 
 @dataclass(frozen=True, slots=True)

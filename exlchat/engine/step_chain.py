@@ -232,9 +232,7 @@ class StepChain:
 
     def _head_outputs(self) -> int:
         head = self._transformer.head
-        if isinstance(head, Linear):
-            return -(-head.weight.shape[0] // TILE_COLUMNS) * TILE_COLUMNS
-        return _only_matrix(head).outputs
+        return len(head.weight) if isinstance(head, Linear) else _only_matrix(head).outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +256,14 @@ class _FloatHead:
     Args:
         norm, head: the last of the decoder.
         hidden: the residual stream, float32 `[1, width]`.
-        logits: float32 `[1, vocab]`, filled up to whole tiles.
+        logits: float32 `[1, rows of the head's weight]`.
     """
 
     def __init__(self, norm: RMSNorm, head: Linear, hidden: Tensor, logits: Tensor) -> None:
         self._norm = RMSNorm(norm.weight.float(), norm.eps)
         self._hidden = hidden
         self._logits = logits
-        # cuBLAS is at its best, and most tested, with aligned rows. Most vocabularies are multiples already.
-        missing = logits.shape[1] - head.weight.shape[0]
-        self._weight = functional.pad(head.weight, (0, 0, 0, missing)) if missing else head.weight
+        self._weight = head.weight
 
     def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
         """Torch's own kernels always wait for the one before."""

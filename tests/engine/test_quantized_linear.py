@@ -88,6 +88,16 @@ def test_quantized_and_float_layers_stand_side_by_side() -> None:
     assert both.bytes == quantized.bytes + 16 * 64 * 2
 
 
+def test_a_float_layer_filled_up_to_whole_rows_computes_the_same() -> None:
+    layer = Linear(torch.randn(391, 24), torch.randn(391))
+    x = torch.randn(5, 24)
+    filled = layer.in_whole_rows()
+    assert filled.weight.shape == (392, 24)
+    assert torch.allclose(filled(x), layer(x), atol=1e-6)
+    assert filled(x).shape == (5, 391)
+    assert Linear(torch.randn(16, 8)).in_whole_rows().weight.shape == (16, 8)
+
+
 def open_quantized(path: Path) -> Transformer:
     checkpoint = Checkpoint(path)
     spec = read_spec(checkpoint.config, "config.json")
