@@ -65,6 +65,7 @@ class Generator:
         self._source: TokenSource | None = None
         self._cancelled = Flag()
         self._run = 0
+        self._last_prompt = _LastPrompt([], torch.empty(0))
 
     def cancel(self) -> None:
         """Ends the running answer within one token. From any thread; harmless when idle."""
@@ -149,14 +150,25 @@ class Generator:
         return None
 
     def _prefill(self, prompt: list[int], run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
-        """Computes what the cache does not hold, chunk by chunk; logits come with the last chunk."""
+        """Computes what the cache does not hold, chunk by chunk; logits come with the last chunk.
+
+        Where the cache holds the very prompt that was asked last, its logits are still there: a second answer to it
+        starts at once, and from the same numbers to the last bit.
+        """
+        known = self._last_prompt if self._cache.ids[: len(prompt)] == prompt == self._last_prompt.ids else None
         cached = done = self._cache.reuse(prompt)
         self._cache.reserve(len(prompt))
         yield PrefillProgress(done, len(prompt), cached), None
+        if known is not None and run == self._run:
+            self._cache.ids.append(prompt[-1])
+            yield PrefillProgress(len(prompt), len(prompt), cached), known.logits
+            return
         while done < len(prompt) and not self._cancelled.is_set():
             chunk = prompt[done : done + self._prefill_chunk]
             logits = self._compute(chunk, run)
             done += len(chunk)
+            if done == len(prompt):
+                self._last_prompt = _LastPrompt(prompt, logits)
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def _feed(self, token: int, run: int) -> Tensor:
@@ -199,6 +211,14 @@ class Generator:
             raise RequestError(f"the prompt holds id {wrong}, but the model has {vocab:,} embeddings")
         if request.max_new_tokens is not None and request.max_new_tokens < 0:
             raise RequestError(f"max_new_tokens is {request.max_new_tokens}; it cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class _LastPrompt:
+    """Ids of the prompt that was computed last, and float32 logits `[vocab]` behind it."""
+
+    ids: list[int]
+    logits: Tensor
 
 
 @dataclass(slots=True)

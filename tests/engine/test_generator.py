@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from exlchat.engine import (
     Engine,
@@ -18,6 +19,7 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
+from exlchat.engine.transformer import Transformer
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))
@@ -188,3 +190,20 @@ def test_no_new_tokens_only_fills_the_cache(engine: Engine) -> None:
 def test_requests_that_cannot_be_carried_out(engine: Engine, request_: GenerationRequest, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         engine.generate(request_)
+
+
+def test_the_same_prompt_again_computes_nothing(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    request = GenerationRequest(PROMPT, SamplingSettings(temperature=1.0), max_new_tokens=12, seed=5)
+    first = finish(engine.generate(request))
+    again = list(engine.generate(request))
+    assert [event.done for event in again if isinstance(event, PrefillProgress)] == [len(PROMPT) - 1, len(PROMPT)]
+    assert finish(iter(again)).token_ids == first.token_ids
+
+    def never(*_arguments: object, **_options: object) -> torch.Tensor:
+        raise AssertionError("the decoder was asked")
+
+    monkeypatch.setattr(Transformer, "forward", never)
+    only_one = GenerationRequest(PROMPT, max_new_tokens=1)
+    assert finish(engine.generate(only_one)).stats.cached_tokens == len(PROMPT) - 1
+    with pytest.raises(AssertionError, match="was asked"):
+        finish(engine.generate(GenerationRequest(PROMPT[:-1], max_new_tokens=1)))
