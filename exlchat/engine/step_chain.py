@@ -183,7 +183,7 @@ class StepChain:
                 scatter=layer.output.scatter,
             )
         )
-        return [*jobs, _PlainEdge(self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up)))]
+        return [*jobs, self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up))]
 
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up
@@ -233,21 +233,6 @@ class StepChain:
     def _head_outputs(self) -> int:
         head = self._transformer.head
         return len(head.weight) if isinstance(head, Linear) else _only_matrix(head).outputs
-
-
-@dataclass(frozen=True, slots=True)
-class _PlainEdge:
-    """An operation that starts when the one before has ended.
-
-    Blocks that start early go where there is room. Attention leaves some multiprocessors free, so the product behind it
-    doubled up there, and then so did the next one: 82 us a layer of an 8B on an H200 instead of 62.
-    """
-
-    job: Launch
-
-    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
-        """Whatever the others do."""
-        self.job.launch(dependent=False)
 
 
 class _FloatHead:

@@ -71,8 +71,11 @@ class CGemv(Structure):
     """`ExlGemv`."""
 
     _fields_ = [
+        ("plan", c_void_p),
+        ("words", c_void_p * MAX_MATRICES),
+        ("scales", c_void_p * MAX_MATRICES),
         ("matrix", CMatrix * MAX_MATRICES),
-        *((name, c_void_p) for name in ("x", "squares", "y", "scatter", "plan")),
+        *((name, c_void_p) for name in ("x", "squares", "y", "scatter")),
         ("residual", CResidual),
         ("eps", c_float),
         *(

@@ -1,11 +1,11 @@
 """Quantized weights as the kernels read them: a stream of pieces for every 16 output columns.
 
-A piece is 128 input rows (64 at 5 bits and more) of 16 columns, at most a kilobyte of codes: one or two tiles of 64
-rows. A tile holds its codes as planes of 4, 2 and 1 bits (8 = 4+4, 6 = 4+2, 5 = 4+1, 3 = 2+1), each in the order in
-which the 32 lanes of a warp take them as A operands of four `mma.m16n8k16`. Pieces of 16 columns stand one behind the
-other, and so do the columns, so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand
-in a second stream, piece by piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost
-several times their bandwidth there.
+A piece is 128 input rows of 16 columns, half a kilobyte to two kilobytes of codes: two tiles of 64 rows. A tile holds
+its codes as planes of 4, 2 and 1 bits (8 = 4+4, 6 = 4+2, 5 = 4+1, 3 = 2+1), each in the order in which the 32 lanes of
+a warp take them as A operands of four `mma.m16n8k16`. Pieces of 16 columns stand one behind the other, and so do the
+columns, so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand in a second stream,
+piece by piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost several times their
+bandwidth there.
 
 Rows keep the stored (permuted) order of the file. Whoever produces an activation writes it in that order (`scatter`).
 
@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 TILE_ROWS = 64
+PIECE_ROWS = 128
 TILE_COLUMNS = 16
 NO_FEATURE = 0xFFFF
 # Activations and their sums are kept in blocks of 32 rows; a section begins at one.
@@ -40,11 +41,6 @@ PLANES = {8: (4, 4), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
 Scales = Literal["indexed", "plain"]
 
 
-def piece_rows(bits: int) -> int:
-    """Input rows of a piece of this width."""
-    return 128 if bits <= 4 else 64
-
-
 @dataclass(frozen=True, slots=True)
 class Section:
     """Input rows of one bit width.
@@ -52,7 +48,7 @@ class Section:
     Args:
         bits: width of a code.
         scales: how a piece holds its scales.
-        rows_per_scale: 32, 64 or, up to 4 bits, 128.
+        rows_per_scale: 32, 64 or 128.
         row: number of the first row in stored order, a multiple of 32.
         piece: number of the first piece along the rows.
         pieces: how many. Rows that fill up the last one hold the code that stands for 0.
@@ -69,19 +65,14 @@ class Section:
     scale: int
 
     @property
-    def piece_rows(self) -> int:
-        """Input rows of a piece."""
-        return piece_rows(self.bits)
-
-    @property
     def piece_words(self) -> int:
         """32-bit words of the codes of a piece."""
-        return self.piece_rows * TILE_COLUMNS * self.bits // 32
+        return PIECE_ROWS * TILE_COLUMNS * self.bits // 32
 
     @property
     def scale_words(self) -> int:
         """32-bit words of the scales of a piece; whole 16 bytes."""
-        count = self.piece_rows // self.rows_per_scale
+        count = PIECE_ROWS // self.rows_per_scale
         size = 8 * count + 2 * count if self.scales == "indexed" else 32 * count + 8 * count
         return -(-size // 16) * 4
 
@@ -210,7 +201,7 @@ def _rows_of(section: Section, matrix: PackedMatrix) -> int:
 def _decode_scales(stored: Tensor, section: Section) -> tuple[Tensor, Tensor]:
     """float16 scales and int32 zero points, `[scales, N]` each, from uint8 `[N / 16, pieces, bytes]`."""
     columns, pieces, _ = stored.shape
-    count = section.piece_rows // section.rows_per_scale
+    count = PIECE_ROWS // section.rows_per_scale
     if section.scales == "indexed":
         index = stored[:, :, : 8 * count].view(columns, pieces, 8, count)
         maxima = stored[0, :, 8 * count : 10 * count].contiguous().view(torch.float16).reshape(-1, 1)
@@ -237,7 +228,7 @@ def pack_tiles(codes: Tensor, bits: int) -> Tensor:
 
 def unpack_tiles(words: Tensor, section: Section) -> Tensor:
     """int32 codes `[rows, N]` of one section from int32 `[N / 16, words]`, its tiles alone."""
-    count = section.pieces * section.piece_rows // TILE_ROWS
+    count = section.pieces * PIECE_ROWS // TILE_ROWS
     tiles = words.view(len(words), count, -1)
     codes = torch.zeros(len(words), count, 8, 4, 2, 2, 2, 2, 2, dtype=torch.int32, device=words.device)
     start = below = 0

@@ -1,8 +1,9 @@
 """Which block and which warp of a product takes which pieces of its matrices.
 
-Blocks take whole column tiles, as equal in bytes as tiles allow. Inside a block the pieces of its columns, one column
-behind the other, are cut into runs of equal bytes, one a warp: whatever the mix of bit widths, every warp of a block
-reads the same amount and one contiguous range of it.
+There is a block for every multiprocessor, though some may have nothing to do: where one stays empty, two blocks of the
+kernel behind start there early, and that takes twice as long. Blocks take whole column tiles, as equal in bytes as
+tiles allow. Inside a block the pieces of its columns, one column behind the other, are cut into runs of equal bytes,
+one a warp: whatever the mix of bit widths, every warp of a block reads the same amount and one contiguous range of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 WARPS = 8
 MAX_MATRICES = 3
 _BLOCK_INTS = 8
+_WARP_INTS = 12
+_UNIT_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,10 @@ class Plan:
     """What `ExlGemv.plan` points to.
 
     Args:
-        table: int32 `[blocks, 8 + 4 * WARPS]` on the CPU: first column tile and number of column tiles of each of three
-            matrices, two zeros; then of each warp matrix, column tile and piece to begin with, and number of pieces.
+        table: int32 `[blocks, 8 + 12 * WARPS]` on the CPU: first column tile and number of column tiles of each of
+            three matrices, two zeros; then of each warp matrix, column tile, piece and section to begin with, number of
+            pieces, pieces up to the end of the section, where they begin in the codes and the scales of the matrix and
+            how long each is there (units of 16 bytes), two zeros.
         columns: the most column tiles of a block, all matrices together.
     """
 
@@ -41,23 +46,25 @@ def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) ->
 
     Args:
         matrices: one to three that are multiplied with the same x.
-        blocks: at most so many.
+        blocks: how many, one a multiprocessor.
         paired: a block takes the same columns of both matrices, as a gated product needs.
     """
     tiles = [matrix.outputs // TILE_COLUMNS for matrix in matrices]
     costs = [_piece_costs(matrix) for matrix in matrices]
     bounds = _block_bounds(tiles, [int(cost.sum()) for cost in costs], blocks, paired=paired)
-    table = torch.zeros(len(bounds), _BLOCK_INTS + 4 * WARPS, dtype=torch.int32)
+    table = torch.zeros(len(bounds), _BLOCK_INTS + _WARP_INTS * WARPS, dtype=torch.int32)
     # Blocks with as many columns of each matrix are cut alike.
     runs: dict[tuple[int, ...], Tensor] = {}
     for row, parts in zip(table, bounds, strict=True):
         counts = tuple(count for _, count in parts)
+        if not any(counts):
+            continue
         if counts not in runs:
             runs[counts] = _warp_runs(counts, costs)
         mine = runs[counts].clone()
         mine[:, 1] += torch.tensor([first for first, _ in parts], dtype=torch.int32)[mine[:, 0].long()]
         row[: 2 * len(parts)] = torch.tensor(parts).flatten()
-        row[_BLOCK_INTS:] = mine.flatten()
+        row[_BLOCK_INTS:] = _with_places(mine, matrices).flatten()
     return Plan(table, max(sum(count for _, count in parts) for parts in bounds))
 
 
@@ -70,14 +77,13 @@ def _piece_costs(matrix: PackedMatrix) -> Tensor:
 def _block_bounds(tiles: list[int], sizes: list[int], blocks: int, *, paired: bool) -> list[list[tuple[int, int]]]:
     """For each block the first column tile and number of column tiles of each matrix."""
     if paired:
-        cuts = [block * tiles[0] // min(blocks, tiles[0]) for block in range(min(blocks, tiles[0]) + 1)]
+        cuts = [block * tiles[0] // blocks for block in range(blocks + 1)]
         return [[(low, high - low)] * len(tiles) for low, high in pairwise(cuts)]
     each = torch.tensor(sizes).repeat_interleave(torch.tensor(tiles))
     middles = each.cumsum(0).double() - each / 2
-    count = min(blocks, sum(tiles))
     # A block ends at the column nearest to its share.
-    inner = torch.searchsorted(middles, torch.arange(1, count) * (each.sum() / count), right=True)
-    cuts = sorted({0, *inner.tolist(), sum(tiles)})
+    inner = torch.searchsorted(middles, torch.arange(1, blocks) * (each.sum() / blocks), right=True)
+    cuts = [0, *inner.tolist(), sum(tiles)]
     starts = [sum(tiles[:matrix]) for matrix in range(len(tiles))]
     return [
         [
@@ -102,3 +108,20 @@ def _warp_runs(counts: tuple[int, ...], costs: list[Tensor]) -> Tensor:
         column, piece = divmod(number, len(costs[matrix]))
         run[:] = torch.tensor([matrix, column, piece, high - low])
     return runs
+
+
+def _with_places(runs: Tensor, matrices: Sequence[PackedMatrix]) -> Tensor:
+    """int32 `[WARPS, 12]`: runs with where they begin in memory."""
+    table = torch.zeros(WARPS, _WARP_INTS, dtype=torch.int32)
+    for row, (matrix, column, piece, pieces) in zip(table, runs.tolist(), strict=True):
+        if pieces == 0:
+            continue
+        packed = matrices[matrix]
+        number = next(i for i, part in enumerate(packed.sections) if piece < part.piece + part.pieces)
+        section = packed.sections[number]
+        before = piece - section.piece
+        word = column * packed.words.shape[1] + section.word + before * section.piece_words
+        scale = column * packed.scales.shape[1] + section.scale + before * section.scale_words
+        units = [value // _UNIT_WORDS for value in (word, scale, section.piece_words, section.scale_words)]
+        row[:10] = torch.tensor([matrix, column, piece, number, pieces, min(pieces, section.pieces - before), *units])
+    return table

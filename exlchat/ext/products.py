@@ -171,6 +171,7 @@ class Products:
         tensors.append(table)
         for index, matrix in enumerate(matrices):
             job.matrix[index] = c_matrix(matrix)
+            job.words[index], job.scales[index] = matrix.words.data_ptr(), matrix.scales.data_ptr()
             tensors += [matrix.words, matrix.scales, matrix.gather] + ([] if matrix.bias is None else [matrix.bias])
         return job, tensors
 

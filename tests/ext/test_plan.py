@@ -24,7 +24,7 @@ def walk(plan: Plan, matrices: list[PackedMatrix]) -> list[list[tuple[int, int, 
     for row in plan.table.tolist():
         first, count = row[0:6:2], row[1:6:2]
         for warp in range(WARPS):
-            at, column, piece, pieces = row[8 + 4 * warp : 12 + 4 * warp]
+            at, column, piece, _, pieces = row[8 + 12 * warp : 13 + 12 * warp]
             mine = []
             for _ in range(pieces):
                 mine.append((at, column, piece))
@@ -48,7 +48,7 @@ def test_every_piece_once(blocks: int, paired: bool) -> None:
     taken = sorted(piece for warp in walk(plan, matrices) for piece in warp)
     wanted = [(m, c, p) for m, it in enumerate(matrices) for c in range(it.outputs // 16) for p in range(it.pieces)]
     assert taken == wanted
-    assert len(plan.table) <= blocks
+    assert len(plan.table) == blocks
     per_block = plan.table[:, 1:6:2].sum(1)
     assert int(per_block.max()) == plan.columns
     if paired:
@@ -62,3 +62,19 @@ def test_shares_are_equal_in_bytes() -> None:
     loads = [sum(int(costs[piece]) for _, _, piece in warp) for warp in walk(plan, matrices)]
     assert max(loads) - min(loads) <= 2 * int(costs.max())
     assert plan.columns == 2
+
+
+def test_a_run_begins_where_its_first_piece_stands() -> None:
+    matrices = [matrix(512, 160, MIXED), matrix(512, 160, FOUR)]
+    plan = make_plan(matrices, blocks=7, paired=True)
+    for row in plan.table.tolist():
+        for warp in range(WARPS):
+            at, column, piece, number, count, ahead, word, scale, size, scale_size = row[8 + 12 * warp : 18 + 12 * warp]
+            if count == 0:
+                continue
+            section = matrices[at].sections[number]
+            assert section.piece <= piece < piece + ahead <= section.piece + section.pieces
+            assert (size, scale_size) == (section.piece_words / 4, section.scale_words / 4)
+            words, scales = (tensor[0].numel() for tensor in (matrices[at].words, matrices[at].scales))
+            assert word * 4 == column * words + section.word + (piece - section.piece) * section.piece_words
+            assert scale * 4 == column * scales + section.scale + (piece - section.piece) * section.scale_words

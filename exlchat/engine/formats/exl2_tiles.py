@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.formats.exl2 import Group, read_groups, unpack
-from exlchat.ext.layout import PackedMatrix, Section, indexed_scales, pack_tiles, piece_rows
+from exlchat.ext.layout import PIECE_ROWS, PackedMatrix, Section, indexed_scales, pack_tiles
 
 # Columns packed at once, so that the transient copies of a large layer stay small beside the layer.
 _PACK_COLUMNS = 2048
@@ -31,12 +31,12 @@ def pack_exl2(tensors: Mapping[str, Tensor], bias: Tensor | None = None) -> Pack
     for bits, run in groupby(read_groups(tensors), key=lambda group: group.bits):
         groups = list(run)
         first, rows = groups[0], sum(group.rows for group in groups)
-        step = min(rows_per_scale([group.rows for group in groups]), piece_rows(bits))
-        pieces = -(-rows // piece_rows(bits))
+        step = rows_per_scale([group.rows for group in groups])
+        pieces = -(-rows // PIECE_ROWS)
         word, scale = (sum(part.shape[1] for part in parts) for parts in (words, scales))
         section = Section(bits, "indexed", step, first.row, sum(s.pieces for s in sections), pieces, word, scale)
         sections.append(section)
-        number = torch.tensor(_groups_of_scales(groups, pieces * piece_rows(bits), step), device=q_weight.device)
+        number = torch.tensor(_groups_of_scales(groups, pieces * PIECE_ROWS, step), device=q_weight.device)
         scales.append(indexed_scales(index[number], maximum[number], section))
         words.append(_pack_words(section, q_weight[first.word_row : first.word_row + rows * bits // 32]))
     return PackedMatrix(
@@ -82,7 +82,7 @@ def _pack_words(section: Section, words: Tensor) -> Tensor:
     parts = []
     for at in range(0, words.shape[1], _PACK_COLUMNS):
         codes = unpack(words[:, at : at + _PACK_COLUMNS].contiguous(), section.bits)
-        missing = section.pieces * section.piece_rows - len(codes)
+        missing = section.pieces * PIECE_ROWS - len(codes)
         codes = torch.nn.functional.pad(codes, (0, 0, 0, missing), value=1 << (section.bits - 1))
         parts.append(pack_tiles(codes, section.bits))
     return torch.cat(parts)

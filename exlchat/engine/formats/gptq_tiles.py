@@ -14,11 +14,11 @@ from exlchat.engine.formats.gptq import GptqSettings, decode_zeros, row_groups
 from exlchat.ext.layout import (
     BLOCK_ROWS,
     NO_FEATURE,
+    PIECE_ROWS,
     TILE_COLUMNS,
     PackedMatrix,
     Section,
     pack_tiles,
-    piece_rows,
     plain_scales,
 )
 
@@ -44,10 +44,10 @@ def pack_gptq(tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, sett
     if len(gather) >= NO_FEATURE:
         raise ValueError(f"{len(gather)} stored rows; the kernels take {NO_FEATURE - 1}")
     step = rows_per_scale([size for size in sizes.tolist() if size])
-    pieces = -(-len(gather) // piece_rows(_BITS))
+    pieces = -(-len(gather) // PIECE_ROWS)
     section = Section(_BITS, "plain", step, row=0, piece=0, pieces=pieces, word=0, scale=0)
     of_scale = torch.arange(len(zeros), device=groups.device).repeat_interleave(sizes)[::step]
-    of_scale = torch.cat((of_scale, of_scale[-1:].expand(pieces * piece_rows(_BITS) // step - len(of_scale))))
+    of_scale = torch.cat((of_scale, of_scale[-1:].expand(pieces * PIECE_ROWS // step - len(of_scale))))
     scales = plain_scales(tensors["scales"].half()[of_scale], (zeros - 1).to(torch.uint8)[of_scale], section)
     return PackedMatrix(
         features=len(groups),
@@ -82,7 +82,7 @@ def _pack_words(section: Section, qweight: Tensor, gather: Tensor) -> Tensor:
     """int32 `[N / 16, words]`; rows without a feature hold code 0, which no activation meets."""
     features = qweight.shape[0] * 32 // _BITS
     rows = torch.where(gather == NO_FEATURE, features, gather)
-    rows = functional.pad(rows, (0, section.pieces * section.piece_rows - len(rows)), value=features)
+    rows = functional.pad(rows, (0, section.pieces * PIECE_ROWS - len(rows)), value=features)
     parts = []
     for start in range(0, qweight.shape[1], _PACK_COLUMNS):
         columns = slice(start, start + _PACK_COLUMNS)

@@ -12,10 +12,14 @@
 namespace exl {
 
 constexpr int MOST_WARPS = 8;
-// One block of halves or 8-bit keys an SM of an H200. With 112 KB, where two fit, the blocks of the next attention of a
-// chain gathered on few SMs: 26.3 us instead of 21.8 (FP16, 16,384 tokens).
-constexpr int MOST_SHARED = 208 * 1024;
+// Beside a block of this size the next product's first block fits, which asks for its weights meanwhile.
+constexpr int MOST_SHARED = 112 * 1024;
 constexpr int AT_ONCE = 8;               // ranges whose parts are read together
+
+// Blocks that read different queries.
+__host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
+    return job.kv_heads * ((job.heads / job.kv_heads + HEADS - 1) / HEADS);
+}
 
 template <int K_BITS, int V_BITS, int DIM> struct Attention {
     using K = KeyPiece<K_BITS, DIM>;
@@ -43,21 +47,23 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
     Common &common;
     uint8_t *rings;
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    const int column, split;  // which queries, and which of the ranges of tokens
     const Range range;
     int kv, from, heads, first_head;  // heads of this block: from `from` on among those of key-value head kv
 
     __device__ __forceinline__ Attention(const ExlAttention &job, uint8_t *shared)
         : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)),
-          range(range_of(job, warp, warps)) {
+          column(blockIdx.x % columns_of(job)), split(blockIdx.x / columns_of(job)),
+          range(range_of(job, split, warp, warps)) {
         const int group = job.heads / job.kv_heads, tiles = (group + HEADS - 1) / HEADS;
-        kv = blockIdx.x / tiles, from = blockIdx.x % tiles * HEADS;
+        kv = column / tiles, from = column % tiles * HEADS;
         heads = min(group - from, HEADS), first_head = kv * group + from;
     }
 
     __device__ __forceinline__ Part &part(int w) const { return *reinterpret_cast<Part *>(rings + w * RING); }
-    __device__ __forceinline__ bool newest() const { return blockIdx.y == 0; }  // this block has the new token
+    __device__ __forceinline__ bool newest() const { return split == 0; }  // this block has the new token
     __device__ __forceinline__ float *record(int split) const {
-        return static_cast<float *>(job.partial) + ((size_t)blockIdx.x * job.splits + split) * RECORD;
+        return static_cast<float *>(job.partial) + ((size_t)column * job.splits + split) * RECORD;
     }
     __device__ __forceinline__ int row_of(unsigned token) const {
         const int page = __ldg(static_cast<const int *>(job.page_table) + token / PAGE);
@@ -217,7 +223,7 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
         if (range.active == 1) {
             write_head<DIM, TURNED>(job, x, total, first_head + g, common.places + g * DIM, lane);
         } else {
-            float *to = record(blockIdx.y);
+            float *to = record(split);
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++)
                 if (i * LANES + lane < DIM) to[g * DIM + i * LANES + lane] = x[i];
@@ -282,7 +288,10 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     __shared__ bool last;
     let_next_start();
     Attention<K_BITS, V_BITS, DIM> block(job, shared);
-    if (blockIdx.y >= block.range.active) return;
+    if (block.split >= block.range.active) {
+        wait_for_previous();
+        return;
+    }
     block.start();
     const Turns<DIM> turns(job, block.range.cached, block.lane);
     wait_for_previous();
@@ -294,7 +303,7 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     for (int g = block.warp; g < block.heads; g += block.warps) block.merge_warps(g);
     if (block.range.active == 1) return;
     __syncthreads();
-    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + blockIdx.x, block.range.active);
+    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + block.column, block.range.active);
     __syncthreads();
     if (last) block.merge_ranges();
 }
@@ -303,14 +312,16 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
 template <int K_BITS, int V_BITS, int DIM>
 int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream) {
     using A = Attention<K_BITS, V_BITS, DIM>;
-    int device = 0, most = 0;
+    int device = 0, most = 0, processors = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
     const int fixed = sizeof(typename A::Common), room = (most < MOST_SHARED ? most : MOST_SHARED) - fixed - 16;
     const int warps = room / A::RING < MOST_WARPS ? room / A::RING : MOST_WARPS;
-    const int group = job.heads / job.kv_heads;
-    const dim3 grid(job.kv_heads * ((group + HEADS - 1) / HEADS), job.splits);
+    // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
+    // this start there early, and it takes twice as long.
+    const int working = columns_of(job) * job.splits, grid = working > processors ? working : processors;
     return launch(attention<K_BITS, V_BITS, DIM>, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 

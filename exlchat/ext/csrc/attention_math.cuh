@@ -19,7 +19,7 @@ struct Range {
     int active;                // blocks that share the head
 };
 
-__device__ __forceinline__ Range range_of(const ExlAttention &job, int warp, int warps) {
+__device__ __forceinline__ Range range_of(const ExlAttention &job, int split, int warp, int warps) {
     Range r;
     r.cached = produced(static_cast<const int *>(job.position));
     r.visible_from = job.window > 0 ? max(r.cached + 1 - job.window, 0) : 0;
@@ -28,7 +28,7 @@ __device__ __forceinline__ Range range_of(const ExlAttention &job, int warp, int
     int each = units;
     if (units > ALONE * warps) each = ((units + job.splits - 1) / job.splits + warps - 1) / warps * warps;
     r.active = max((units + each - 1) / max(each, 1), 1);
-    const int first = begin + blockIdx.y * each;
+    const int first = begin + split * each;
     r.unit = first + warp;
     r.end = min(first + each, end);
     r.used = min(warps, r.end - first);

@@ -28,8 +28,9 @@ __device__ __forceinline__ void put_operand(half *out, const uint32_t *w, float2
 
 template <int BITS, int EVERY, bool PLAIN>
 __device__ __forceinline__ void decode(half *out, const uint32_t *piece, const uint32_t *stored, int lane) {
-    constexpr int ROWS = BITS <= 4 ? 128 : 64, TILES = ROWS / 64;
-    const PieceScales<BITS, PLAIN, ROWS / EVERY> scales(stored, lane >> 2);
+    constexpr int TILES = 2;
+    PieceScales<BITS, PLAIN, 128 / EVERY> scales;
+    scales.load(stored, lane >> 2);
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
         uint32_t w[BITS];
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(WARPS_A_BLOCK *LANES) dequantize(const __grid_
     int i = 0;
     while (number >= m.sections[i].piece + m.sections[i].pieces) i++;
     const ExlSection &section = m.sections[i];
-    const int before = number - section.piece, size = section.bits <= 4 ? 128 : 64, row = section.row + before * size;
+    const int before = number - section.piece, size = 128, row = section.row + before * size;
     const int end = i + 1 < m.section_count ? m.sections[i + 1].row : m.stored, count = min(size, end - row);
     const uint32_t *piece = m.words + (size_t)column * m.words_per_column + section.word + (size_t)before * section.piece_words;
     const uint32_t *scales = m.scales + (size_t)column * m.scale_words_per_column + section.scale + before * section.scale_words;

@@ -55,16 +55,21 @@ enum { EXL_SILU = 0, EXL_GELU_TANH = 1 };
        EXL_Y_ADD    residual, one row
        EXL_Y_GATED  half [rows][y_stride], activation(first) * second of exactly two matrices of equal width, at
                     scatter[column] where there is a scatter
-   plan: what every block and warp takes, made by exlchat/ext/plan.py: int32 [blocks][8 + 4 * EXL_WARPS]. A block has
-   the first column tile and the number of column tiles of each matrix; a warp matrix, column tile and piece to begin
-   with and how many pieces. A block takes at most `columns` column tiles of all matrices together. */
+   plan: what every block and warp takes, made by exlchat/ext/plan.py: int32 [blocks][8 + 12 * EXL_WARPS]. A block has
+   the first column tile and the number of column tiles of each matrix. A warp has the matrix, column tile, piece and
+   section to begin with; pieces in all and pieces up to the end of the section; where those begin in the codes and the
+   scales of the matrix, and how long each is there, in units of 16 bytes; two zeros.
+   words, scales: those of the matrices once more, beside the plan, because they are all that is needed to ask for the
+   first weights.
+   A block takes at most `columns` column tiles of all matrices together. */
 typedef struct {
+    const int32_t *plan;
+    const uint32_t *words[EXL_MAX_MATRICES], *scales[EXL_MAX_MATRICES];
     ExlMatrix matrix[EXL_MAX_MATRICES];
     const void *x;
     const float *squares;
     void *y;
     const uint16_t *scatter;
-    const int32_t *plan;
     ExlResidual residual;
     float eps;
     int32_t width; /* of the normed vector; a multiple of 16 */

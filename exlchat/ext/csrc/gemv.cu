@@ -14,10 +14,10 @@ bool matrix_ok(const ExlMatrix &m) {
     for (int i = 0; i < m.section_count; i++) {
         const ExlSection &s = m.sections[i];
         const bool width = s.bits == 2 || s.bits == 3 || s.bits == 4 || s.bits == 5 || s.bits == 6 || s.bits == 8;
-        const bool step = s.rows_per_scale == 32 || s.rows_per_scale == 64 || (s.rows_per_scale == 128 && s.bits <= 4);
+        const bool step = s.rows_per_scale == 32 || s.rows_per_scale == 64 || s.rows_per_scale == 128;
         if (!width || !step || (s.plain && s.bits != 4) || s.piece != pieces || s.word != word || s.pieces < 1) return false;
         if (s.row % 32 || s.row < 0 || s.row >= m.stored) return false;
-        if (s.piece_words != (s.bits <= 4 ? 64 : 32) * s.bits || s.scale != scale) return false;
+        if (s.piece_words != 64 * s.bits || s.scale != scale) return false;
         if (s.scale_words % 4 || s.scale_words < 4 || s.scale_words > 40) return false;
         pieces += s.pieces, word += s.pieces * s.piece_words, scale += s.pieces * s.scale_words;
     }
@@ -49,5 +49,5 @@ static bool job_ok(const ExlGemv &job) {
 extern "C" int exl_gemv(const ExlGemv *job, int dependent, void *stream) {
     if (!job || !exl::job_ok(*job)) return EXL_BAD_ARGUMENT;
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
-    return job->rows == 1 ? exl::launch_gemv<1, 8>(*job, dependent, s) : exl::launch_gemv<8, 4>(*job, dependent, s);
+    return job->rows == 1 ? exl::launch_gemv<1, 4>(*job, dependent, s) : exl::launch_gemv<8, 4>(*job, dependent, s);
 }

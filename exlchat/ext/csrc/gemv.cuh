@@ -13,19 +13,18 @@ namespace exl {
 
 constexpr int WARPS = EXL_WARPS;
 constexpr int THREADS = WARPS * LANES;
-constexpr int PLAN_INTS = 8 + 4 * WARPS;
-constexpr int TAIL = 128;         // rows that the last piece may reach beyond the matrix: zeros
-constexpr int CODE_SLOT = 1024;   // bytes of the largest piece; whole 128 bytes, or copies are cut up (8 times slower)
-constexpr int SCALE_SLOT = 160;   // bytes of the most scales
+constexpr int WARP_INTS = 12, PLAN_INTS = 8 + WARP_INTS * WARPS;
+constexpr int PIECE_ROWS = 128, PIECE_TILES = 2;
+constexpr int TAIL = PIECE_ROWS;  // rows that the last piece may reach beyond the matrix: zeros
 
 // Shared memory of a block, in bytes from its beginning, behind the job and the rings; made on the host.
 struct GemvShape {
-    int rings;
+    int rings, slot;  // [WARPS][DEPTH][slot]: codes, then scales; whole 128 bytes, as the codes are in memory: copies between
+    int scales;       // places that are not aligned alike take four times as long in shared memory
     int x, x_stride;  // half [rows][x_stride]
     int sums;         // float [32-row blocks][ROWS]: sums of x
     int whole;        // float [columns][16][ROWS]: sums of the warps that began a column
     int ends;         // float [WARPS][16][ROWS]: sums of the warps that went on with one
-    int others;       // uint32 [columns]: which warps went on with a column
     int squares;      // float [WARPS]
     int bytes;
 };
@@ -44,6 +43,15 @@ struct Local {
         for (int i = 0; i < matrix; i++) before += count(i);
         return before + column - first(matrix);
     }
+    // Which warps go on with a column of the block that another has begun.
+    __device__ __forceinline__ uint32_t others(int wanted) const {
+        uint32_t found = 0;
+        for (int w = 0; w < WARPS; w++) {
+            const int *start = plan + 8 + w * WARP_INTS;
+            if (start[2] > 0 && start[4] > 0 && number(start[0], start[1]) == wanted) found |= 1u << w;
+        }
+        return found;
+    }
     __device__ __forceinline__ void next_column(int &matrix, int &column) const {
         column++;
         while (matrix < EXL_MAX_MATRICES - 1 && column == first(matrix) + count(matrix)) column = first(++matrix);
@@ -56,23 +64,53 @@ struct Place {
     int matrix, column, piece, section;
 };
 
-// The asking side of a warp's run.
+// The asking side of a warp's run. DEPTH slots: DEPTH - 1 pieces are on their way, and the slot of the piece multiplied
+// last takes the next one when all lanes have come past it.
 template <int DEPTH> struct Ring {
     const Local &local;
     const char *codes, *scales;  // of the next piece, this lane's
-    char *code_slots, *scale_slots;
+    char *slots;
     Place at;
-    int left, ahead, code_units, scale_units, lane;
-    uint32_t slot;  // of the oldest piece, counted on and on; ahead: pieces up to a change of section; units: 16 bytes
+    int left, ahead, code_bytes, scale_bytes;  // pieces behind this section's, and of it
+    int lane, stride, scales_at;
+    uint32_t asked, slot;  // slot: of the oldest piece, counted on and on
 
-    __device__ __forceinline__ Ring(const Local &local, const Place &start, int pieces, char *base)
-        : local(local), at(start), left(pieces), ahead(0), lane(threadIdx.x % LANES), slot(0) {
+    // Asks for the first pieces with what the plan says alone, as far as their section goes: the earlier a kernel asks,
+    // the less the memory rests while the one before it ends and the next one fetches its x.
+    __device__ __forceinline__ Ring(const Local &local, const ExlGemv &parameters, const GemvShape &shape, char *base)
+        : local(local), lane(threadIdx.x % LANES), stride(shape.slot), scales_at(shape.scales), slot(0) {
         const int warp = threadIdx.x / LANES;
-        code_slots = base + warp * DEPTH * CODE_SLOT;
-        scale_slots = base + WARPS * DEPTH * CODE_SLOT + warp * DEPTH * SCALE_SLOT;
+        slots = base + shape.rings + warp * DEPTH * stride;
+        const int4 *plan = reinterpret_cast<const int4 *>(parameters.plan + blockIdx.x * PLAN_INTS + 8 + warp * WARP_INTS);
+        const int4 a = __ldg(plan), b = __ldg(plan + 1), c = __ldg(plan + 2);
+        at = {a.x, a.y, a.z, a.w};
+        ahead = b.y, left = b.x - b.y, code_bytes = c.x * 16, scale_bytes = c.y * 16;
+        codes = reinterpret_cast<const char *>(parameters.words[at.matrix]) + (size_t)b.z * 16 + lane * 16;
+        scales = reinterpret_cast<const char *>(parameters.scales[at.matrix]) + (size_t)b.w * 16 + lane * 16;
+        at.piece += ahead;
+        asked = min(ahead, DEPTH - 1);
+        ahead -= asked;
+#pragma unroll
+        for (uint32_t i = 0; i < DEPTH - 1; i++)
+            if (i < asked) copy(slots + i * stride), end_of_copies();
     }
-    // The section of the next piece; the run goes on there.
-    __device__ __forceinline__ void seek() {
+    // The others of the first pieces.
+    __device__ __forceinline__ void finish_start() {
+#pragma unroll 1
+        for (; asked < DEPTH - 1; asked++) {
+            if (ahead == 0) next_section();
+            copy(slots + asked * stride);
+            end_of_copies();
+            ahead--;
+        }
+    }
+    // What comes behind the last piece asked for: the next section, or nothing, which is endless.
+    __device__ __forceinline__ void next_section() {
+        if (left == 0) {
+            code_bytes = scale_bytes = 0;
+            ahead = 1 << 30;
+            return;
+        }
         if (at.piece == local.job.matrix[at.matrix].pieces) {
             at.piece = at.section = 0;
             local.next_column(at.matrix, at.column);
@@ -81,7 +119,7 @@ template <int DEPTH> struct Ring {
         while (at.piece >= m.sections[at.section].piece + m.sections[at.section].pieces) at.section++;
         const ExlSection &s = m.sections[at.section];
         const int before = at.piece - s.piece;
-        code_units = s.piece_words / 4, scale_units = s.scale_words / 4;
+        code_bytes = s.piece_words * 4, scale_bytes = s.scale_words * 4;
         codes = reinterpret_cast<const char *>(m.words + (size_t)at.column * m.words_per_column + s.word +
                                                (size_t)before * s.piece_words) + lane * 16;
         scales = reinterpret_cast<const char *>(m.scales + (size_t)at.column * m.scale_words_per_column + s.scale +
@@ -90,49 +128,26 @@ template <int DEPTH> struct Ring {
         at.piece += ahead;
         left -= ahead;
     }
-    // Copies the next piece of the section. It has 32 to 64 units of codes.
-    __device__ __forceinline__ void copy(uint32_t to) {
-        char *code = code_slots + to * CODE_SLOT + lane * 16;
-        copy16(code, codes);
-        if (lane + 32 < code_units) copy16(code + 512, codes + 512);
-        if (lane < scale_units) copy16(scale_slots + to * SCALE_SLOT + lane * 16, scales);
-        codes += code_units * 16, scales += scale_units * 16;
-    }
-    // Asks for the next COUNT pieces, or for nothing at the end of the run.
-    template <int COUNT> __device__ __forceinline__ void ask(uint32_t to) {
-        if (ahead >= COUNT) {
-            ahead -= COUNT;
-#pragma unroll
-            for (uint32_t i = 0; i < COUNT; i++) {
-                copy((to + i) % DEPTH);
-                end_of_copies();
-            }
-            return;
+    // Copies the next piece of the section. Its codes have 512 to 2048 bytes.
+    __device__ __forceinline__ void copy(char *slot_of_warp) {
+        const int at_lane = lane * 16;
+        char *to = slot_of_warp + at_lane;
+        if (at_lane < code_bytes) copy16(to, codes);
+        if (at_lane + 512 < code_bytes) copy16(to + 512, codes + 512);
+        if (at_lane < scale_bytes) copy16(to + scales_at, scales);
+        if (code_bytes > 1024) {
+            if (at_lane + 1024 < code_bytes) copy16(to + 1024, codes + 1024);
+            if (at_lane + 1536 < code_bytes) copy16(to + 1536, codes + 1536);
         }
-#pragma unroll 1
-        for (uint32_t i = 0; i < COUNT; i++) {
-            if (ahead == 0 && left > 0) seek();
-            if (ahead > 0) copy((to + i) % DEPTH), ahead--;
-            end_of_copies();
-        }
+        codes += (uint32_t)code_bytes, scales += (uint32_t)scale_bytes;
     }
-    __device__ __forceinline__ void start() { ask<DEPTH>(0); }
-    // The oldest piece is there.
-    __device__ __forceinline__ void wait() const {
-        wait_for_copies<DEPTH - 1>();
+    // The oldest piece, when it is there. The slot before it takes another.
+    __device__ __forceinline__ const uint32_t *next() {
+        wait_for_copies<DEPTH - 2>();
         __syncwarp();
-    }
-    __device__ __forceinline__ const uint32_t *oldest_codes() const {
-        return reinterpret_cast<const uint32_t *>(code_slots + slot % DEPTH * CODE_SLOT);
-    }
-    __device__ __forceinline__ const uint32_t *oldest_scales() const {
-        return reinterpret_cast<const uint32_t *>(scale_slots + slot % DEPTH * SCALE_SLOT);
-    }
-    // The oldest piece is in registers: its slot takes another.
-    __device__ __forceinline__ void refill() {
-        __syncwarp();
-        ask<1>(slot % DEPTH);
-        slot++;
+        copy(slots + (slot + DEPTH - 1) % DEPTH * stride);
+        end_of_copies();
+        return reinterpret_cast<const uint32_t *>(slots + slot++ % DEPTH * stride);
     }
 };
 
@@ -161,8 +176,8 @@ __device__ __forceinline__ void group(Sum<ROWS> &sum, const uint32_t *w, const S
     float c[4], d[4] = {0.f, 0.f, 0.f, 0.f};  // two chains, because a product waits for the one before it
     if constexpr (ROWS == 1) {
         // Each block of 32 rows is counted by 4 / BLOCKS of the lanes q.
-        const float s = sums[FIRST + q % BLOCKS] * BLOCKS;
-        c[0] = offset.x * s, c[2] = offset.y * s, c[1] = c[3] = 0.f;
+        const float s = sums[FIRST + q % BLOCKS];
+        c[0] = offset.x * BLOCKS * s, c[2] = offset.y * BLOCKS * s, c[1] = c[3] = 0.f;
     } else {
         float2 s = {0.f, 0.f};
 #pragma unroll
@@ -186,23 +201,28 @@ __device__ __forceinline__ void group(Sum<ROWS> &sum, const uint32_t *w, const S
 // `count` pieces of one section, x and sums pointing at the first.
 template <int BITS, int EVERY, bool PLAIN, int ROWS, int DEPTH>
 __device__ __forceinline__ void run(int count, Ring<DEPTH> &ring, Sum<ROWS> &sum, const half *x, const float *sums) {
-    constexpr int ROWS_OF = BITS <= 4 ? 128 : 64, TILES = ROWS_OF / 64, COUNT = ROWS_OF / EVERY;
+    constexpr int GROUPS = PIECE_ROWS / EVERY;
     const int lane = ring.lane, q = lane & 3;
-    for (; count > 0; count--) {
-        ring.wait();
-        uint32_t w[TILES * BITS];
+    while (count > 0) {
+        if (ring.ahead == 0) ring.next_section();
+        int n = min(count, ring.ahead);
+        count -= n, ring.ahead -= n;
+#pragma unroll 1
+        for (; n > 0; n--) {
+            const uint32_t *piece = ring.next();
+            uint32_t w[PIECE_TILES * BITS];
 #pragma unroll
-        for (int i = 0; i < TILES; i++) load_tile<BITS>(w + i * BITS, ring.oldest_codes() + i * BITS * LANES, lane);
-        const PieceScales<BITS, PLAIN, COUNT> scales(ring.oldest_scales(), lane >> 2);
-        ring.refill();
-        group<BITS, EVERY, ROWS, 0>(sum, w, scales, x, sums, q);
-        if constexpr (COUNT >= 2) group<BITS, EVERY, ROWS, 1>(sum, w, scales, x, sums, q);
-        if constexpr (COUNT == 4) {
-            group<BITS, EVERY, ROWS, 2>(sum, w, scales, x, sums, q);
-            group<BITS, EVERY, ROWS, 3>(sum, w, scales, x, sums, q);
+            for (int i = 0; i < PIECE_TILES; i++) load_tile<BITS>(w + i * BITS, piece + i * BITS * LANES, lane);
+            PieceScales<BITS, PLAIN, GROUPS> scales;
+            scales.load(piece + ring.scales_at / 4, lane >> 2);
+            group<BITS, EVERY, ROWS, 0>(sum, w, scales, x, sums, q);
+            if constexpr (GROUPS >= 2) group<BITS, EVERY, ROWS, 1>(sum, w, scales, x, sums, q);
+            if constexpr (GROUPS == 4) {
+                group<BITS, EVERY, ROWS, 2>(sum, w, scales, x, sums, q);
+                group<BITS, EVERY, ROWS, 3>(sum, w, scales, x, sums, q);
+            }
+            x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS;
         }
-        x += ROWS_OF;
-        sums += ROWS_OF / 32 * ROWS;
     }
 }
 

@@ -110,20 +110,19 @@ __device__ __forceinline__ void stage_tail(const ExlGemv &job, const GemvShape &
 struct Smem {
     half *x;
     float *sums, *whole, *ends;
-    uint32_t *others;
     float *squares;
 
     __device__ __forceinline__ Smem(char *base, const GemvShape &shape)
         : x(reinterpret_cast<half *>(base + shape.x)), sums(reinterpret_cast<float *>(base + shape.sums)),
           whole(reinterpret_cast<float *>(base + shape.whole)), ends(reinterpret_cast<float *>(base + shape.ends)),
-          others(reinterpret_cast<uint32_t *>(base + shape.others)),
           squares(reinterpret_cast<float *>(base + shape.squares)) {}
 };
 
-template <int ROWS> __device__ __forceinline__ float total(const Smem &s, int number, int column, int row) {
+// others: which warps went on with the column.
+template <int ROWS>
+__device__ __forceinline__ float total(const Smem &s, int number, uint32_t others, int column, int row) {
     float sum = s.whole[(number * 16 + column) * ROWS + row];
-    for (uint32_t others = s.others[number]; others; others &= others - 1)
-        sum += s.ends[((__ffs(others) - 1) * 16 + column) * ROWS + row];
+    for (; others; others &= others - 1) sum += s.ends[((__ffs(others) - 1) * 16 + column) * ROWS + row];
     return sum;
 }
 
@@ -156,14 +155,15 @@ struct Ahead {
     ResidualConstants constants;
     float hidden, bias, up_bias;
     int place;
+    uint32_t others, up_others;
 };
 
 template <int ROWS>
 __device__ __forceinline__ void write_result(const ExlGemv &job, const Output &o, int mine, int row, const Smem &s,
                                              const Ahead &ahead) {
-    const float sum = total<ROWS>(s, o.number, o.column, row) + ahead.bias;
+    const float sum = total<ROWS>(s, o.number, ahead.others, o.column, row) + ahead.bias;
     if (job.y_kind == EXL_Y_GATED) {
-        const float up = total<ROWS>(s, o.number + mine, o.column, row) + ahead.up_bias;
+        const float up = total<ROWS>(s, o.number + mine, ahead.up_others, o.column, row) + ahead.up_bias;
         const half value = __float2half_rn(activated(job.activation, sum) * up);
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + ahead.place] = value;
     } else if (job.y_kind == EXL_Y_HALF) {
@@ -175,11 +175,15 @@ __device__ __forceinline__ void write_result(const ExlGemv &job, const Output &o
     }
 }
 
-__device__ __forceinline__ void ask_constants(const ExlGemv &job, const Output &o, Ahead &ahead) {
+__device__ __forceinline__ void ask_constants(const Local &local, const Output &o, int mine, Ahead &ahead) {
+    const ExlGemv &job = local.job;
     ahead.bias = bias_of(job.matrix[o.matrix], o.at);
+    ahead.others = local.others(o.number);
     if (job.y_kind == EXL_Y_ADD) ahead.constants = ResidualConstants(job.residual, o.to);
-    if (job.y_kind == EXL_Y_GATED) ahead.up_bias = bias_of(job.matrix[1], o.at);
-    if (job.y_kind == EXL_Y_GATED) ahead.place = job.scatter ? __ldg(job.scatter + o.at) : o.at;
+    if (job.y_kind != EXL_Y_GATED) return;
+    ahead.up_bias = bias_of(job.matrix[1], o.at);
+    ahead.up_others = local.others(o.number + mine);
+    ahead.place = job.scatter ? __ldg(job.scatter + o.at) : o.at;
 }
 __device__ __forceinline__ void ask_hidden(const ExlGemv &job, const Output &o, Ahead &ahead) {
     if (job.y_kind == EXL_Y_ADD) ahead.hidden = produced(job.residual.hidden + o.to);
@@ -201,7 +205,7 @@ __device__ __forceinline__ void multiply_run(const Local &local, Ring<DEPTH> &ri
             const ExlSection &section = m.sections[at.section];
             const int before = at.piece - section.piece, count = min(in_column, section.pieces - before);
             if (count > 0) {
-                const int row = section.row + before * (section.bits <= 4 ? 128 : 64);
+                const int row = section.row + before * PIECE_ROWS;
                 const half *x_part = x + row;
                 const float *sums_part = sums + row / 32 * ROWS;
 #define EXL_RUN(BITS, EVERY, PLAIN) run<BITS, EVERY, PLAIN, ROWS, DEPTH>(count, ring, sum, x_part, sums_part)
@@ -213,7 +217,7 @@ __device__ __forceinline__ void multiply_run(const Local &local, Ring<DEPTH> &ri
         }
         const int number = local.number(at.matrix, at.column);
         store_sum<ROWS>(goes_on ? s.ends + warp * 16 * ROWS : s.whole + number * 16 * ROWS, sum, lane);
-        if (goes_on && lane == 0) atomicOr(s.others + number, 1u << warp);
+        if (pieces == 0) break;
         goes_on = false;
         at.piece = at.section = 0;
         local.next_column(at.matrix, at.column);
@@ -224,7 +228,7 @@ __device__ __forceinline__ void multiply_run(const Local &local, Ring<DEPTH> &ri
 __device__ __forceinline__ void copy_job(Local &local, const ExlGemv &job) {
     const int t = threadIdx.x;
     const int32_t *plan = job.plan + blockIdx.x * PLAN_INTS;
-    if (t < PLAN_INTS) local.plan[t] = __ldg(plan + t);
+    for (int i = t; i < PLAN_INTS; i += THREADS) local.plan[i] = __ldg(plan + i);
     for (int i = t; i < (int)(sizeof(ExlGemv) / 8); i += THREADS)
         reinterpret_cast<uint2 *>(&local.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
     __syncthreads();
@@ -236,34 +240,38 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
     extern __shared__ __align__(128) char base[];
     let_next_start();
     Local &local = *reinterpret_cast<Local *>(base);
+    const int32_t *plan = parameters.plan + blockIdx.x * PLAN_INTS;
+    if (__ldg(plan + 1) + __ldg(plan + 3) + __ldg(plan + 5) == 0) {  // it only keeps its place
+        wait_for_previous();
+        return;
+    }
+    Ring<DEPTH> ring(local, parameters, shape, base);
     copy_job(local, parameters);
+    ring.finish_start();
     const ExlGemv &job = local.job;
     const int t = threadIdx.x;
-    const int *start = local.plan + 8 + t / LANES * 4;
-    const Place at = {start[0], start[1], start[2], 0};
-    Ring<DEPTH> ring(local, at, start[3], base + shape.rings);
-    ring.start();
+    const int *start = local.plan + 8 + t / LANES * WARP_INTS;
+    const Place at = {start[0], start[1], start[2], start[3]};
     const Smem s(base, shape);
     stage_tail<ROWS>(job, shape, s.x, s.sums);
-    for (int i = t; i < job.columns; i += THREADS) s.others[i] = 0;
     const int mine = local.count(0) + (job.y_kind == EXL_Y_GATED ? 0 : local.count(1) + local.count(2));
     const int outputs = mine * 16 * job.rows;
     const bool any = t < outputs;
     const Output first(local, any ? t / 16 % mine : 0, t % 16);
     const int first_row = any && ROWS > 1 ? t / 16 / mine : 0;
     Ahead ahead;
-    if (any) ask_constants(job, first, ahead);
+    if (any) ask_constants(local, first, mine, ahead);
     wait_for_previous();
     if (ROWS == 1 && job.x_kind == EXL_X_NORM) stage_normed<ROWS>(job, s.x, s.sums, s.squares);
     else stage_halves<ROWS>(job, shape, s.x, s.sums);
     if (any) ask_hidden(job, first, ahead);
     __syncthreads();
-    multiply_run<ROWS, DEPTH>(local, ring, at, start[3], shape.x_stride, s);
+    multiply_run<ROWS, DEPTH>(local, ring, at, start[4], shape.x_stride, s);
     __syncthreads();
     if (any) write_result<ROWS>(job, first, mine, first_row, s, ahead);
     for (int i = t + THREADS; i < outputs; i += THREADS) {
         const Output o(local, i / 16 % mine, i % 16);
-        ask_constants(job, o, ahead);
+        ask_constants(local, o, mine, ahead);
         ask_hidden(job, o, ahead);
         write_result<ROWS>(job, o, mine, ROWS > 1 ? i / 16 / mine : 0, s, ahead);
     }
@@ -275,15 +283,22 @@ inline int align16(int bytes) { return (bytes + 15) / 16 * 16; }
 template <int ROWS> GemvShape shape_of(const ExlGemv &job, int rows, int depth) {
     const int stored = job.matrix[0].stored;
     GemvShape g = {};
+    int scales = 0;
+    for (int i = 0; i < job.matrices; i++)
+        for (int n = 0; n < job.matrix[i].section_count; n++) {
+            const ExlSection &section = job.matrix[i].sections[n];
+            g.scales = g.scales > section.piece_words * 4 ? g.scales : section.piece_words * 4;
+            scales = scales > section.scale_words * 4 ? scales : section.scale_words * 4;
+        }
+    g.slot = (g.scales + scales + 127) / 128 * 128;
     g.rings = (sizeof(Local) + 127) / 128 * 128;
-    g.x = g.rings + WARPS * depth * (CODE_SLOT + SCALE_SLOT);
+    g.x = g.rings + WARPS * depth * g.slot;
     // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
     g.x_stride = (stored + TAIL + 63) / 64 * 64 + 32;
     g.sums = g.x + g.x_stride * 2 * rows;
     g.whole = g.sums + align16((stored + TAIL) / 32 * 4 * ROWS);
     g.ends = g.whole + job.columns * 16 * ROWS * 4;
-    g.others = g.ends + WARPS * 16 * ROWS * 4;
-    g.squares = g.others + align16(job.columns * 4);
+    g.squares = g.ends + WARPS * 16 * ROWS * 4;
     g.bytes = g.squares + align16(WARPS * 4);
     return g;
 }

@@ -92,7 +92,7 @@ template <int BITS, bool PLAIN, int COUNT> struct PieceScales;
 template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
     uint32_t index, maxima[(COUNT + 1) / 2];
 
-    __device__ __forceinline__ PieceScales(const uint32_t *p, int r) {
+    __device__ __forceinline__ void load(const uint32_t *p, int r) {
         const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
         if constexpr (COUNT == 4) {
             index = p[r];
@@ -123,7 +123,7 @@ template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
 template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
     uint32_t pairs[COUNT], zeros;
 
-    __device__ __forceinline__ PieceScales(const uint32_t *p, int r) {
+    __device__ __forceinline__ void load(const uint32_t *p, int r) {
 #pragma unroll
         for (int n = 0; n < COUNT; n++) pairs[n] = p[n * 8 + r];
         p += COUNT * 8;
@@ -141,16 +141,11 @@ template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
 };
 
 // Calls F(bits, rows per scale, plain) for a section.
-#define EXL_WIDTH(BITS, F)                                    \
-    case BITS:                                                \
-        if (section.rows_per_scale == 64) F(BITS, 64, false); \
-        else F(BITS, 32, false);                              \
-        break;
-#define EXL_NARROW_WIDTH(BITS, F)                               \
-    case BITS:                                                  \
-        if (section.rows_per_scale == 128) F(BITS, 128, false); \
+#define EXL_WIDTH(BITS, F)                                         \
+    case BITS:                                                     \
+        if (section.rows_per_scale == 128) F(BITS, 128, false);    \
         else if (section.rows_per_scale == 64) F(BITS, 64, false); \
-        else F(BITS, 32, false);                                \
+        else F(BITS, 32, false);                                   \
         break;
 #define EXL_FOR_SECTION(F)                                                                           \
     if (section.plain) {                                                                             \
@@ -159,8 +154,8 @@ template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
         else F(4, 32, true);                                                                         \
     } else {                                                                                         \
         switch (section.bits) {                                                                      \
-            EXL_WIDTH(8, F) EXL_WIDTH(6, F) EXL_WIDTH(5, F)                                          \
-            EXL_NARROW_WIDTH(4, F) EXL_NARROW_WIDTH(3, F) EXL_NARROW_WIDTH(2, F)                     \
+            EXL_WIDTH(4, F) EXL_WIDTH(5, F) EXL_WIDTH(6, F)                                          \
+            EXL_WIDTH(8, F) EXL_WIDTH(3, F) EXL_WIDTH(2, F)                                          \
         }                                                                                            \
     }
 
