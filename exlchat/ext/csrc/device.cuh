@@ -80,6 +80,15 @@ __device__ __forceinline__ void copy16(void *to, const void *from) {
     *static_cast<uint4 *>(to) = __ldcg(static_cast<const uint4 *>(from));
 #endif
 }
+// The same for some of the lanes, without a branch.
+__device__ __forceinline__ void copy16_if(bool wanted, void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}" ::
+                 "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"((int)wanted) : "memory");
+#else
+    if (wanted) copy16(to, from);
+#endif
+}
 __device__ __forceinline__ void end_of_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

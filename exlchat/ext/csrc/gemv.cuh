@@ -72,15 +72,16 @@ template <int DEPTH> struct Ring {
     char *slots;
     Place at;
     int left, ahead, code_bytes, scale_bytes;  // pieces behind this section's, and of it
-    int lane, stride, scales_at;
-    uint32_t asked, slot;  // slot: of the oldest piece, counted on and on
+    int lane, stride, scales_at, asked;
+    char *oldest, *free;  // the slot of the oldest piece, and the one before it
 
     // Asks for the first pieces with what the plan says alone, as far as their section goes: the earlier a kernel asks,
     // the less the memory rests while the one before it ends and the next one fetches its x.
     __device__ __forceinline__ Ring(const Local &local, const ExlGemv &parameters, const GemvShape &shape, char *base)
-        : local(local), lane(threadIdx.x % LANES), stride(shape.slot), scales_at(shape.scales), slot(0) {
+        : local(local), lane(threadIdx.x % LANES), stride(shape.slot), scales_at(shape.scales) {
         const int warp = threadIdx.x / LANES;
-        slots = base + shape.rings + warp * DEPTH * stride;
+        slots = oldest = base + shape.rings + warp * DEPTH * stride;
+        free = slots + (DEPTH - 1) * stride;
         const int4 *plan = reinterpret_cast<const int4 *>(parameters.plan + blockIdx.x * PLAN_INTS + 8 + warp * WARP_INTS);
         const int4 a = __ldg(plan), b = __ldg(plan + 1), c = __ldg(plan + 2);
         at = {a.x, a.y, a.z, a.w};
@@ -91,7 +92,7 @@ template <int DEPTH> struct Ring {
         asked = min(ahead, DEPTH - 1);
         ahead -= asked;
 #pragma unroll
-        for (uint32_t i = 0; i < DEPTH - 1; i++)
+        for (int i = 0; i < DEPTH - 1; i++)
             if (i < asked) copy(slots + i * stride), end_of_copies();
     }
     // The others of the first pieces.
@@ -132,22 +133,32 @@ template <int DEPTH> struct Ring {
     __device__ __forceinline__ void copy(char *slot_of_warp) {
         const int at_lane = lane * 16;
         char *to = slot_of_warp + at_lane;
-        if (at_lane < code_bytes) copy16(to, codes);
-        if (at_lane + 512 < code_bytes) copy16(to + 512, codes + 512);
-        if (at_lane < scale_bytes) copy16(to + scales_at, scales);
-        if (code_bytes > 1024) {
-            if (at_lane + 1024 < code_bytes) copy16(to + 1024, codes + 1024);
-            if (at_lane + 1536 < code_bytes) copy16(to + 1536, codes + 1536);
-        }
+#pragma unroll
+        for (int i = 0; i < 2048; i += 512) copy16_if(at_lane + i < code_bytes, to + i, codes + i);
+        copy16_if(at_lane < scale_bytes, to + scales_at, scales);
         codes += (uint32_t)code_bytes, scales += (uint32_t)scale_bytes;
     }
-    // The oldest piece, when it is there. The slot before it takes another.
-    __device__ __forceinline__ const uint32_t *next() {
+    // The same where both sizes are known.
+    template <int CODES, int SCALES> __device__ __forceinline__ void copy_sized(char *to) {
+        to += lane * 16;
+#pragma unroll
+        for (int i = 0; i < CODES; i += 512)
+            copy16_if(i + 512 <= CODES || lane * 16 + i < CODES, to + i, codes + i);
+        copy16_if(lane * 16 < SCALES, to + scales_at, scales);
+        codes += CODES, scales += SCALES;
+    }
+    // Waits for the oldest piece; when all lanes have come past the one before it, its slot is free.
+    __device__ __forceinline__ void wait() const {
         wait_for_copies<DEPTH - 2>();
         __syncwarp();
-        copy(slots + (slot + DEPTH - 1) % DEPTH * stride);
-        end_of_copies();
-        return reinterpret_cast<const uint32_t *>(slots + slot++ % DEPTH * stride);
+    }
+    // What was the oldest is in use; the next one is.
+    __device__ __forceinline__ const uint32_t *take() {
+        const uint32_t *piece = reinterpret_cast<const uint32_t *>(oldest);
+        free = oldest;
+        oldest += stride;
+        if (oldest == slots + DEPTH * stride) oldest = slots;
+        return piece;
     }
 };
 
@@ -161,67 +172,110 @@ template <int BITS, int H> __device__ __forceinline__ void multiply(float (&c)[4
     mma(c, a[0], a[1], a[2], a[3], b.z, b.w);
 }
 
-// What a lane adds up: columns r and r + 8 of x rows 2 q and 2 q + 1. With one row every lane q holds the same products
-// (in 0 and 2) and a share of what is to be subtracted from them, four times; the lanes are added at the end.
+// What a lane adds up: columns r and r + 8 of x rows 2 q and 2 q + 1, r and q being its row and column in the fragments.
+// With one row every lane q has all products (in 0 and 2) and scales some of them; four times the sum is what all four
+// have together.
 template <int ROWS> struct Sum {
     float c[4] = {0.f, 0.f, 0.f, 0.f};
 };
 
-// Adds EVERY input rows, number S of such groups in the piece. x and sums point to the lane's part of the piece.
-template <int BITS, int EVERY, int ROWS, int S, class Scales>
-__device__ __forceinline__ void group(Sum<ROWS> &sum, const uint32_t *w, const Scales &scales, const half *x,
-                                      const float *sums, int q) {
-    constexpr int BLOCKS = EVERY / 32, FIRST = S * BLOCKS;
-    const float2 offset = scales.offset(S), scale = scales.scale(S);
-    float c[4], d[4] = {0.f, 0.f, 0.f, 0.f};  // two chains, because a product waits for the one before it
-    if constexpr (ROWS == 1) {
-        // Each block of 32 rows is counted by 4 / BLOCKS of the lanes q.
-        const float s = sums[FIRST + q % BLOCKS];
-        c[0] = offset.x * BLOCKS * s, c[2] = offset.y * BLOCKS * s, c[1] = c[3] = 0.f;
+// A piece times one row of x. A lane scales one group of EVERY rows, or a fourth of the groups' blocks of 32: scales are
+// dear, and the four lanes of a row have the same products. x and sums point to the piece.
+template <int BITS, int EVERY, bool PLAIN>
+__device__ __forceinline__ void multiply_one(Sum<1> &sum, const uint32_t *w, const uint32_t *stored, const half *x,
+                                             const float *sums, int lane) {
+    constexpr int GROUPS = PIECE_ROWS / EVERY, BLOCKS = EVERY / 32;
+    const int q = lane & 3, g = q % GROUPS;
+    const OneScale<BITS, PLAIN, GROUPS> one(stored, lane >> 2, g);
+    float c[GROUPS < 2 ? 2 : GROUPS][4] = {};
+    const float s = sums[g * BLOCKS + q / GROUPS] * BLOCKS;
+    multiply<BITS, 0>(c[0], w, x);
+    multiply<BITS, 1>(c[GROUPS == 4 ? 1 : 0], w, x);
+    multiply<BITS, 2>(c[GROUPS == 4 ? 2 : 1], w, x);
+    multiply<BITS, 3>(c[GROUPS == 4 ? 3 : 1], w, x);
+    float low, high;
+    if constexpr (GROUPS == 1) {
+        low = c[0][0] + c[1][0], high = c[0][2] + c[1][2];
+    } else if constexpr (GROUPS == 2) {
+        low = g ? c[1][0] : c[0][0], high = g ? c[1][2] : c[0][2];
     } else {
-        float2 s = {0.f, 0.f};
-#pragma unroll
-        for (int i = 0; i < BLOCKS; i++) {
-            const float2 v = *reinterpret_cast<const float2 *>(sums + (FIRST + i) * ROWS);
-            s.x += v.x, s.y += v.y;
-        }
-        c[0] = offset.x * s.x, c[1] = offset.x * s.y, c[2] = offset.y * s.x, c[3] = offset.y * s.y;
+        low = q & 2 ? (q & 1 ? c[3][0] : c[2][0]) : (q & 1 ? c[1][0] : c[0][0]);
+        high = q & 2 ? (q & 1 ? c[3][2] : c[2][2]) : (q & 1 ? c[1][2] : c[0][2]);
     }
-    multiply<BITS, FIRST>(c, w, x);
-    if constexpr (BLOCKS >= 2) multiply<BITS, FIRST + 1>(d, w, x);
-    if constexpr (BLOCKS == 4) {
-        multiply<BITS, FIRST + 2>(c, w, x);
-        multiply<BITS, FIRST + 3>(d, w, x);
-    }
-    const float upper = scale.y * (1.f / Codes<BITS>::UPPER);
-    sum.c[0] += scale.x * (c[0] + d[0]), sum.c[2] += upper * (c[2] + d[2]);
-    if (ROWS > 1) sum.c[1] += scale.x * (c[1] + d[1]), sum.c[3] += upper * (c[3] + d[3]);
+    sum.c[0] += one.scale.x * GROUPS * (low + one.offset.x * s);
+    sum.c[2] += one.scale.y * (GROUPS / (float)Codes<BITS>::UPPER) * (high + one.offset.y * s);
 }
 
-// `count` pieces of one section, x and sums pointing at the first.
+// EVERY rows of a piece times up to eight rows of x, number S of such groups. x and sums point to the lane's rows.
+template <int BITS, int EVERY, int ROWS, int S, class Scales>
+__device__ __forceinline__ void multiply_group(Sum<ROWS> &sum, const uint32_t *w, const Scales &scales, const half *x,
+                                               const float *sums) {
+    constexpr int BLOCKS = EVERY / 32, FIRST = S * BLOCKS;
+    const float2 offset = scales.offset(S), scale = scales.scale(S);
+    float2 s = {0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+        const float2 v = *reinterpret_cast<const float2 *>(sums + (FIRST + i) * ROWS);
+        s.x += v.x, s.y += v.y;
+    }
+    float c[4] = {offset.x * s.x, offset.x * s.y, offset.y * s.x, offset.y * s.y};
+    multiply<BITS, FIRST>(c, w, x);
+    if constexpr (BLOCKS >= 2) multiply<BITS, FIRST + 1>(c, w, x);
+    if constexpr (BLOCKS == 4) {
+        multiply<BITS, FIRST + 2>(c, w, x);
+        multiply<BITS, FIRST + 3>(c, w, x);
+    }
+    const float upper = scale.y * (1.f / Codes<BITS>::UPPER);
+    sum.c[0] += scale.x * c[0], sum.c[1] += scale.x * c[1], sum.c[2] += upper * c[2], sum.c[3] += upper * c[3];
+}
+
+// A piece from its slot.
+template <int BITS, int EVERY, bool PLAIN, int ROWS>
+__device__ __forceinline__ void multiply_piece(const uint32_t *piece, int scales_at, Sum<ROWS> &sum, const half *x,
+                                               const float *sums, int lane) {
+    uint32_t w[PIECE_TILES * BITS];
+#pragma unroll
+    for (int i = 0; i < PIECE_TILES; i++) load_tile<BITS>(w + i * BITS, piece + i * BITS * LANES, lane);
+    const uint32_t *stored = piece + scales_at / 4;
+    if constexpr (ROWS == 1) {
+        multiply_one<BITS, EVERY, PLAIN>(sum, w, stored, x, sums, lane);
+    } else {
+        constexpr int GROUPS = PIECE_ROWS / EVERY;
+        PieceScales<BITS, PLAIN, GROUPS> scales;
+        scales.load(stored, lane >> 2);
+        multiply_group<BITS, EVERY, ROWS, 0>(sum, w, scales, x, sums);
+        if constexpr (GROUPS >= 2) multiply_group<BITS, EVERY, ROWS, 1>(sum, w, scales, x, sums);
+        if constexpr (GROUPS == 4) {
+            multiply_group<BITS, EVERY, ROWS, 2>(sum, w, scales, x, sums);
+            multiply_group<BITS, EVERY, ROWS, 3>(sum, w, scales, x, sums);
+        }
+    }
+}
+
+// `count` pieces of one section, x and sums pointing at the first. What is asked for meanwhile is of the same kind but
+// for the last pieces of a section.
 template <int BITS, int EVERY, bool PLAIN, int ROWS, int DEPTH>
 __device__ __forceinline__ void run(int count, Ring<DEPTH> &ring, Sum<ROWS> &sum, const half *x, const float *sums) {
-    constexpr int GROUPS = PIECE_ROWS / EVERY;
-    const int lane = ring.lane, q = lane & 3;
+    constexpr int GROUPS = PIECE_ROWS / EVERY, CODES = 256 * BITS;
+    constexpr int SCALES = ((PLAIN ? 40 : 10) * GROUPS + 15) / 16 * 16;
     while (count > 0) {
         if (ring.ahead == 0) ring.next_section();
-        int n = min(count, ring.ahead);
-        count -= n, ring.ahead -= n;
+        if (ring.code_bytes == CODES && ring.scale_bytes == SCALES) {
+            const int n = min(count, ring.ahead);
+            count -= n, ring.ahead -= n;
 #pragma unroll 1
-        for (; n > 0; n--) {
-            const uint32_t *piece = ring.next();
-            uint32_t w[PIECE_TILES * BITS];
-#pragma unroll
-            for (int i = 0; i < PIECE_TILES; i++) load_tile<BITS>(w + i * BITS, piece + i * BITS * LANES, lane);
-            PieceScales<BITS, PLAIN, GROUPS> scales;
-            scales.load(piece + ring.scales_at / 4, lane >> 2);
-            group<BITS, EVERY, ROWS, 0>(sum, w, scales, x, sums, q);
-            if constexpr (GROUPS >= 2) group<BITS, EVERY, ROWS, 1>(sum, w, scales, x, sums, q);
-            if constexpr (GROUPS == 4) {
-                group<BITS, EVERY, ROWS, 2>(sum, w, scales, x, sums, q);
-                group<BITS, EVERY, ROWS, 3>(sum, w, scales, x, sums, q);
+            for (int i = 0; i < n; i++, x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS) {
+                ring.wait();
+                ring.template copy_sized<CODES, SCALES>(ring.free);
+                end_of_copies();
+                multiply_piece<BITS, EVERY, PLAIN, ROWS>(ring.take(), ring.scales_at, sum, x, sums, ring.lane);
             }
-            x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS;
+        } else {
+            ring.wait();
+            ring.copy(ring.free);
+            end_of_copies();
+            multiply_piece<BITS, EVERY, PLAIN, ROWS>(ring.take(), ring.scales_at, sum, x, sums, ring.lane);
+            count--, ring.ahead--, x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS;
         }
     }
 }

@@ -85,6 +85,13 @@ template <int BITS, int J> __device__ __forceinline__ void operand(uint32_t (&a)
     }
 }
 
+// Scales of columns r and r + 8 from a byte of two indices: fp16((index + 1)^2 * maximum), as the format rounds it.
+__device__ __forceinline__ float2 indexed_scale(uint32_t byte, half maximum) {
+    const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
+    const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
+    return __half22float2(__hmul2(__hmul2(step, step), __half2half2(maximum)));
+}
+
 // The scales of a piece for columns r and r + 8, and what is to be subtracted from 1024 + code and from
 // 1024 + UPPER * code before they are multiplied with them. COUNT scales a piece; p points behind its tiles.
 template <int BITS, bool PLAIN, int COUNT> struct PieceScales;
@@ -106,14 +113,9 @@ template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
             maxima[0] = *reinterpret_cast<const uint16_t *>(bytes + 8);
         }
     }
-    // fp16((index + 1)^2 * maximum), as the format rounds it.
     __device__ __forceinline__ float2 scale(int n) const {
-        const uint32_t byte = index >> 8 * n;
-        const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
-        const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
         const half2 both = reinterpret_cast<const half2 &>(maxima[n / 2]);
-        const half2 maximum = n % 2 ? __high2half2(both) : __low2half2(both);
-        return __half22float2(__hmul2(__hmul2(step, step), maximum));
+        return indexed_scale(index >> 8 * n, n % 2 ? __high2half(both) : __low2half(both));
     }
     __device__ __forceinline__ float2 offset(int) const {
         return {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
@@ -137,6 +139,24 @@ template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
     __device__ __forceinline__ float2 offset(int n) const {
         const uint32_t byte = zeros >> 8 * n;
         return {-(1025.f + (byte & 15u)), -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(byte >> 4 & 15u)};
+    }
+};
+
+// The same of one scale alone: number g of column r and r + 8, COUNT being in the piece.
+template <int BITS, bool PLAIN, int COUNT> struct OneScale {
+    float2 scale, offset;
+
+    __device__ __forceinline__ OneScale(const uint32_t *p, int r, int g) {
+        const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
+        if constexpr (PLAIN) {
+            scale = __half22float2(reinterpret_cast<const half2 *>(p)[g * 8 + r]);
+            const uint32_t zero = bytes[32 * COUNT + r * COUNT + g];
+            offset.x = -(1025.f + (zero & 15u));
+            offset.y = -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(zero >> 4);
+        } else {
+            scale = indexed_scale(bytes[r * COUNT + g], reinterpret_cast<const half *>(bytes + 8 * COUNT)[g]);
+            offset = {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
+        }
     }
 };
 
