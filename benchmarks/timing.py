@@ -24,11 +24,11 @@ def event_seconds(work: Callable[[], object], *, repeat: int) -> float:
     times: list[float] = []
     for _ in range(repeat + 3):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        start.record()  # type: ignore[no-untyped-call]
+        start.record()
         work()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
-        times.append(start.elapsed_time(end) / 1e3)  # type: ignore[no-untyped-call]
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
     return statistics.median(times[3:])
 
 

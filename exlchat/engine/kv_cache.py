@@ -1,6 +1,7 @@
 """Keys and values of one sequence, and the ids they belong to.
 
-Every layer has whole pages that grow by doubling; pages shared between conversations come later.
+Every layer has whole pages of its own. They grow by doubling, or by what is needed where memory is short for that;
+pages shared between conversations come later.
 """
 
 from __future__ import annotations

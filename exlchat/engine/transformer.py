@@ -1,6 +1,7 @@
 """The decoder: embedding, layers of attention and gated MLP, final norm, head.
 
-Plain torch on any device; this is also the reference that faster paths are tested against.
+Any number of tokens on any device: in plain torch, which faster paths are tested against, or on a GPU with quantized
+layers and `KernelOperations` between them. A decoded token takes `step_chain` where that suits the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every operation of `ops.py` in plain torch: the definition, and the oracle of the kernel tests."""
+"""The operations of `products.py` in plain torch: the definition, and the oracle of the kernel tests."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def chat_parser() -> argparse.ArgumentParser:
         "model",
         metavar="MODEL_DIR",
         nargs="?",
-        help="folder with an EXL2 or safetensors model, or the word guide (default: the model used last, else guide)",
+        help="folder with an EXL2, GPTQ or float model, or the word guide (default: the model used last, else guide)",
     )
     _model_options(model)
     chat = parser.add_argument_group("chat")
