@@ -43,3 +43,10 @@ def check_on_gpu(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if tensor.device.type != "cuda":
             raise ValueError(f"{name} is on the {tensor.device}; the kernels work on a GPU")
+
+
+def check_together(*tensors: Tensor) -> None:
+    """Raises `ValueError` where tensors of one launch are on more than one device."""
+    devices = sorted({str(tensor.device) for tensor in tensors})
+    if len(devices) > 1:
+        raise ValueError(f"tensors of one operation are on {' and '.join(devices)}; they must be on one GPU")

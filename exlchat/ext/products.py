@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext import functions as c
-from exlchat.ext.job import Job, check, check_on_gpu
+from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.library import Library
 from exlchat.ext.plan import Plan, make_plan
@@ -116,6 +116,7 @@ class Products:
             check("scatter", scatter, torch.int16, (columns,))
             job.scatter = scatter.data_ptr()
             tensors.append(scatter)
+        check_together(*tensors, y)
         return Job(self._gemv, job, (*tensors, y))
 
     def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Job:
@@ -125,6 +126,7 @@ class Products:
             raise ValueError(f"x has {job.rows} rows; a residual has one")
         job.y_kind = c.Y_ADD
         job.residual = _c_residual(residual, matrix.outputs, tensors)
+        check_together(*tensors)
         return Job(self._gemv, job, tuple(tensors))
 
     def embed(self, table: Tensor, token: Tensor, residual: Residual) -> Job:
@@ -135,12 +137,14 @@ class Products:
         tensors = [table, token]
         job = c.CEmbed(table=table.data_ptr(), token=token.data_ptr(), width=table.shape[1])
         job.residual = _c_residual(residual, table.shape[1], tensors)
+        check_together(*tensors)
         return Job(self._embed, job, tuple(tensors))
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         """Writes the weights, float16 `[features, outputs]`, into `out`."""
         check("out", out, torch.float16, (matrix.features, matrix.outputs))
         check_on_gpu(out=out, weights=matrix.words)
+        check_together(out, matrix.words, matrix.scales, matrix.gather)
         self._dequantize(c.address(c_matrix(matrix)), out.data_ptr(), torch.cuda.current_stream().cuda_stream)
 
     def _job(
@@ -172,7 +176,10 @@ class Products:
         for index, matrix in enumerate(matrices):
             job.matrix[index] = c_matrix(matrix)
             job.words[index], job.scales[index] = matrix.words.data_ptr(), matrix.scales.data_ptr()
-            tensors += [matrix.words, matrix.scales, matrix.gather] + ([] if matrix.bias is None else [matrix.bias])
+            tensors += [matrix.words, matrix.scales, matrix.gather]
+            if matrix.bias is not None:
+                check("bias", matrix.bias, torch.float16, (matrix.outputs,))
+                tensors.append(matrix.bias)
         return job, tensors
 
     def _plan(self, matrices: Sequence[PackedMatrix], *, paired: bool) -> tuple[Plan, Tensor]:

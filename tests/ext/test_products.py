@@ -12,6 +12,7 @@ from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
 from exlchat.ext import reference
+from exlchat.ext.job import check_together
 from exlchat.ext.layout import PackedMatrix, to_stored
 from exlchat.ext.library import Library
 from exlchat.ext.products import Kind, NormCopy, Normed, Products, Residual
@@ -65,6 +66,12 @@ def test_a_product_names_the_tensor_that_does_not_fit(
 def test_matrices_of_one_product_have_one_height(products: Products) -> None:
     with pytest.raises(ValueError, match="64, 96 stored rows"):
         products.product([matrix(64), matrix(96)], rows(1, 64), rows(1, 64), "half")
+
+
+def test_tensors_of_a_launch_are_on_one_device() -> None:
+    check_together(rows(1, 64), rows(2, 32))
+    with pytest.raises(ValueError, match="on cpu and meta"):
+        check_together(rows(1, 64), rows(1, 64).to("meta"))
 
 
 def test_weights_go_to_a_tensor_of_their_shape(products: Products) -> None:

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(WARPS_A_BLOCK *LANES) dequantize(const __grid_
 }  // namespace exl
 
 extern "C" int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream) {
-    if (!matrix || !weights || !exl::matrix_ok(*matrix)) return EXL_BAD_ARGUMENT;
+    if (!matrix || !weights || !exl::matrix_ok(*matrix) || reinterpret_cast<uintptr_t>(weights) % 16) return EXL_BAD_ARGUMENT;
     const dim3 grid(matrix->pieces, (matrix->column_tiles + exl::WARPS_A_BLOCK - 1) / exl::WARPS_A_BLOCK);
     exl::dequantize<<<grid, exl::WARPS_A_BLOCK * exl::LANES, 0, static_cast<cudaStream_t>(stream)>>>(
         *matrix, static_cast<half *>(weights));

@@ -65,7 +65,8 @@ struct Place {
 };
 
 // The asking side of a warp's run. DEPTH slots: DEPTH - 1 pieces are on their way, and the slot of the piece multiplied
-// last takes the next one when all lanes have come past it.
+// last takes the next one when all lanes have come past it. With one slot a piece is only asked for when its turn comes:
+// for wide x on cards with little shared memory.
 template <int DEPTH> struct Ring {
     const Local &local;
     const char *codes, *scales;  // of the next piece, this lane's
@@ -149,11 +150,15 @@ template <int DEPTH> struct Ring {
     }
     // Waits for the oldest piece; when all lanes have come past the one before it, its slot is free.
     __device__ __forceinline__ void wait() const {
-        wait_for_copies<DEPTH - 2>();
+        if constexpr (DEPTH > 1) wait_for_copies<DEPTH - 2>();
         __syncwarp();
     }
     // What was the oldest is in use; the next one is.
     __device__ __forceinline__ const uint32_t *take() {
+        if constexpr (DEPTH == 1) {
+            wait_for_copies<0>();
+            __syncwarp();
+        }
         const uint32_t *piece = reinterpret_cast<const uint32_t *>(oldest);
         free = oldest;
         oldest += stride;

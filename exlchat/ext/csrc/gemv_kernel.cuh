@@ -308,7 +308,8 @@ template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int dependent
     return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, shape.bytes, dependent, stream, job, shape);
 }
 
-// The deepest ring that leaves room; several rows go as many at a time as fit.
+// The deepest ring that leaves room; several rows go as many at a time as fit. EXL_BAD_ARGUMENT, and nothing launched,
+// where not even one does.
 template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream) {
     int device = 0, most = 0;
     cudaError_t error = cudaGetDevice(&device);
@@ -317,7 +318,7 @@ template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent
     int fit = job.rows;
     while (fit > 0 && shape_of<ROWS>(job, fit, DEPTH).bytes > most) fit--;
     if (fit == 0) {
-        if constexpr (DEPTH > 2) return launch_gemv<ROWS, DEPTH / 2>(job, dependent, stream);
+        if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) return launch_gemv<ROWS, DEPTH / 2>(job, dependent, stream);
         return EXL_BAD_ARGUMENT;
     }
     const int times = (job.rows + fit - 1) / fit;
