@@ -72,8 +72,6 @@ class CGemv(Structure):
 
     _fields_ = [
         ("plan", c_void_p),
-        ("words", c_void_p * MAX_MATRICES),
-        ("scales", c_void_p * MAX_MATRICES),
         ("matrix", CMatrix * MAX_MATRICES),
         *((name, c_void_p) for name in ("x", "squares", "y", "scatter")),
         ("residual", CResidual),
@@ -90,6 +88,9 @@ class CGemv(Structure):
                 "activation",
                 "blocks",
                 "columns",
+                "plan_ints",
+                "segments",
+                "x_rows",
             )
         ),
     ]

@@ -1,28 +1,37 @@
 """Which block and which warp of a product takes which pieces of its matrices.
 
-There is a block for every multiprocessor, though some may have nothing to do: where one stays empty, two blocks of the
-kernel behind start there early, and that takes twice as long. Blocks take whole column tiles, as equal in bytes as
-tiles allow. Inside a block the pieces of its columns, one column behind the other, are cut into runs of equal bytes,
-one a warp: whatever the mix of bit widths, every warp of a block reads the same amount and one contiguous range of it.
+There is a block for every multiprocessor, or several where a block would have too many columns, though some may have
+nothing to do: where one stays empty, two blocks of the kernel behind start there early, and that takes twice as long.
+Blocks take whole column tiles, as equal in bytes as tiles allow. Inside a block every warp takes a range of the rows,
+about the same one of each of its columns: it needs only its own part of x, and meets few changes of bit width. Where a
+range ends is shifted from column to column, so that after every column the warps have been given nearly the same.
+
+The kernels get a list of segments for every warp and need to know nothing else: pieces of one width that stand one
+behind the other in one column.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
+from exlchat.ext.layout import BLOCK_ROWS, PIECE_ROWS, TILE_COLUMNS, PackedMatrix, Section
 
 # Of a block; `EXL_WARPS` of the header.
 WARPS = 8
 MAX_MATRICES = 3
-_BLOCK_INTS = 8
-_WARP_INTS = 12
+HEADER_INTS = 8
+SEGMENT_INTS = WARP_INTS = 4
 _UNIT_WORDS = 4
+# What a step costs beside its bytes, in bytes: narrow codes are not multiplied faster than wide ones.
+_STEP_COST = 1024
+# Numbers of the kernels' kinds: width number * 3 + group number; behind them those with plain scales.
+_WIDTHS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,48 +39,141 @@ class Plan:
     """What `ExlGemv.plan` points to.
 
     Args:
-        table: int32 `[blocks, 8 + 12 * WARPS]` on the CPU: first column tile and number of column tiles of each of
-            three matrices, two zeros; then of each warp matrix, column tile, piece and section to begin with, number of
-            pieces, pieces up to the end of the section, where they begin in the codes and the scales of the matrix and
-            how long each is there (units of 16 bytes), two zeros.
+        table: int32 `[blocks, ints]` on the CPU. Of a block: first column tile and number of column tiles of each of
+            three matrices, two zeros; of each warp the first row of x that it needs, how many, their place among those
+            of all warps, and a zero; of each warp `segments` segments, unused ones zero.
+            A segment: where its codes and its scales begin in the matrix, in 16 bytes; `_packed`; first row, counted
+            from the warp's, in 32 rows, + (number of the column in the block, << 16).
+        segments: room for segments of a warp; the last is never used.
         columns: the most column tiles of a block, all matrices together.
+        x_rows: the most rows of x of a block, all warps together.
     """
 
     table: Tensor
+    segments: int
     columns: int
+    x_rows: int
 
 
-def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Pieces of one section in a column tile, counted from the block's first of that matrix.
+
+    number: of the tile among all of the block.
+    """
+
+    matrix: int
+    column: int
+    section: Section
+    before: int
+    pieces: int
+    number: int
+
+    @property
+    def row(self) -> int:
+        return self.section.row + self.before * PIECE_ROWS
+
+    @property
+    def end(self) -> int:
+        return self.row + self.pieces * PIECE_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What blocks with as many columns of each matrix have in common: what each warp does."""
+
+    runs: list[list[_Run]]
+
+    @property
+    def x_ranges(self) -> list[tuple[int, int]]:
+        """First row and number of rows of x of each warp."""
+        found = []
+        for runs in self.runs:
+            low = min((run.row for run in runs), default=0)
+            found.append((low, max((run.end for run in runs), default=0) - low))
+        return found
+
+
+def make_plan(
+    matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool, most_columns: int = 32, x_copies: bool = True
+) -> Plan:
     """Cuts a product up.
 
     Args:
         matrices: one to three that are multiplied with the same x.
-        blocks: how many, one a multiprocessor.
+        blocks: one a multiprocessor; the plan has a multiple.
         paired: a block takes the same columns of both matrices, as a gated product needs.
+        most_columns: that a block may take.
+        x_copies: several warps may each have their own copy of a row of x.
     """
     tiles = [matrix.outputs // TILE_COLUMNS for matrix in matrices]
-    costs = [_piece_costs(matrix) for matrix in matrices]
-    bounds = _block_bounds(tiles, [int(cost.sum()) for cost in costs], blocks, paired=paired)
-    table = torch.zeros(len(bounds), _BLOCK_INTS + _WARP_INTS * WARPS, dtype=torch.int32)
-    # Blocks with as many columns of each matrix are cut alike.
-    runs: dict[tuple[int, ...], Tensor] = {}
-    for row, parts in zip(table, bounds, strict=True):
+    sizes = [matrix.bytes // (matrix.outputs // TILE_COLUMNS) for matrix in matrices]
+    bounds = _block_bounds(tiles, sizes, blocks, paired=paired)
+    times = 1
+    while max(sum(count for _, count in parts) for parts in bounds) > max(most_columns, len(tiles)):
+        times += 1
+        bounds = _block_bounds(tiles, sizes, blocks * times, paired=paired)
+    ways = min(_ways(matrix) for matrix in matrices) if x_copies else WARPS
+    shares: dict[tuple[int, ...], _Share] = {}
+    for parts in bounds:
         counts = tuple(count for _, count in parts)
-        if not any(counts):
-            continue
-        if counts not in runs:
-            runs[counts] = _warp_runs(counts, costs)
-        mine = runs[counts].clone()
-        mine[:, 1] += torch.tensor([first for first, _ in parts], dtype=torch.int32)[mine[:, 0].long()]
+        if counts not in shares:
+            shares[counts] = _share(counts, matrices, ways)
+    segments = max(len(runs) for share in shares.values() for runs in share.runs) + 1
+    columns = max(sum(counts) for counts in shares)
+    ints = HEADER_INTS + WARPS * (WARP_INTS + segments * SEGMENT_INTS)
+    table = torch.zeros(len(bounds), ints, dtype=torch.int32)
+    templates = {counts: _template(share, matrices, segments, table.shape[1]) for counts, share in shares.items()}
+    for row, parts in zip(table, bounds, strict=True):
+        template, matrix_of, units = templates[tuple(count for _, count in parts)]
+        row[:] = template
         row[: 2 * len(parts)] = torch.tensor(parts).flatten()
-        row[_BLOCK_INTS:] = _with_places(mine, matrices).flatten()
-    return Plan(table, max(sum(count for _, count in parts) for parts in bounds))
+        firsts = torch.tensor([first for first, _ in parts], dtype=torch.int32)
+        places = row[HEADER_INTS + WARPS * WARP_INTS :][: WARPS * segments * SEGMENT_INTS].view(-1, SEGMENT_INTS)
+        places[:, :2] += firsts[matrix_of, None] * units
+    return Plan(
+        table,
+        segments,
+        columns,
+        max(sum(rows for _, rows in share.x_ranges) for share in shares.values()),
+    )
 
 
-def _piece_costs(matrix: PackedMatrix) -> Tensor:
-    """int64 `[pieces]`: words of every piece of a column."""
-    words = torch.tensor([section.piece_words + section.scale_words for section in matrix.sections])
-    return words.repeat_interleave(torch.tensor([section.pieces for section in matrix.sections]))
+def _ways(matrix: PackedMatrix) -> int:
+    """How many warps share a column, so that each has two steps of it or more."""
+    steps, ways = len(_steps(matrix)), WARPS
+    while ways > 1 and steps < 2 * ways:
+        ways //= 2
+    return ways
+
+
+def kind_of(section: Section) -> int:
+    """The number by which the kernels know a width, its groups and its kind of scales."""
+    group = _GROUPS.index(section.rows_per_scale)
+    return 3 * (len(_WIDTHS) if section.scales == "plain" else _WIDTHS.index(section.bits)) + group
+
+
+def pieces_a_step(section: Section) -> int:
+    """Codes of more than four bits are multiplied a piece at a time, others two: at most two kilobytes."""
+    return 1 if section.bits > 4 else 2
+
+
+def _packed(run: _Run) -> int:
+    """The third number of a segment, from its lowest bits: 11 pieces, 8 codes and 4 scales of a piece in 16 bytes,
+    2 matrix, 5 kind.
+    """
+    section = run.section
+    packed = at = 0
+    for bits, value in (
+        (11, run.pieces),
+        (8, section.piece_words // _UNIT_WORDS),
+        (4, section.scale_words // _UNIT_WORDS),
+        (2, run.matrix),
+        (5, kind_of(section)),
+    ):
+        packed |= value << at
+        at += bits
+    return packed
 
 
 def _block_bounds(tiles: list[int], sizes: list[int], blocks: int, *, paired: bool) -> list[list[tuple[int, int]]]:
@@ -94,34 +196,103 @@ def _block_bounds(tiles: list[int], sizes: list[int], blocks: int, *, paired: bo
     ]
 
 
-def _warp_runs(counts: tuple[int, ...], costs: list[Tensor]) -> Tensor:
-    """int32 `[WARPS, 4]`: matrix, column tile counted from the block's first, piece, pieces."""
-    sizes = torch.cat([cost.repeat(count) for count, cost in zip(counts, costs, strict=True)])
-    middles = sizes.cumsum(0).double() - sizes / 2
-    inner = torch.searchsorted(middles, torch.arange(1, WARPS) * (sizes.sum() / WARPS), right=True)
-    runs = torch.zeros(WARPS, 4, dtype=torch.int32)
-    for run, (low, high) in zip(runs, pairwise([0, *inner.tolist(), len(sizes)]), strict=True):
-        number, matrix = low, 0
-        while matrix < len(counts) - 1 and number >= counts[matrix] * len(costs[matrix]):
-            number -= counts[matrix] * len(costs[matrix])
-            matrix += 1
-        column, piece = divmod(number, len(costs[matrix]))
-        run[:] = torch.tensor([matrix, column, piece, high - low])
-    return runs
+def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], ways: int) -> _Share:
+    """Cuts the columns of a block up among its warps.
+
+    Groups of `ways` warps share a column, each group has as many columns; what is left is shared by all.
+    """
+    groups = WARPS // ways
+    together = sum(counts) // groups * groups
+    columns = [(matrix, column) for matrix, count in enumerate(counts) for column in range(count)]
+    runs: list[list[_Run]] = [[] for _ in range(WARPS)]
+    given = [0.0] * WARPS
+    for index, (matrix, column) in enumerate(columns):
+        # Warps that share rows in the groups are neighbours where all share, so that they need no other rows of x.
+        mine = range(index % groups, WARPS, groups) if index < together else range(WARPS)
+        steps = _steps(matrices[matrix])
+        costs = [0, *accumulate(step.cost for step in steps)]
+        pieces = [*(step.piece for step in steps), matrices[matrix].pieces]
+        for warp, (low, high) in zip(mine, pairwise(_cuts(costs, [given[warp] for warp in mine])), strict=True):
+            if low == high:
+                continue
+            given[warp] += costs[high] - costs[low]
+            runs[warp] += _runs(matrices[matrix], matrix, column, pieces[low], pieces[high], index)
+    # Every change of kind costs the kernel a few hundred clocks: pieces of one kind in one go, whatever their column.
+    return _Share([sorted(mine, key=lambda run: kind_of(run.section)) for mine in runs])
 
 
-def _with_places(runs: Tensor, matrices: Sequence[PackedMatrix]) -> Tensor:
-    """int32 `[WARPS, 12]`: runs with where they begin in memory."""
-    table = torch.zeros(WARPS, _WARP_INTS, dtype=torch.int32)
-    for row, (matrix, column, piece, pieces) in zip(table, runs.tolist(), strict=True):
-        if pieces == 0:
-            continue
-        packed = matrices[matrix]
-        number = next(i for i, part in enumerate(packed.sections) if piece < part.piece + part.pieces)
-        section = packed.sections[number]
-        before = piece - section.piece
-        word = column * packed.words.shape[1] + section.word + before * section.piece_words
-        scale = column * packed.scales.shape[1] + section.scale + before * section.scale_words
-        units = [value // _UNIT_WORDS for value in (word, scale, section.piece_words, section.scale_words)]
-        row[:10] = torch.tensor([matrix, column, piece, number, pieces, min(pieces, section.pieces - before), *units])
-    return table
+def _cuts(costs: list[int], given: list[float]) -> list[int]:
+    """Where steps are cut up among warps so that those who were given less until now get more.
+
+    Args:
+        costs: of the steps before each, one more than there are steps.
+        given: what each warp has.
+    """
+    level = (sum(given) + costs[-1]) / len(given)
+    places = accumulate(level - before for before in given[:-1])
+    cuts = [0]
+    for place in places:
+        nearest = bisect_left(costs, place, lo=1, hi=len(costs) - 1)
+        if place - costs[nearest - 1] < costs[nearest] - place:
+            nearest -= 1
+        cuts.append(max(nearest, cuts[-1]))
+    return [*cuts, len(costs) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a warp multiplies at a time: one or two pieces, and what they cost."""
+
+    piece: int
+    cost: int
+
+
+def _steps(matrix: PackedMatrix) -> list[_Step]:
+    """Of a column."""
+    found = []
+    for section in matrix.sections:
+        each = pieces_a_step(section)
+        for before in range(0, section.pieces, each):
+            pieces = min(each, section.pieces - before)
+            size = (section.piece_words + section.scale_words) * 4 * pieces
+            found.append(_Step(section.piece + before, size + _STEP_COST))
+    return found
+
+
+def _runs(packed: PackedMatrix, matrix: int, column: int, low: int, high: int, number: int) -> list[_Run]:
+    """Pieces `low` to `high` of a column, which is number `number` of the block."""
+    found = []
+    for section in packed.sections:
+        first, last = max(low, section.piece), min(high, section.piece + section.pieces)
+        if first < last:
+            found.append(_Run(matrix, column, section, first - section.piece, last - first, number))
+    return found
+
+
+def _template(
+    share: _Share, matrices: Sequence[PackedMatrix], segments: int, ints: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A block's row of the table, as if its columns were the first ones.
+
+    Also of each segment the matrix `[WARPS * segments]`, and by how much a column shifts its codes and scales
+    `[WARPS * segments, 2]`.
+    """
+    row = torch.zeros(ints, dtype=torch.int32)
+    warps = row[HEADER_INTS:][: WARPS * WARP_INTS].view(WARPS, WARP_INTS)
+    places = row[HEADER_INTS + WARPS * WARP_INTS :][: WARPS * segments * SEGMENT_INTS]
+    places = places.view(WARPS, segments, SEGMENT_INTS)
+    matrix_of = torch.zeros(WARPS, segments, dtype=torch.long)
+    units = torch.zeros(WARPS, segments, 2, dtype=torch.int32)
+    x_at = 0
+    for warp, (runs, (x_row, x_rows)) in enumerate(zip(share.runs, share.x_ranges, strict=True)):
+        warps[warp] = torch.tensor([x_row, x_rows, x_at, 0])
+        x_at += x_rows
+        for index, run in enumerate(runs):
+            packed, section = matrices[run.matrix], run.section
+            column = (packed.words.shape[1] // _UNIT_WORDS, packed.scales.shape[1] // _UNIT_WORDS)
+            codes = (section.word + run.before * section.piece_words) // _UNIT_WORDS + run.column * column[0]
+            scales = (section.scale + run.before * section.scale_words) // _UNIT_WORDS + run.column * column[1]
+            place = (run.row - x_row) // BLOCK_ROWS + (run.number << 16)
+            places[warp, index] = torch.tensor([codes, scales, _packed(run), place])
+            matrix_of[warp, index], units[warp, index] = run.matrix, torch.tensor(column)
+    return row, matrix_of.flatten(), units.flatten(0, 1)

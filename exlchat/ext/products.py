@@ -25,6 +25,7 @@ _KINDS: dict[Kind, tuple[int, torch.dtype]] = {
 }
 _ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
 MAX_ROWS = 8
+_COLUMNS_OF_ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,25 +171,27 @@ class Products:
             job.x, job.rows = x.data_ptr(), len(x)
             tensors = [x]
         check_on_gpu(x=tensors[0], weights=matrices[0].words)
-        plan, table = self._plan(matrices, paired=paired)
-        job.plan, job.blocks, job.columns = table.data_ptr(), len(plan.table), plan.columns
+        plan, table = self._plan(matrices, rows=job.rows, paired=paired)
+        job.plan, (job.blocks, job.plan_ints) = table.data_ptr(), table.shape
+        job.columns, job.segments, job.x_rows = plan.columns, plan.segments, plan.x_rows
         tensors.append(table)
         for index, matrix in enumerate(matrices):
             job.matrix[index] = c_matrix(matrix)
-            job.words[index], job.scales[index] = matrix.words.data_ptr(), matrix.scales.data_ptr()
             tensors += [matrix.words, matrix.scales, matrix.gather]
             if matrix.bias is not None:
                 check("bias", matrix.bias, torch.float16, (matrix.outputs,))
                 tensors.append(matrix.bias)
         return job, tensors
 
-    def _plan(self, matrices: Sequence[PackedMatrix], *, paired: bool) -> tuple[Plan, Tensor]:
+    def _plan(self, matrices: Sequence[PackedMatrix], *, rows: int, paired: bool) -> tuple[Plan, Tensor]:
         """The plan of a product and its table on the device; products of equal structure share one."""
         device = matrices[0].words.device
-        key = (device, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))
+        key = (device, rows > 1, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))
         if key not in self._plans:
             blocks = torch.cuda.get_device_properties(device).multi_processor_count
-            plan = make_plan(matrices, blocks=blocks, paired=paired)
+            # Several rows of x leave no room for copies of them, nor for the sums of many columns.
+            limits = {} if rows == 1 else {"most_columns": _COLUMNS_OF_ROWS, "x_copies": False}
+            plan = make_plan(matrices, blocks=blocks, paired=paired, **limits)
             self._plans[key] = plan, plan.table.to(device)
         return self._plans[key]
 

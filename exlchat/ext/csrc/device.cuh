@@ -89,6 +89,11 @@ __device__ __forceinline__ void copy16_if(bool wanted, void *to, const void *fro
     if (wanted) copy16(to, from);
 #endif
 }
+// 8 bytes of shared memory for some of the lanes, without a branch; the others keep what they have.
+__device__ __forceinline__ void load8_if(bool wanted, uint2 &value, const void *from) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.shared.v2.u32 {%0,%1}, [%3];}"
+                 : "+r"(value.x), "+r"(value.y) : "r"((int)wanted), "r"((uint32_t)__cvta_generic_to_shared(from)));
+}
 __device__ __forceinline__ void end_of_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

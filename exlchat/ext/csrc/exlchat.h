@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 2
+#define EXL_ABI_VERSION 3
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -55,16 +55,12 @@ enum { EXL_SILU = 0, EXL_GELU_TANH = 1 };
        EXL_Y_ADD    residual, one row
        EXL_Y_GATED  half [rows][y_stride], activation(first) * second of exactly two matrices of equal width, at
                     scatter[column] where there is a scatter
-   plan: what every block and warp takes, made by exlchat/ext/plan.py: int32 [blocks][8 + 12 * EXL_WARPS]. A block has
-   the first column tile and the number of column tiles of each matrix. A warp has the matrix, column tile, piece and
-   section to begin with; pieces in all and pieces up to the end of the section; where those begin in the codes and the
-   scales of the matrix, and how long each is there, in units of 16 bytes; two zeros.
-   words, scales: those of the matrices once more, beside the plan, because they are all that is needed to ask for the
-   first weights.
-   A block takes at most `columns` column tiles of all matrices together. */
+   plan: what every block and warp takes, made and explained by exlchat/ext/plan.py: int32 [blocks][plan_ints], a
+   multiple of four, with room for `segments` segments a warp.
+   A block takes at most `columns` column tiles of all matrices together, and its warps read at most `x_rows` rows of x,
+   counted once a warp. */
 typedef struct {
     const int32_t *plan;
-    const uint32_t *words[EXL_MAX_MATRICES], *scales[EXL_MAX_MATRICES];
     ExlMatrix matrix[EXL_MAX_MATRICES];
     const void *x;
     const float *squares;
@@ -73,7 +69,8 @@ typedef struct {
     ExlResidual residual;
     float eps;
     int32_t width; /* of the normed vector; a multiple of 16 */
-    int32_t matrices, rows, x_kind, y_kind, y_stride, activation, blocks, columns;
+    int32_t matrices, rows, x_kind, y_kind, y_stride, activation;
+    int32_t blocks, columns, plan_ints, segments, x_rows;
 } ExlGemv;
 
 #define EXL_WARPS 8

@@ -38,7 +38,9 @@ bool residual_ok(const ExlResidual &r) {
 
 static bool job_ok(const ExlGemv &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.rows < 1 || job.rows > 8) return false;
-    if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1) return false;
+    if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1 || job.x_rows < 1) return false;
+    if (job.segments < 2 || job.plan_ints % 4) return false;
+    if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
     if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_FLOAT) return false;
     if (job.x_kind == EXL_X_NORM && (job.rows != 1 || !job.squares || job.width < 16 || job.width % 16)) return false;
     if (job.y_kind == EXL_Y_ADD ? job.rows != 1 || !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
@@ -49,7 +51,6 @@ static bool job_ok(const ExlGemv &job) {
     for (int i = 0; i < job.matrices; i++) {
         const ExlMatrix &m = job.matrix[i];
         if (!matrix_ok(m) || m.stored != job.matrix[0].stored) return false;
-        if (job.words[i] != m.words || job.scales[i] != m.scales) return false;
         columns += m.column_tiles * (int64_t)16;
     }
     if (job.y_kind == EXL_Y_GATED) return job.scatter || job.y_stride >= columns / 2;

@@ -6,9 +6,9 @@
 
 namespace exl {
 
-// Of one column: where its copies go and by what they are multiplied.
+// Of one column: where its copies go and by what they are multiplied; not converted, so that nobody waits for it here.
 struct ResidualConstants {
-    float weight[EXL_MAX_MATRICES];
+    half weight[EXL_MAX_MATRICES];
     int place[EXL_MAX_MATRICES];
 
     __device__ __forceinline__ ResidualConstants() {}
@@ -17,7 +17,7 @@ struct ResidualConstants {
         for (int i = 0; i < EXL_MAX_MATRICES; i++) {
             const ExlNormCopy &copy = residual.copies[i];
             if (!copy.values) continue;
-            weight[i] = __half2float(__ldg(static_cast<const half *>(copy.weight) + at));
+            weight[i] = __ldg(static_cast<const half *>(copy.weight) + at);
             place[i] = __ldg(copy.scatter + at);
         }
     }
@@ -29,7 +29,7 @@ __device__ __forceinline__ void put_residual(const ExlResidual &residual, const 
     residual.hidden[at] = value;
 #pragma unroll
     for (int i = 0; i < EXL_MAX_MATRICES; i++)
-        if (residual.copies[i].values) residual.copies[i].values[constants.place[i]] = value * constants.weight[i];
+        if (residual.copies[i].values) residual.copies[i].values[constants.place[i]] = value * __half2float(constants.weight[i]);
     float square = value * value;
     const uint32_t tile = lane < 16 ? 0x0000ffffu : 0xffff0000u;
 #pragma unroll

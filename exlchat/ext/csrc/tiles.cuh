@@ -85,6 +85,19 @@ template <int BITS, int J> __device__ __forceinline__ void operand(uint32_t (&a)
     }
 }
 
+// The same with 1024 + low code + 16 * high code in a1 and a3, for 4 bits: with one operation of five less. What a0 and a2
+// give is then subtracted from what these give.
+template <int BITS, int J> __device__ __forceinline__ void row_operand(uint32_t (&a)[4], const uint32_t *w) {
+    if constexpr (BITS == 4) {
+        constexpr uint32_t ONE = 0x00010001u, MAGIC = 0x64006400u;
+        a[0] = merge(w[J], 15 * ONE, MAGIC), a[1] = merge(w[J], 255 * ONE, MAGIC);
+        a[3] = __byte_perm(w[J], MAGIC, 0x5351);
+        a[2] = merge(a[3], 15 * ONE, MAGIC);
+    } else {
+        operand<BITS, J>(a, w);
+    }
+}
+
 // Scales of columns r and r + 8 from a byte of two indices: fp16((index + 1)^2 * maximum), as the format rounds it.
 __device__ __forceinline__ float2 indexed_scale(uint32_t byte, half maximum) {
     const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
@@ -142,21 +155,30 @@ template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
     }
 };
 
-// The same of one scale alone: number g of column r and r + 8, COUNT being in the piece.
+// The same of one scale alone: number g of column r and r + 8, COUNT being in the piece. Loaded first, converted when it
+// is needed.
 template <int BITS, bool PLAIN, int COUNT> struct OneScale {
-    float2 scale, offset;
+    half2 values;  // of both columns; or the maximum
+    uint32_t byte;
 
     __device__ __forceinline__ OneScale(const uint32_t *p, int r, int g) {
         const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
         if constexpr (PLAIN) {
-            scale = __half22float2(reinterpret_cast<const half2 *>(p)[g * 8 + r]);
-            const uint32_t zero = bytes[32 * COUNT + r * COUNT + g];
-            offset.x = -(1025.f + (zero & 15u));
-            offset.y = -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(zero >> 4);
+            values = reinterpret_cast<const half2 *>(p)[g * 8 + r];
+            byte = bytes[32 * COUNT + r * COUNT + g];
         } else {
-            scale = indexed_scale(bytes[r * COUNT + g], reinterpret_cast<const half *>(bytes + 8 * COUNT)[g]);
-            offset = {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
+            values = __half2half2(reinterpret_cast<const half *>(bytes + 8 * COUNT)[g]);
+            byte = bytes[r * COUNT + g];
         }
+    }
+    __device__ __forceinline__ float2 scale() const {
+        if constexpr (PLAIN) return __half22float2(values);
+        else return indexed_scale(byte, __low2half(values));
+    }
+    __device__ __forceinline__ float2 offset() const {
+        if constexpr (PLAIN)
+            return {-(1025.f + (byte & 15u)), -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(byte >> 4)};
+        else return {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
     }
 };
 
