@@ -216,7 +216,7 @@ def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], ways: int)
             if low == high:
                 continue
             given[warp] += costs[high] - costs[low]
-            runs[warp] += _runs(matrices[matrix], matrix, column, pieces[low], pieces[high], index)
+            runs[warp] += _runs(matrices[matrix], matrix, column, index, range(pieces[low], pieces[high]))
     # Every change of kind costs the kernel a few hundred clocks: pieces of one kind in one go, whatever their column.
     return _Share([sorted(mine, key=lambda run: kind_of(run.section)) for mine in runs])
 
@@ -259,11 +259,11 @@ def _steps(matrix: PackedMatrix) -> list[_Step]:
     return found
 
 
-def _runs(packed: PackedMatrix, matrix: int, column: int, low: int, high: int, number: int) -> list[_Run]:
-    """Pieces `low` to `high` of a column, which is number `number` of the block."""
+def _runs(packed: PackedMatrix, matrix: int, column: int, number: int, pieces: range) -> list[_Run]:
+    """Pieces of a column, which is number `number` of the block."""
     found = []
     for section in packed.sections:
-        first, last = max(low, section.piece), min(high, section.piece + section.pieces)
+        first, last = max(pieces.start, section.piece), min(pieces.stop, section.piece + section.pieces)
         if first < last:
             found.append(_Run(matrix, column, section, first - section.piece, last - first, number))
     return found

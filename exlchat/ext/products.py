@@ -25,7 +25,7 @@ _KINDS: dict[Kind, tuple[int, torch.dtype]] = {
 }
 _ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
 MAX_ROWS = 8
-_COLUMNS_OF_ROWS = 6
+_MOST_COLUMNS, _MOST_COLUMNS_OF_ROWS = 32, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ class Products:
         if key not in self._plans:
             blocks = torch.cuda.get_device_properties(device).multi_processor_count
             # Several rows of x leave no room for copies of them, nor for the sums of many columns.
-            limits = {} if rows == 1 else {"most_columns": _COLUMNS_OF_ROWS, "x_copies": False}
-            plan = make_plan(matrices, blocks=blocks, paired=paired, **limits)
+            most = _MOST_COLUMNS if rows == 1 else _MOST_COLUMNS_OF_ROWS
+            plan = make_plan(matrices, blocks=blocks, paired=paired, most_columns=most, x_copies=rows == 1)
             self._plans[key] = plan, plan.table.to(device)
         return self._plans[key]
 
