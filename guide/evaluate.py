@@ -18,7 +18,8 @@ ROUNDS = {
     1: "written before the corpus",
     2: "written after the first model, which answered 33 of 45 before the corpus grew",
     3: "written after the second model, which answered 28 of 36 before the corpus grew again",
-    4: "written after the last training and never used to change anything",
+    4: "written after the third training and never used to change anything",
+    5: "on GPTQ, the CUDA kernels, the small caches and the bench, written before a fact about them was",
 }
 
 

@@ -15,7 +15,7 @@ _NOT_WORD = re.compile(r"[^\w+/-]+")
 class HeldOut:
     """A question, what was asked before it, and the strings of which the answer must hold one.
 
-    `round` tells when it was written: 1 before the corpus, 2 and 3 between trainings, 4 after the last one.
+    `round` tells when it was written: 1 before the corpus, the others between trainings, as told in `evaluate.py`.
     """
 
     ask: str
