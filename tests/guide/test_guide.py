@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
 
+from exlchat import cli
+from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model
+from exlchat.settings import Settings
 from exlchat.ui.actions import ACTIONS, BY_SLASH
-from exlchat.ui.command_line import ask_parser, chat_parser
+from exlchat.ui.command_line import ask_parser, bench_parser, build_ext_parser, chat_parser, doctor_parser
 from exlchat.ui.generation_settings import NAMES
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
 
 KEYS = {key for action in ACTIONS for key in action.keys}
+PARSERS = {"ask": ask_parser, "bench": bench_parser, "build-ext": build_ext_parser, "doctor": doctor_parser}
 
 
 def answers() -> Iterator[tuple[str, str]]:
@@ -27,6 +32,14 @@ def answers() -> Iterator[tuple[str, str]]:
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
     return {name for action in parser._actions for name in action.option_strings}
+
+
+def options_of(code: str) -> set[str]:
+    """Those of the command that the code runs, or all where it names an option alone."""
+    words = code.split()
+    if words[0] == "exlchat":
+        return options(PARSERS.get(words[1] if len(words) > 1 else "", chat_parser)())
+    return set().union(*(options(parser()) for parser in (chat_parser, *PARSERS.values())))
 
 
 def test_the_folder_is_small() -> None:
@@ -68,10 +81,15 @@ def test_the_corpus_is_the_same_for_the_same_seed() -> None:
 
 @pytest.mark.parametrize(("fact", "answer"), list(answers()))
 def test_what_answers_name_exists(fact: str, answer: str) -> None:
-    known = options(chat_parser()) | options(ask_parser())
     for code in re.findall(r"`([^`\n]+)`", answer):
         for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", code):
-            assert option in known, f"{fact} names the option {option}"
+            assert option in options_of(code), f"{fact} names the option {option}"
+        if re.match(r"exlchat (bench|build-ext) -", code) and not re.search(r"\b[A-Z]+\b", code):
+            # Values too: shapes, mixes and architectures are checked where they are read.
+            command, *arguments = shlex.split(code)[1:]
+            PARSERS[command]().parse_args(arguments)
+        if setting := re.fullmatch(r"(\w+) = \w+", code):
+            assert hasattr(Settings(), setting[1]), f"{fact} names the setting {setting[1]}"
         if re.fullmatch(r"/[a-z]+( .*)?", code):
             assert code.split()[0] in BY_SLASH, f"{fact} names the command {code}"
         if re.match(r"/set \w", code):
@@ -85,3 +103,18 @@ def test_sidebar_letters_are_what_the_guide_says() -> None:
     assert "r" in letters["rename-selected"]
     assert "d" in letters["delete-selected"]
     assert "u" in letters["undo-delete"]
+
+
+def test_every_command_and_every_option_of_the_chat_has_a_fact() -> None:
+    assert PARSERS.keys() == cli._COMMANDS.keys()
+    told = [text for _, text in answers()]
+    named = " ".join([*told, *(name for fact in load_facts().values() for name in fact.names)])
+    for command in PARSERS:
+        assert f"`exlchat {command}" in named
+    for option in options(chat_parser()) | options(ask_parser()):
+        assert not option.startswith("--") or re.search(rf"{option}\b", named), f"no fact names {option}"
+
+
+def test_every_kind_of_cache_is_named() -> None:
+    for answer in load_facts()["kv-cache"].answers:
+        assert all(f"`{kind}`" in answer for kind in KINDS)
