@@ -14,6 +14,7 @@ from exlchat.engine.events import LoadProgress, ModelError
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.operations import Operations
+from exlchat.engine.quantized_linear import MEDIUM_ROWS
 from exlchat.engine.step_chain import why_not
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.compiling import BuildProgress
@@ -26,8 +27,8 @@ OnProgress = Callable[[LoadProgress], None]
 
 # A prompt and a short answer.
 _SHORTEST_CONTEXT = 512
-# More rows than the kernels of the step take.
-_WARM_UP_TOKENS = 64
+# As many as are multiplied by cuBLAS; as many as the kernels of the step do not take; and one of those.
+_WARM_UP_TOKENS = (MEDIUM_ROWS + 1, 64, 1)
 _COMPILING = "compiling the CUDA kernels (first run on this card)"
 
 
@@ -140,7 +141,7 @@ def capture_step(
 
 
 def warm_up(transformer: Transformer, cache: KVCache) -> None:
-    """Computes a short prompt and one token, so that the first answer does not wait for what GPUs prepare at first use.
+    """Computes two prompts and one token, so that the first answer does not wait for what GPUs prepare at first use.
 
     cuBLAS and cuDNN took an H200 0.45 s of the first prompt, the plans of the kernels for an 8B another 0.35 s.
 
@@ -151,7 +152,7 @@ def warm_up(transformer: Transformer, cache: KVCache) -> None:
         ModelError: no memory for it.
     """
     try:
-        for tokens in (_WARM_UP_TOKENS, 1):
+        for tokens in (min(count, cache.max_seq_len) for count in _WARM_UP_TOKENS):
             cache.reserve(tokens)
             transformer.forward(torch.zeros(tokens, dtype=torch.int64, device=transformer.device), cache)
         torch.cuda.synchronize(transformer.device)

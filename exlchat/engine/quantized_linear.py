@@ -1,12 +1,13 @@
 """A linear layer whose weights stay quantized on the GPU.
 
-One to eight rows go through the kernels of the decode step. More rows are few in a conversation but heavy: there the
-weights are written out in float16, a part of the columns at a time, and multiplied by cuBLAS.
+One to eight rows go through the kernels of the decode step, more rows through one that reads the codes once for up to
+64 of them. Where that is slower, the weights are written out in float16, a part of the columns at a time, and
+multiplied by cuBLAS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -18,6 +19,9 @@ from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix, unsigned
 
 # Of the decode kernels.
 MAX_ROWS = 8
+# Up to here `row_product` is the faster one: the products of a layer of an 8B with 4 bits take 384 us against 406 us at
+# 256 rows, 474 against 455 at 320 (one H200, `benchmarks/prompt_products.py`).
+MEDIUM_ROWS = 256
 # Weights that are written out at once, 128 MiB in float16: no matrix of an 8B but its head needs a second part, and
 # the head sees one row of a prompt.
 _SCRATCH_WEIGHTS = 64 * 2**20
@@ -35,6 +39,9 @@ class MatrixKernels(Protocol):
 
     def product(self, matrices: Sequence[PackedMatrix], x: Tensor, y: Tensor, kind: Literal["half"]) -> Launch:
         """`y` float16 `[rows, outputs]` becomes `x` float16 `[rows, stored]` times the matrices, plus their biases."""
+
+    def row_product(self, matrices: Sequence[PackedMatrix]) -> Callable[[Tensor], Tensor]:
+        """float16 `[rows, features]` -> float16 `[rows, outputs]`, times the matrices, plus their biases."""
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         """The weights into `out`, float16 `[features, outputs]`."""
@@ -127,7 +134,17 @@ class QuantizedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """float16 `[tokens, in]` -> float16 `[tokens, sum of out]`."""
-        return self._multiply(x) if len(x) <= MAX_ROWS else self._write_out_and_multiply(x)
+        if len(x) > MEDIUM_ROWS:
+            return self._write_out_and_multiply(x)
+        if len(x) > MAX_ROWS:
+            parts = [multiply(x.contiguous()) for multiply in self._row_products]
+            return self._real_columns(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+        return self._multiply(x)
+
+    @cached_property
+    def _row_products(self) -> list[Callable[[Tensor], Tensor]]:
+        """The products of the runs, prepared."""
+        return [self.kernels.row_product(run.matrices) for run in self.runs]
 
     def _multiply(self, x: Tensor) -> Tensor:
         if len(x) not in self._few_rows:
@@ -135,7 +152,10 @@ class QuantizedLinear:
         for product in self._few_rows[len(x)]:
             product.x.index_copy_(1, product.places, x)
             product.job.launch(dependent=False)
-        y = torch.cat([product.y for product in self._few_rows[len(x)]], dim=1)
+        return self._real_columns(torch.cat([product.y for product in self._few_rows[len(x)]], dim=1))
+
+    def _real_columns(self, y: Tensor) -> Tensor:
+        """The columns of all runs, without those that fill up the matrices."""
         if y.shape[1] == sum(self.outputs):
             return y
         columns = torch.split(y, [matrix.outputs for matrix in self.matrices], dim=1)

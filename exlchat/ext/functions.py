@@ -96,6 +96,20 @@ class CGemv(Structure):
     ]
 
 
+class CGemm(Structure):
+    """`ExlGemm`."""
+
+    _fields_ = [
+        ("matrix", CMatrix * MAX_MATRICES),
+        *((name, c_void_p) for name in ("x", "y", "partial", "x_features")),
+        *((name, c_int32) for name in ("matrices", "rows", "y_stride", "blocks", "room")),
+    ]
+
+
+GEMM_BLOCK_BYTES = 131072
+GEMM_MAX_ROWS = 4096
+
+
 class CEmbed(Structure):
     """`ExlEmbed`."""
 
@@ -144,6 +158,7 @@ class CSample(Structure):
 
 FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_gemv": [POINTER(CGemv), c_int, c_void_p],
+    "exl_gemm": [POINTER(CGemm), c_void_p],
     "exl_dequantize": [POINTER(CMatrix), c_void_p, c_void_p],
     "exl_attention": [POINTER(CAttention), c_int, c_void_p],
     "exl_embed": [POINTER(CEmbed), c_int, c_void_p],

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from exlchat.ext.attention import Attention
+from exlchat.ext.gemm import RowProducts
 from exlchat.ext.library import Library
 from exlchat.ext.products import Products
 from exlchat.ext.prompt import PromptKernels
 from exlchat.ext.sampling import SamplerKernels
 
 
-class Kernels(Products, Attention, SamplerKernels, PromptKernels):
+class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels):
     """The functions of one open library."""
 
     def __init__(self, library: Library) -> None:
         Products.__init__(self, library)
+        RowProducts.__init__(self, library)
         Attention.__init__(self, library)
         SamplerKernels.__init__(self, library)
         PromptKernels.__init__(self, library)

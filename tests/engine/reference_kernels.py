@@ -78,6 +78,12 @@ class ReferenceKernels:
     def embed(self, table: Tensor, token: Tensor, residual: Residual) -> ReferenceJob:
         return ReferenceJob(lambda: reference.embed(table, token, residual))
 
+    def row_product(self, matrices: Sequence[PackedMatrix]) -> Callable[[Tensor], Tensor]:
+        def multiply(x: Tensor) -> Tensor:
+            return reference.product(matrices, layout.to_stored(x, matrices[0])).half()
+
+        return multiply
+
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         out.copy_(layout.decode(matrix))
 

@@ -20,7 +20,7 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Linear, SideBySide, join
 from exlchat.engine.loading import check_context
-from exlchat.engine.quantized_linear import QuantizedLinear, Scratch, column_parts
+from exlchat.engine.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.layout import PackedMatrix
 from tests.engine.decoding import logits_in_steps, relative_error
@@ -39,7 +39,7 @@ def packed(features: int, outputs: int, bias: bool = False) -> tuple[PackedMatri
     return pack_exl2(tensors, vector if bias else None), dequantize(tensors), vector
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9, 40])
+@pytest.mark.parametrize("rows", [1, 8, 9, 40, MEDIUM_ROWS + 1])
 @pytest.mark.parametrize("limit", [1, 64 * 48, 2**20])
 @pytest.mark.parametrize("bias", [False, True])
 def test_any_number_of_rows_through_any_scratch(rows: int, limit: int, bias: bool) -> None:

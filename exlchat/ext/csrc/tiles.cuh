@@ -99,10 +99,13 @@ template <int BITS, int J> __device__ __forceinline__ void row_operand(uint32_t 
 }
 
 // Scales of columns r and r + 8 from a byte of two indices: fp16((index + 1)^2 * maximum), as the format rounds it.
-__device__ __forceinline__ float2 indexed_scale(uint32_t byte, half maximum) {
+__device__ __forceinline__ half2 indexed_halves(uint32_t byte, half maximum) {
     const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
     const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
-    return __half22float2(__hmul2(__hmul2(step, step), __half2half2(maximum)));
+    return __hmul2(__hmul2(step, step), __half2half2(maximum));
+}
+__device__ __forceinline__ float2 indexed_scale(uint32_t byte, half maximum) {
+    return __half22float2(indexed_halves(byte, maximum));
 }
 
 // The scales of a piece for columns r and r + 8, and what is to be subtracted from 1024 + code and from

@@ -1,0 +1,348 @@
+// Products of packed matrices with 9 rows of x and more, on tensor cores: float16 weights times float16 x, float sums.
+//
+// A block has a group of 16 column tiles and up to 64 rows of x, and goes through its pieces (128 input rows) one by
+// one. Four warps do nothing but bring codes, scales and x to shared memory, up to three pieces ahead; eight multiply,
+// two column tiles each. Every code becomes its weight once, rounded as the format says, for all rows of x.
+//
+// What this shape comes from: instructions bind it sooner than memory does. Where sixteen warps multiplied half a piece
+// each and all of them brought a share, a layer of an 8B took 1.3 times (16 rows) and 1.4 times (64 rows) as long.
+// Codes that were loaded to registers ahead made the compiler wait for all loads, the newest too: 1.2 times as long.
+//
+// Work is counted in units: a piece of a group of columns for a pass of rows. Blocks take equal runs of units, one
+// block a multiprocessor, so a run may begin and end within a group. Sums of such parts go to a workspace, and a second
+// kernel adds them in the order of the blocks: the same result every run.
+#pragma once
+#include "exlchat.h"
+#include "launch.cuh"
+#include "tiles.cuh"
+
+namespace exl {
+
+constexpr int MULTIPLIERS = 8, BRINGERS = 4;  // warps
+constexpr int MULTIPLY_THREADS = MULTIPLIERS * LANES, BRING_THREADS = BRINGERS * LANES;
+constexpr int GROUP_TILES = 2 * MULTIPLIERS;
+constexpr int MOST_STAGES = 4;
+constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
+
+// The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
+// [GROUP_TILES][scale_bytes] of a piece. Of x the 16 bytes number c of odd rows stand at c ^ 4, which keeps the eight
+// lanes that read together on different banks.
+struct GemmShape {
+    int code_bytes, scale_bytes, slot, stages;
+};
+
+// How the units lie: matrix by matrix, group by group, pass by pass, piece by piece. Passes that read the same weights
+// are neighbours, so that L2 has them.
+struct GemmUnits {
+    int first[EXL_MAX_MATRICES + 1];
+    int passes, blocks;  // no more blocks than units
+
+    __host__ __device__ int total() const { return first[EXL_MAX_MATRICES]; }
+    __host__ __device__ int begin(int block) const { return (int)((int64_t)total() * block / blocks); }
+    __device__ int block_of(int unit) const { return (int)((((int64_t)unit + 1) * blocks - 1) / total()); }
+};
+
+// The part of a block's run that lies in one group and pass.
+struct GemmPart {
+    int matrix, group, pass, piece, end, pieces;
+
+    __device__ __forceinline__ GemmPart(const ExlGemm &job, const GemmUnits &units, int unit, int last) {
+        matrix = 0;
+        while (unit >= units.first[matrix + 1]) matrix++;
+        pieces = job.matrix[matrix].pieces;
+        const int number = (unit - units.first[matrix]) / pieces;
+        piece = (unit - units.first[matrix]) % pieces;
+        group = number / units.passes, pass = number % units.passes;
+        end = min(pieces, piece + last - unit);
+    }
+    __device__ __forceinline__ bool whole() const { return piece == 0 && end == pieces; }
+};
+
+// Where a block leaves the sums of a part. Slot 0 if the group began before the block's run, 1 if it goes on behind it;
+// `tile` of 8 rows and of the first or second column tile of every warp.
+__device__ __forceinline__ float4 *partial(const ExlGemm &job, int block, int slot, int tiles, int tile) {
+    return static_cast<float4 *>(job.partial) + (((size_t)block * 2 + slot) * tiles + tile) * MULTIPLY_THREADS +
+           threadIdx.x;
+}
+
+// Turns an 8 x 8 block of halves, two a lane.
+__device__ __forceinline__ uint32_t turned(half2 v) {
+    uint32_t r;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(reinterpret_cast<const uint32_t &>(v)));
+    return r;
+}
+
+// 16 columns (of number `tile` of the matrix) by 8 rows of y.
+__device__ __forceinline__ void store_tile(const ExlGemm &job, int matrix, int tile, int row, float4 c) {
+    const ExlMatrix &m = job.matrix[matrix];
+    if (tile >= m.column_tiles) return;
+    const int lane = threadIdx.x % LANES;
+    if (m.bias) {
+        const half *bias = static_cast<const half *>(m.bias) + tile * 16 + lane / 4;
+        const float low = __half2float(bias[0]), high = __half2float(bias[8]);
+        c.x += low, c.y += low, c.z += high, c.w += high;
+    }
+    const uint32_t low = turned(__floats2half2_rn(c.x, c.y)), high = turned(__floats2half2_rn(c.z, c.w));
+    int column = tile * 16 + lane % 4 * 2;
+    for (int i = 0; i < matrix; i++) column += job.matrix[i].column_tiles * 16;
+    row += lane / 4;
+    if (row >= job.rows) return;
+    half *y = static_cast<half *>(job.y) + (size_t)row * job.y_stride + column;
+    *reinterpret_cast<uint32_t *>(y) = low;
+    *reinterpret_cast<uint32_t *>(y + 8) = high;
+}
+
+// The slots in turn.
+struct Slots {
+    char *shared;
+    int size, count, at;
+
+    __device__ __forceinline__ Slots(char *shared, const GemmShape &shape)
+        : shared(shared), size(shape.slot), count(shape.stages), at(0) {}
+    __device__ __forceinline__ char *next() {
+        char *slot = shared + at * size;
+        at = at + 1 == count ? 0 : at + 1;
+        return slot;
+    }
+};
+
+// What a thread of the warps that bring does. Barriers: one before a piece is multiplied, one behind the last; with one
+// slot alone, another before a piece is brought.
+template <int TILES> struct Bringer {
+    const ExlGemm &job;
+    const GemmShape &shape;
+    const ExlMatrix &m;
+    Slots slots;
+    int thread, row, tile;
+    int asked = 0;  // pieces
+
+    __device__ __forceinline__ Bringer(const ExlGemm &job, const GemmShape &shape, const GemmPart &part, char *shared)
+        : job(job), shape(shape), m(job.matrix[part.matrix]), slots(shared, shape) {
+        thread = threadIdx.x - MULTIPLY_THREADS;
+        row = part.pass * TILES * 8 + thread / 16, tile = part.group * GROUP_TILES;
+    }
+    __device__ __forceinline__ void bring(const GemmPart &part) {
+        int piece = part.piece;
+        for (int i = 0; piece < part.end; i++) {
+            const ExlSection &section = m.sections[i];
+            const int before = piece - section.piece, count = min(part.end - piece, section.pieces - before);
+            if (count <= 0) continue;
+            bring_run(section, i + 1 < m.section_count ? m.sections[i + 1].row : m.stored, before, count);
+            piece += count;
+        }
+        for (int i = 1; i < shape.stages; i++) {
+            hand_over();
+            end_of_copies();
+        }
+        __syncthreads();
+    }
+    // `count` pieces of a section, from number `before` of it on.
+    __device__ __forceinline__ void bring_run(const ExlSection &section, int last, int before, int count) {
+        const int lane = thread % LANES, first = tile + thread / LANES * (GROUP_TILES / BRINGERS);
+        const int piece_words = section.piece_words, scale_words = section.scale_words;
+        const uint32_t *codes =
+            m.words + (size_t)first * m.words_per_column + section.word + before * piece_words + lane * 4;
+        const uint32_t *scales = m.scales + (size_t)(tile + thread % 16) * m.scale_words_per_column + section.scale +
+                                 before * scale_words + thread / 16 * 4;
+        int k = section.row + before * EXL_PIECE_ROWS + thread % 16 * 8;
+        const half *x = static_cast<const half *>(job.x) + (size_t)row * m.stored + k;
+        for (; count > 0; count--) {
+            if (shape.stages > 1) hand_over();
+            else __syncthreads();
+            char *slot = slots.next();
+            bring_codes(slot + TILES * 8 * X_BYTES, codes, first, piece_words / 4 - lane);
+            bring_scales(slot + TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes, scales, scale_words / 4);
+            wait_for_previous();
+            bring_x(slot, x, k < last);
+            end_of_copies();
+            if (shape.stages == 1) hand_over();
+            codes += piece_words, scales += scale_words, x += EXL_PIECE_ROWS, k += EXL_PIECE_ROWS;
+        }
+    }
+    // Codes of four column tiles, as far as they have `units` of 16 bytes from this lane's first on.
+    __device__ __forceinline__ void bring_codes(char *to, const uint32_t *from, int first, int units) const {
+        to += (first - tile) * shape.code_bytes + thread % LANES * 16;
+#pragma unroll
+        for (int t = 0; t < GROUP_TILES / BRINGERS; t++) {
+            const bool real = first + t < m.column_tiles;
+#pragma unroll
+            for (int i = 0; i < 4; i++) copy16_if(real && i * LANES < units, to + i * 512, from + i * 128);
+            to += shape.code_bytes, from += m.words_per_column;
+        }
+    }
+    __device__ __forceinline__ void bring_scales(char *to, const uint32_t *from, int units) const {
+        const int t = thread % 16, unit = thread / 16;
+        const bool real = tile + t < m.column_tiles;
+        to += t * shape.scale_bytes + unit * 16;
+        copy16_if(real && unit < units, to, from);
+        copy16_if(real && unit + 8 < units, to + 128, from + 32);
+    }
+    // Eight rows apart; zeros behind the end of a section.
+    __device__ __forceinline__ void bring_x(char *to, const half *from, bool real) const {
+        const int r = thread / 16, c = thread % 16;
+        to += r * X_BYTES + (c ^ (r & 1) << 2) * 16;
+#pragma unroll
+        for (int i = 0; i < TILES; i++, from += 8 * m.stored)
+            copy16_if(real && row + i * 8 < job.rows, to + i * 8 * X_BYTES, from);
+        if (real) return;
+        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * 8 * X_BYTES) = uint4{0, 0, 0, 0};
+    }
+    // Lets the oldest piece be multiplied, and waits for the end of the one before it, whose slot is the next to be
+    // filled. Nothing as long as there are free ones.
+    __device__ __forceinline__ void hand_over() {
+        if (++asked < shape.stages) return;
+        if (shape.stages == 4) wait_for_copies<2>();
+        else if (shape.stages == 3) wait_for_copies<1>();
+        else wait_for_copies<0>();
+        __syncthreads();
+    }
+};
+
+// What makes weights of codes: (1024 + code - low) * scale for column r, and the same with high for column r + 8, where
+// 1024 + UPPER * code is divided by UPPER first.
+template <int BITS, bool PLAIN> struct Step {
+    half2 scale;
+    uint32_t low, high;
+
+    // p: the scales of a column tile in a piece, in which there are `count`; n: which.
+    __device__ __forceinline__ Step(const char *p, int r, int n, int count) {
+        constexpr uint32_t ONE = 0x00010001u;
+        if constexpr (PLAIN) {
+            static_assert(BITS == 4, "");
+            scale = reinterpret_cast<const half2 *>(p)[n * 8 + r];
+            const uint32_t zeros = reinterpret_cast<const uint8_t *>(p)[32 * count + r * count + n];
+            low = (0x6401u + (zeros & 15u)) * ONE;    // 1025 + zero
+            high = (0x5410u + (zeros & 240u)) * ONE;  // 65 + zero
+        } else {
+            const uint32_t byte = reinterpret_cast<const uint8_t *>(p)[r * count + n];
+            scale = indexed_halves(byte, reinterpret_cast<const half *>(p + 8 * count)[n]);
+            low = (0x6400u + Codes<BITS>::ZERO) * ONE;                                        // 1024 + zero
+            high = Codes<BITS>::UPPER == 1 ? low : (0x5400u + 16 * Codes<BITS>::ZERO) * ONE;  // 64 + zero
+        }
+    }
+    // Operand number J of a tile.
+    template <int J> __device__ __forceinline__ void weights(uint32_t (&a)[4], const uint32_t *w) const {
+        operand<BITS, J>(a, w);
+        const half2 subtract = reinterpret_cast<const half2 &>(low), upper = reinterpret_cast<const half2 &>(high);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            half2 &v = reinterpret_cast<half2 &>(a[i]);
+            if (i % 2 == 0) v = __hmul2(__hsub2(v, subtract), __low2half2(scale));
+            else if (Codes<BITS>::UPPER == 1) v = __hmul2(__hsub2(v, upper), __high2half2(scale));
+            else v = __hmul2(__hfma2(v, __float2half2_rn(1.f / 16), __hneg2(upper)), __high2half2(scale));
+        }
+    }
+};
+
+// Two column tiles of a warp by rows of x: of each tile of 8 rows columns r and r + 8, x rows 2 q and 2 q + 1.
+template <int TILES> using GemmSums = float[2][TILES][4];
+
+// 32 rows of a piece, number BLOCK. x points to what the lane has of them.
+template <int BITS, bool PLAIN, int TILES, int BLOCK>
+__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], const char *x,
+                                            const char *scales, int scale_bytes, int shift) {
+    constexpr int J = BLOCK % 2 * 2;
+    uint32_t a[2][2][4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const Step<BITS, PLAIN> step(scales + i * scale_bytes, threadIdx.x % LANES / 4, BLOCK >> shift, 4 >> shift);
+        step.template weights<J>(a[i][0], w[i]);
+        step.template weights<J + 1>(a[i][1], w[i]);
+    }
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+        const uint4 b = *reinterpret_cast<const uint4 *>(x + BLOCK / 2 * 128 + n * 8 * X_BYTES);
+#pragma unroll
+        for (int i = 0; i < 2; i++) mma(sums[i][n], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b.x, b.y);
+#pragma unroll
+        for (int i = 0; i < 2; i++) mma(sums[i][n], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b.z, b.w);
+    }
+}
+
+// `count` pieces of one kind.
+template <int BITS, bool PLAIN, int TILES>
+__device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots, const GemmShape &shape, int shift,
+                                             int count) {
+    const int lane = threadIdx.x % LANES, r = lane / 4, q = lane % 4, odd = r & 1, first = threadIdx.x / LANES * 2;
+    const int even_x = r * X_BYTES + q * 16 + odd * 64, odd_x = even_x ^ 64;
+    const int codes_at = TILES * 8 * X_BYTES + first * shape.code_bytes;
+    const int scales_at = TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes + first * shape.scale_bytes;
+#pragma unroll 1
+    for (; count > 0; count--) {
+        if (shape.stages == 1) __syncthreads();
+        __syncthreads();
+        const char *slot = slots.next(), *scales = slot + scales_at;
+        const uint32_t *codes = reinterpret_cast<const uint32_t *>(slot + codes_at);
+        uint32_t w[2][2][BITS];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load_tile<BITS>(w[0][i], codes + i * (shape.code_bytes / 4), lane);
+            load_tile<BITS>(w[1][i], codes + i * (shape.code_bytes / 4) + BITS * LANES, lane);
+        }
+        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], slot + even_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], slot + odd_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], slot + even_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], slot + odd_x, scales, shape.scale_bytes, shift);
+    }
+}
+
+template <int TILES>
+__device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMatrix &m, const GemmShape &shape,
+                                              const GemmPart &part, char *shared) {
+    Slots slots(shared, shape);
+    int piece = part.piece;
+    for (int i = 0; piece < part.end; i++) {
+        const ExlSection &section = m.sections[i];
+        const int count = min(part.end, section.piece + section.pieces) - piece;
+        if (count <= 0) continue;
+        const int shift = section.rows_per_scale == 128 ? 2 : section.rows_per_scale == 64;
+#define EXL_RUN(BITS, PLAIN) multiply_run<BITS, PLAIN, TILES>(sums, slots, shape, shift, count)
+        if (section.plain) EXL_RUN(4, true);
+        else if (section.bits == 4) EXL_RUN(4, false);
+        else if (section.bits == 5) EXL_RUN(5, false);
+        else if (section.bits == 6) EXL_RUN(6, false);
+        else if (section.bits == 8) EXL_RUN(8, false);
+        else if (section.bits == 3) EXL_RUN(3, false);
+        else EXL_RUN(2, false);
+#undef EXL_RUN
+        piece += count;
+    }
+    __syncthreads();
+}
+
+// TILES: of 8 rows, in a pass.
+template <int TILES>
+__global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
+    gemm(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units,
+         const __grid_constant__ GemmShape shape) {
+    extern __shared__ __align__(128) char shared[];
+    let_next_start();
+    const int last = units.begin(blockIdx.x + 1);
+    for (int unit = units.begin(blockIdx.x); unit < last;) {
+        const GemmPart part(job, units, unit, last);
+        unit += part.end - part.piece;
+        if (threadIdx.x >= MULTIPLY_THREADS) {
+            Bringer<TILES>(job, shape, part, shared).bring(part);
+            continue;
+        }
+        GemmSums<TILES> sums = {};
+        multiply_part<TILES>(sums, job.matrix[part.matrix], shape, part, shared);
+        const int tile = part.group * GROUP_TILES + threadIdx.x / LANES * 2;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                const float4 c = {sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
+                if (part.whole()) store_tile(job, part.matrix, tile + i, (part.pass * TILES + n) * 8, c);
+                else *partial(job, blockIdx.x, part.piece == 0, 2 * TILES, i * TILES + n) = c;
+            }
+    }
+}
+
+template <int TILES>
+int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, int dependent, cudaStream_t stream) {
+    return launch(gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, dependent,
+                  stream, job, units, shape);
+}
+
+}  // namespace exl
