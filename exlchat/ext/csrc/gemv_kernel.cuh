@@ -36,6 +36,7 @@ struct Squares {
     float mine = 0.f;
 
     __device__ __forceinline__ Squares(const Product &job) {
+#pragma unroll 1
         for (int i = threadIdx.x; i < job.width / 16; i += THREADS) mine += produced(job.squares + i);
     }
     __device__ __forceinline__ float factor(const Product &job, float *parts) const {
@@ -66,6 +67,7 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
     const Squares squares(job);
     float factor = 0.f;
     // Warps without rows come to the barrier too.
+#pragma unroll 1
     for (int base = 0; base == 0 || base < octets; base += LANES * AT_ONCE) {
         float4 v[AT_ONCE][2];
 #pragma unroll
@@ -87,11 +89,13 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
 // Not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
 template <int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = 8;
+    constexpr int AT_ONCE = 4;
     const int lane = threadIdx.x % LANES, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
+#pragma unroll 1
     for (int row = 0; row < job.rows; row++, x += job.x_stride) {
         const uint4 *source =
             reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + (size_t)row * job.stored + range.row);
+#pragma unroll 1
         for (int base = 0; base == 0 || base < octets; base += LANES * AT_ONCE) {
             uint4 v[AT_ONCE];
 #pragma unroll
@@ -123,7 +127,7 @@ __device__ __forceinline__ void sum_blocks(const Product &job, const Range &rang
     x = lanes_x<ROWS>(job, x);
     const int r = threadIdx.x % LANES / 4, q = threadIdx.x % 4, blocks = range.rows / 32;
     if constexpr (ROWS == 1) {
-#pragma unroll 4
+#pragma unroll 2
         for (int i = 0; i < blocks; i += 4) {
             const uint2 b = *reinterpret_cast<const uint2 *>(x + i * 32);
             float c[4] = {};
@@ -156,6 +160,7 @@ struct Output {
 
     __device__ __forceinline__ Output(const Smem &s, int number, int column) : matrix(0), number(number), column(column) {
         int before = 0, left = number;
+#pragma unroll 1
         while (matrix < EXL_MAX_MATRICES - 1 && left >= s.count(matrix))
             left -= s.count(matrix), before += s.job->column_tiles[matrix++];
         at = (s.first(matrix) + left) * 16 + column;
@@ -232,9 +237,11 @@ __device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *pla
     int4 *list = reinterpret_cast<int4 *>(s.lists) + warp * job.segments;
     const int4 *four = reinterpret_cast<const int4 *>(plan);
     const int4 a = __ldg(four), b = __ldg(four + 1);
+#pragma unroll 1
     for (int i = lane; i < job.segments; i += LANES) list[i] = __ldg(from + i);
     if (a.y + a.w + b.y == 0) return false;
     if (t == 0) reinterpret_cast<int4 *>(s.counts)[0] = a, reinterpret_cast<int4 *>(s.counts)[1] = b;
+#pragma unroll 1
     for (int i = t; i < (int)(sizeof(Product) / 8); i += THREADS)
         reinterpret_cast<uint2 *>(s.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
     __syncthreads();
@@ -265,6 +272,7 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
     const int first_row = any && ROWS > 1 ? t / 16 / mine : 0;
     Ahead ahead;
     if (any) ask_constants(job, first, ahead);
+#pragma unroll 1
     for (int i = t; i < job.columns * WARPS * 4 * ROWS; i += THREADS)
         reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
     const Range range = {of_x.x, of_x.y, of_x.z};
@@ -281,6 +289,7 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
     multiply_list<ROWS, DEPTH>(job, list, ring, x, x_sums, s.sums + warp * 16 * ROWS);
     __syncthreads();
     if (any) write_result<ROWS>(s, first, mine, first_row, ahead);
+#pragma unroll 1
     for (int i = t + THREADS; i < outputs; i += THREADS) {
         const Output o(s, i / 16 % mine, i % 16);
         ask_constants(job, o, ahead);
