@@ -40,7 +40,7 @@ def main() -> None:
     print("| cache | splits | cached tokens | plain edges | dependent | TB/s | floor | floor / time |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for name in ("fp16", "q8", "q6", "q4"):
-        best = best_splits(HEADS, KV_HEADS, card.multi_processor_count, KINDS[name])
+        best = best_splits(HEADS, KV_HEADS, card.multi_processor_count)
         for splits in wanted or [best]:
             for cached in CONTEXTS:
                 jobs = chain(kernels, name, cached, splits)

@@ -41,7 +41,7 @@ class CapturedStep:
         card = torch.cuda.get_device_properties(device)
         self._cache = cache
         self._dependent = (card.major, card.minor) >= _DEPENDENT_LAUNCH if dependent is None else dependent
-        splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count, cache.kind)
+        splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count)
         try:
             self._chain = StepChain(transformer, cache, kernels, splits=splits)
             self._state = SamplerState(device)

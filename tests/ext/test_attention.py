@@ -130,7 +130,5 @@ def test_scratch_and_splits() -> None:
 
 def test_splits_fill_an_h200() -> None:
     assert best_splits(32, 8, 132) == 16
-    assert best_splits(32, 8, 132, KINDS["q4"]) == 32
     assert best_splits(32, 32, 16) == 1
-    assert best_splits(32, 32, 16, KINDS["q4"]) == 2
     assert best_splits(16, 1, 132) == 64
