@@ -6,6 +6,7 @@
 namespace exl {
 
 template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream);
+template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream);
 
 // Copies go by 16 bytes.
 static bool aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -65,7 +66,7 @@ static int launch_singly(const ExlGemv &job, int dependent, cudaStream_t stream)
         one.rows = 1;
         one.x = static_cast<const char *>(job.x) + (size_t)row * job.matrix[0].stored * 2;
         one.y = static_cast<char *>(job.y) + (size_t)row * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
-        const int code = launch_gemv<1, 4>(one, dependent, stream);
+        const int code = launch_one<4>(one, dependent, stream);
         if (code) return code;
     }
     return 0;
@@ -76,7 +77,7 @@ static int launch_singly(const ExlGemv &job, int dependent, cudaStream_t stream)
 extern "C" int exl_gemv(const ExlGemv *job, int dependent, void *stream) {
     if (!job || !exl::job_ok(*job)) return EXL_BAD_ARGUMENT;
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
-    if (job->rows == 1) return exl::launch_gemv<1, 4>(*job, dependent, s);
+    if (job->rows == 1) return exl::launch_one<4>(*job, dependent, s);
     const int code = exl::launch_gemv<8, 4>(*job, dependent, s);
     return code == EXL_BAD_ARGUMENT ? exl::launch_singly(*job, dependent, s) : code;
 }

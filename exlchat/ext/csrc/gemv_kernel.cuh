@@ -365,4 +365,18 @@ template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent
     return 0;
 }
 
+// One row. Where the next kernel's blocks start early, blocks of two kernels must fit a multiprocessor together: if they
+// do not, a multiprocessor that is done first takes two blocks of the next kernel and another none, and that takes twice
+// as long (a 70B: 37 us a layer). So a ring that would take much gets one slot less: 29 and 34 of 64 parts go together.
+template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    int device = 0, of_sm = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (error != cudaSuccess) return error;
+    const bool shorter = product_of<1>(job, 1, DEPTH).bytes > of_sm / 64 * 29 &&
+                         product_of<1>(job, 1, DEPTH - 1).bytes <= of_sm / 64 * 34;
+    if (dependent && shorter) return launch_rows<1, DEPTH - 1>(job, dependent, stream);
+    return launch_gemv<1, DEPTH>(job, dependent, stream);
+}
+
 }  // namespace exl
