@@ -86,11 +86,12 @@ class _Share:
 
     @property
     def x_ranges(self) -> list[tuple[int, int]]:
-        """First row and number of rows of x of each warp."""
+        """First row and number of rows of x of each warp; whole pieces, as it adds them up."""
         found = []
         for runs in self.runs:
             low = min((run.row for run in runs), default=0)
-            found.append((low, max((run.end for run in runs), default=0) - low))
+            rows = max((run.end for run in runs), default=0) - low
+            found.append((low, -(-rows // PIECE_ROWS) * PIECE_ROWS))
         return found
 
 

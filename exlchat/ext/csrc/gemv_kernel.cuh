@@ -120,7 +120,7 @@ template <int ROWS> __device__ __forceinline__ const half *lanes_x(const Product
     return x + q * 8 + (ROWS == 1 ? r / 2 * 32 + r % 2 * 4 : min(r, job.rows - 1) * job.x_stride);
 }
 
-// Sums of 32 rows of x, by products with ones.
+// Sums of 32 rows of x, by products with ones; a warp has whole pieces of it.
 template <int ROWS>
 __device__ __forceinline__ void sum_blocks(const Product &job, const Range &range, const half *x, float *sums) {
     constexpr uint32_t ONES = 0x3c003c00u;
@@ -323,8 +323,7 @@ template <int ROWS> Product product_of(const ExlGemv &job, int rows, int depth) 
     p.scale_rings = p.rings + WARPS * depth * STEP_BYTES;
     p.x_at = p.scale_rings + WARPS * depth * p.scale_slot;
     // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
-    // Sums of x are made from whole pieces.
-    p.x_stride = (job.x_rows + PIECE_ROWS + 63) / 64 * 64 + 32;
+    p.x_stride = (job.x_rows + 63) / 64 * 64 + 32;
     p.x_sums = p.x_at + p.x_stride * 2 * rows;
     p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * ROWS);
     p.squares_at = p.sums + job.columns * WARPS * 16 * ROWS * 4;
