@@ -7,23 +7,6 @@ namespace exl {
 
 constexpr int LANES = 32;
 
-// Weights are read once: past L1, and first to leave L2.
-__device__ __forceinline__ uint4 stream_load4(const uint32_t *p) {
-    uint4 v;
-    asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-__device__ __forceinline__ uint2 stream_load2(const uint32_t *p) {
-    uint2 v;
-    asm volatile("ld.global.cs.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-__device__ __forceinline__ uint32_t stream_load1(const uint32_t *p) {
-    uint32_t v;
-    asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(v) : "l"(p));
-    return v;
-}
-
 // What an earlier kernel of the same step has written is read through L2: L1 may hold an older value, and the
 // compiler may not move the load above the wait.
 template <class T> __device__ __forceinline__ T produced(const T *p) {
