@@ -1,0 +1,88 @@
+// How the kernel of gemv.cuh is launched; a .cu for each number of rows, because each takes a while to compile.
+#pragma once
+#include "gemv_kernel.cuh"
+#include "launch.cuh"
+
+namespace exl {
+
+inline int align16(int bytes) { return (bytes + 15) / 16 * 16; }
+
+// rows: how many of x are staged.
+template <int ROWS> Product product_of(const ExlGemv &job, int rows, int depth) {
+    Product p = {};
+    p.plan = job.plan;
+    int scales = 0;
+    for (int i = 0; i < job.matrices; i++) {
+        const ExlMatrix &m = job.matrix[i];
+        p.words[i] = m.words, p.scales[i] = m.scales, p.bias[i] = static_cast<const half *>(m.bias);
+        p.column_tiles[i] = m.column_tiles;
+        for (int n = 0; n < m.section_count; n++)
+            scales = scales > m.sections[n].scale_words * 4 ? scales : m.sections[n].scale_words * 4;
+    }
+    p.x = job.x, p.squares = job.squares, p.y = job.y, p.scatter = job.scatter, p.residual = job.residual;
+    p.eps = job.eps, p.stored = job.matrix[0].stored, p.width = job.width, p.rows = rows;
+    p.x_kind = job.x_kind, p.y_kind = job.y_kind, p.y_stride = job.y_stride, p.activation = job.activation;
+    p.plan_ints = job.plan_ints, p.segments = job.segments, p.columns = job.columns;
+    p.counts = align16(sizeof(Product));
+    p.lists = p.counts + HEADER_INTS * 4;
+    p.scale_slot = 2 * scales;
+    p.rings = (p.lists + WARPS * job.segments * SEGMENT_INTS * 4 + 127) / 128 * 128;
+    p.scale_rings = p.rings + WARPS * depth * STEP_BYTES;
+    p.x_at = p.scale_rings + WARPS * depth * p.scale_slot;
+    // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
+    p.x_stride = (job.x_rows + 63) / 64 * 64 + 32;
+    p.x_sums = p.x_at + p.x_stride * 2 * rows;
+    p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * ROWS);
+    p.squares_at = p.sums + job.columns * WARPS * 16 * ROWS * 4;
+    p.bytes = p.squares_at + align16(WARPS * 4);
+    return p;
+}
+
+template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    Product p = product_of<ROWS>(job, job.rows, DEPTH);
+    p.early = dependent;
+    return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, p.bytes, dependent, stream, p);
+}
+
+// The deepest ring that leaves room; several rows go as many at a time as fit. EXL_BAD_ARGUMENT, and nothing launched,
+// where not even one does.
+template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    int device = 0, most = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error != cudaSuccess) return error;
+    int fit = job.rows;
+    while (fit > 0 && product_of<ROWS>(job, fit, DEPTH).bytes > most) fit--;
+    if (fit == 0) {
+        if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) return launch_gemv<ROWS, DEPTH / 2>(job, dependent, stream);
+        return EXL_BAD_ARGUMENT;
+    }
+    const int times = (job.rows + fit - 1) / fit;
+    for (int done = 0, left = times; left > 0; left--) {
+        ExlGemv part = job;
+        part.rows = (job.rows - done) / left;
+        part.x = static_cast<const half *>(job.x) + (size_t)done * job.matrix[0].stored;
+        const size_t offset = (size_t)done * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
+        part.y = job.y ? static_cast<char *>(job.y) + offset : nullptr;
+        const int code = launch_rows<ROWS, DEPTH>(part, dependent, stream);
+        if (code) return code;
+        done += part.rows;
+    }
+    return 0;
+}
+
+// One row. Where the next kernel's blocks start early, blocks of two kernels must fit a multiprocessor together: if they
+// do not, a multiprocessor that is done first takes two blocks of the next kernel and another none, and that takes twice
+// as long (a 70B: 37 us a layer). So a ring that would take much gets one slot less: 29 and 34 of 64 parts go together.
+template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    int device = 0, of_sm = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (error != cudaSuccess) return error;
+    const bool shorter = product_of<1>(job, 1, DEPTH).bytes > of_sm / 64 * 29 &&
+                         product_of<1>(job, 1, DEPTH - 1).bytes <= of_sm / 64 * 34;
+    if (dependent && shorter) return launch_rows<1, DEPTH - 1>(job, dependent, stream);
+    return launch_gemv<1, DEPTH>(job, dependent, stream);
+}
+
+}  // namespace exl
