@@ -121,21 +121,15 @@ def make_plan(
         if counts not in shares:
             shares[counts] = _share(counts, matrices, ways)
     segments = max(len(runs) for share in shares.values() for runs in share.runs) + 1
-    columns = max(sum(counts) for counts in shares)
-    ints = HEADER_INTS + WARPS * (WARP_INTS + segments * SEGMENT_INTS)
-    table = torch.zeros(len(bounds), ints, dtype=torch.int32)
-    templates = {counts: _template(share, matrices, segments, table.shape[1]) for counts, share in shares.items()}
-    for row, parts in zip(table, bounds, strict=True):
-        template, matrix_of, units = templates[tuple(count for _, count in parts)]
-        row[:] = template
-        row[: 2 * len(parts)] = torch.tensor(parts).flatten()
-        firsts = torch.tensor([first for first, _ in parts], dtype=torch.int32)
-        places = row[HEADER_INTS + WARPS * WARP_INTS :][: WARPS * segments * SEGMENT_INTS].view(-1, SEGMENT_INTS)
-        places[:, :2] += firsts[matrix_of, None] * units
+    table = torch.zeros(len(bounds), HEADER_INTS + WARPS * (WARP_INTS + segments * SEGMENT_INTS), dtype=torch.int32)
+    for counts, share in shares.items():
+        mine = [block for block, parts in enumerate(bounds) if tuple(count for _, count in parts) == counts]
+        firsts = torch.tensor([[first for first, _ in bounds[block]] for block in mine], dtype=torch.int32)
+        table[mine] = _rows(share, counts, firsts, matrices, segments)
     return Plan(
         table,
         segments,
-        columns,
+        max(sum(counts) for counts in shares),
         max(sum(rows for _, rows in share.x_ranges) for share in shares.values()),
     )
 
@@ -270,30 +264,37 @@ def _runs(packed: PackedMatrix, matrix: int, column: int, number: int, pieces: r
     return found
 
 
-def _template(
-    share: _Share, matrices: Sequence[PackedMatrix], segments: int, ints: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A block's row of the table, as if its columns were the first ones.
+def _rows(
+    share: _Share, counts: tuple[int, ...], firsts: Tensor, matrices: Sequence[PackedMatrix], segments: int
+) -> Tensor:
+    """int32 `[blocks, ints]`: the table of blocks that have a share in common.
 
-    Also of each segment the matrix `[WARPS * segments]`, and by how much a column shifts its codes and scales
-    `[WARPS * segments, 2]`.
+    Args:
+        counts: how many columns of each matrix such a block has.
+        firsts: int32 `[blocks, matrices]`, the first of them.
+        segments: room for segments of a warp.
     """
-    row = torch.zeros(ints, dtype=torch.int32)
-    warps = row[HEADER_INTS:][: WARPS * WARP_INTS].view(WARPS, WARP_INTS)
-    places = row[HEADER_INTS + WARPS * WARP_INTS :][: WARPS * segments * SEGMENT_INTS]
-    places = places.view(WARPS, segments, SEGMENT_INTS)
-    matrix_of = torch.zeros(WARPS, segments, dtype=torch.long)
-    units = torch.zeros(WARPS, segments, 2, dtype=torch.int32)
+    columns = [(m.words.shape[1] // _UNIT_WORDS, m.scales.shape[1] // _UNIT_WORDS) for m in matrices]
+    warps: list[int] = []
+    places: list[tuple[int, int, int, int]] = []
+    matrix_of: list[int] = []
     x_at = 0
-    for warp, (runs, (x_row, x_rows)) in enumerate(zip(share.runs, share.x_ranges, strict=True)):
-        warps[warp] = torch.tensor([x_row, x_rows, x_at, 0])
+    for runs, (x_row, x_rows) in zip(share.runs, share.x_ranges, strict=True):
+        warps += (x_row, x_rows, x_at, 0)
         x_at += x_rows
-        for index, run in enumerate(runs):
-            packed, section = matrices[run.matrix], run.section
-            column = (packed.words.shape[1] // _UNIT_WORDS, packed.scales.shape[1] // _UNIT_WORDS)
-            codes = (section.word + run.before * section.piece_words) // _UNIT_WORDS + run.column * column[0]
-            scales = (section.scale + run.before * section.scale_words) // _UNIT_WORDS + run.column * column[1]
-            place = (run.row - x_row) // BLOCK_ROWS + (run.number << 16)
-            places[warp, index] = torch.tensor([codes, scales, _packed(run), place])
-            matrix_of[warp, index], units[warp, index] = run.matrix, torch.tensor(column)
-    return row, matrix_of.flatten(), units.flatten(0, 1)
+        for run in runs:
+            section, (codes, scales) = run.section, columns[run.matrix]
+            codes = (section.word + run.before * section.piece_words) // _UNIT_WORDS + run.column * codes
+            scales = (section.scale + run.before * section.scale_words) // _UNIT_WORDS + run.column * scales
+            row = (run.row - x_row) // BLOCK_ROWS + (run.number << 16)
+            places.append((codes, scales, _packed(run), row))
+        matrix_of += [run.matrix for run in runs] + [0] * (segments - len(runs))
+        places += [(0, 0, 0, 0)] * (segments - len(runs))
+    lists = torch.tensor(places, dtype=torch.int32).repeat(len(firsts), 1, 1)
+    # Segments that are not used stay zero.
+    shifts = torch.tensor(columns, dtype=torch.int32)[matrix_of] * (lists[0, :, 2:3] != 0)
+    lists[:, :, :2] += firsts[:, matrix_of, None] * shifts
+    header = torch.zeros(len(firsts), HEADER_INTS, dtype=torch.int32)
+    header[:, 0 : 2 * len(counts) : 2] = firsts
+    header[:, 1 : 2 * len(counts) : 2] = torch.tensor(counts)
+    return torch.cat((header, torch.tensor(warps, dtype=torch.int32).repeat(len(firsts), 1), lists.flatten(1)), dim=1)
