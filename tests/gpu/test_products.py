@@ -80,10 +80,11 @@ def test_dequantized_weights_are_those_of_the_file(kernels: Kernels) -> None:
     assert torch.equal(weights, dequantize(tensors))
 
 
-def test_a_wide_row_of_many_rows(kernels: Kernels) -> None:
-    matrix = packed(14336, 64, "4")
+@pytest.mark.parametrize("features", [14336, 28672])
+def test_a_wide_row_of_many_rows(kernels: Kernels, features: int) -> None:
+    matrix = packed(features, 64, "4")
     for rows in (1, 3, 8):
-        x = to_stored(torch.randn(rows, 14336, device="cuda").half(), matrix)
+        x = to_stored(torch.randn(rows, features, device="cuda").half(), matrix)
         y = poisoned(rows, 64, dtype=torch.float16)
         kernels.product([matrix], x, y, "half").launch(dependent=True)
         assert relative_error(y, reference.product([matrix], x)) < 1e-3
