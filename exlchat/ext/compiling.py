@@ -7,10 +7,11 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -72,6 +73,9 @@ class _Running:
 _compilers: set[subprocess.Popen[bytes]] = set()
 """What runs now in this process, for `end_compilers`."""
 
+_starting = threading.Lock()
+"""Held while a compiler is started and not known yet."""
+
 
 def compile_library(
     nvcc: Nvcc, files: Sequence[Path], targets: Targets, library: Path, *, log: Path, on_progress: OnProgress
@@ -114,7 +118,7 @@ def _run_all(jobs: Sequence[_Job], workers: int, log: IO[bytes], report: Callabl
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_start(waiting.popleft()))
+                _start(waiting.popleft(), running)
             ended = [entry for entry in running if entry.process.poll() is not None]
             running = [entry for entry in running if entry not in ended]
             for entry in ended:
@@ -136,10 +140,13 @@ def _run_all(jobs: Sequence[_Job], workers: int, log: IO[bytes], report: Callabl
 def end_compilers() -> None:
     """Kills every compiler that this process started. For an end that no exception announces, such as `os._exit`.
 
-    Waits for nothing, so that it may be called in a signal handler.
+    May be called in a signal handler. Waits a second at most, for a compiler that another thread is just starting.
     """
+    started = _starting.acquire(timeout=1.0)
     for process in tuple(_compilers):
         _kill(process)
+    if started:
+        _starting.release()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -148,9 +155,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _start(job: _Job) -> _Running:
+def _start(job: _Job, running: list[_Running]) -> None:
+    """Starts a job and adds it to those that run."""
     environment = {**os.environ, "LC_ALL": "C"}
-    with job.output.open("wb") as output:
+    with job.output.open("wb") as output, _undisturbed(), _starting:
         process = subprocess.Popen(
             job.command,
             stdin=subprocess.DEVNULL,
@@ -159,8 +167,25 @@ def _start(job: _Job) -> _Running:
             env=environment,
             start_new_session=True,
         )
-    _compilers.add(process)
-    return _Running(job, process)
+        _compilers.add(process)
+        running.append(_Running(job, process))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl+c is heard behind this block, not in it: a compiler that runs but is not known yet would be left at work."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _finish(entry: _Running, log: IO[bytes]) -> None:
