@@ -137,7 +137,13 @@ def capture_step(
     """
     if why_not(transformer, cache) is not None:
         return None
-    return CapturedStep(transformer, cache, kernels, dependent=dependent)
+    try:
+        return CapturedStep(transformer, cache, kernels, dependent=dependent)
+    except ExtensionError as error:
+        raise ModelError(
+            f"the kernels cannot run this model on this card, perhaps for want of shared memory: {error}; "
+            "go on without them, slower: --no-ext"
+        ) from error
 
 
 def warm_up(transformer: Transformer, cache: KVCache) -> None:

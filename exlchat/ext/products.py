@@ -157,6 +157,8 @@ class Products:
         stored = matrices[0].stored
         if any(matrix.stored != stored for matrix in matrices):
             raise ValueError(f"matrices with {', '.join(str(m.stored) for m in matrices)} stored rows in one product")
+        if any(matrix.features != matrices[0].features for matrix in matrices):
+            raise ValueError(f"matrices of {', '.join(str(m.features) for m in matrices)} features in one product")
         job = c.CGemv(matrices=len(matrices))
         if isinstance(x, Normed):
             check("x", x.values, torch.float32, (1, stored))

@@ -43,6 +43,7 @@ static bool job_ok(const ExlGemv &job) {
     if (job.segments < 2 || job.plan_ints % 4) return false;
     if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
     if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_FLOAT) return false;
+    if (job.activation < EXL_SILU || job.activation > EXL_GELU_TANH) return false;
     if (job.x_kind == EXL_X_NORM && (job.rows != 1 || !job.squares || job.width < 16 || job.width % 16)) return false;
     if (job.y_kind == EXL_Y_ADD ? job.rows != 1 || !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
     if (job.y_kind == EXL_Y_GATED && (job.matrices != 2 || job.matrix[0].column_tiles != job.matrix[1].column_tiles))

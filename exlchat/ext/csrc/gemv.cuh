@@ -247,7 +247,7 @@ template <int ROWS> struct Work {
     float *sums;
 };
 
-// Two pieces' parts of x, as multiply_one has them.
+// Two pieces' parts of x, as OneRow has them.
 struct Parts {
     uint2 of[2][4] = {};
 };
@@ -258,6 +258,7 @@ template <int BITS, int EVERY, bool PLAIN, int PIECES, int ROWS, int DEPTH>
 __device__ __forceinline__ void multiply_step(Ring<DEPTH> &ring, Sum<ROWS> &sum, Parts &parts, const half *x,
                                               const float *sums) {
     constexpr int SCALES = ((PLAIN ? 40 : 10) * (128 / EVERY) + 15) / 16 * 4, CODES = 64 * BITS;
+    static_assert(ROWS == 1 || DEPTH > 1, "several rows read the slot after the ring has gone on");
     ring.wait();
     const uint32_t *piece = reinterpret_cast<const uint32_t *>(ring.base + ring.slot);
     const uint32_t *stored = reinterpret_cast<const uint32_t *>(ring.base + ring.scale_slot);

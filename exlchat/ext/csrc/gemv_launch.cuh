@@ -54,7 +54,7 @@ template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent
     int fit = job.rows;
     while (fit > 0 && product_of<ROWS>(job, fit, DEPTH).bytes > most) fit--;
     if (fit == 0) {
-        if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) return launch_gemv<ROWS, DEPTH / 2>(job, dependent, stream);
+        if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) return launch_gemv<ROWS, ROWS == 1 ? DEPTH - 1 : DEPTH / 2>(job, dependent, stream);
         return EXL_BAD_ARGUMENT;
     }
     const int times = (job.rows + fit - 1) / fit;

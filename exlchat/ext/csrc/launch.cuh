@@ -15,18 +15,21 @@ template <class Kernel> inline cudaError_t prepare(Kernel kernel, int shared_byt
     return error;
 }
 
-// dependent: the kernel may start while its predecessor runs (sm_90 and later).
+// dependent: the kernel may start while its predecessor runs (sm_90 and later; before that it is not asked for).
 template <class... Parameters, class... Arguments>
 inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int dependent,
                   cudaStream_t stream, const Arguments &...arguments) {
-    const cudaError_t error = prepare(kernel, shared_bytes);
+    cudaError_t error = prepare(kernel, shared_bytes);
+    int device = 0, major = 0;
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (error != cudaSuccess) return error;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = threads, config.dynamicSmemBytes = shared_bytes, config.stream = stream;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute, config.numAttrs = dependent ? 1 : 0;
+    config.attrs = &attribute, config.numAttrs = dependent && major >= 9 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
