@@ -133,7 +133,7 @@ def capture_step(
         dependent: see `CapturedStep`.
 
     Raises:
-        ModelError: no memory for it.
+        ModelError: no memory for it, or the card cannot run a kernel of it.
     """
     if why_not(transformer, cache) is not None:
         return None
@@ -155,7 +155,7 @@ def warm_up(transformer: Transformer, cache: KVCache) -> None:
         cache: holds no ids, and none afterwards.
 
     Raises:
-        ModelError: no memory for it.
+        ModelError: no memory for it, or the card cannot run a kernel of it.
     """
     try:
         for tokens in (min(count, cache.max_seq_len) for count in _WARM_UP_TOKENS):
