@@ -84,7 +84,7 @@ def best_splits(heads: int, kv_heads: int, multiprocessors: int) -> int:
 
     Two blocks of 4-bit pages fit a multiprocessor, and attention alone is faster so: 16,384 tokens took an H200 13.4 us
     in 32 splits and 17.2 us in 16. But they leave no room for the next kernel's block, which then starts late: a step
-    of an 8B with 128 tokens cached took 2.39 ms with 32 splits, and 1.87 to 1.90 ms with 16 in 6 and 8 bits.
+    of an 8B with 128 tokens cached took 2.39 ms with 32 splits and 1.88 ms with 16.
     """
     return min(max(multiprocessors // _blocks(heads, kv_heads), 1), MAX_SPLITS)
 

@@ -14,7 +14,7 @@ from exlchat.ext import functions as c
 from exlchat.ext.job import check, check_on_gpu, check_together
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.library import Library
-from exlchat.ext.products import c_matrix
+from exlchat.ext.products import c_matrix, check_matrices
 
 
 class RowProduct:
@@ -73,15 +73,8 @@ class RowProducts:
         Raises:
             ValueError: matrices that do not go together, or not on a GPU.
         """
-        if not 1 <= len(matrices) <= c.MAX_MATRICES:
-            raise ValueError(f"{len(matrices)} matrices; there can be 1 to {c.MAX_MATRICES}")
-        first = matrices[0]
-        if any((matrix.features, matrix.stored) != (first.features, first.stored) for matrix in matrices):
-            raise ValueError(f"matrices with {', '.join(str(m.stored) for m in matrices)} stored rows in one product")
-        for matrix in matrices:
-            if matrix.bias is not None:
-                check("bias", matrix.bias, torch.float16, (matrix.outputs,))
-        check_on_gpu(weights=first.words)
+        check_matrices(matrices)
+        check_on_gpu(weights=matrices[0].words)
         tensors = (tensor for m in matrices for tensor in (m.words, m.scales, m.gather, m.bias))
         check_together(*(tensor for tensor in tensors if tensor is not None))
         return RowProduct(self._gemm, matrices, room)

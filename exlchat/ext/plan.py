@@ -24,12 +24,12 @@ from exlchat.ext.layout import BLOCK_ROWS, PIECE_ROWS, TILE_COLUMNS, PackedMatri
 
 # Of a block; `EXL_WARPS` of the header.
 WARPS = 8
-MAX_MATRICES = 3
 HEADER_INTS = 8
 SEGMENT_INTS = WARP_INTS = 4
 _UNIT_WORDS = 4
 # What a step costs beside its bytes, in bytes: narrow codes are not multiplied faster than wide ones.
 _STEP_COST = 1024
+_MOST_COLUMNS, _MOST_COLUMNS_OF_ROWS = 32, 6
 # Numbers of the kernels' kinds: width number * 3 + group number; behind them those with plain scales.
 _WIDTHS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
@@ -95,31 +95,30 @@ class _Share:
         return found
 
 
-def make_plan(
-    matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool, most_columns: int = 32, x_copies: bool = True
-) -> Plan:
+def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool, several_rows: bool = False) -> Plan:
     """Cuts a product up.
 
     Args:
         matrices: one to three that are multiplied with the same x.
         blocks: one a multiprocessor; the plan has a multiple.
         paired: a block takes the same columns of both matrices, as a gated product needs.
-        most_columns: that a block may take.
-        x_copies: several warps may each have their own copy of a row of x.
+        several_rows: of x, which leave no room for the sums of many columns, nor for copies of a row in several warps.
     """
     tiles = [matrix.outputs // TILE_COLUMNS for matrix in matrices]
     sizes = [matrix.bytes // (matrix.outputs // TILE_COLUMNS) for matrix in matrices]
     bounds = _block_bounds(tiles, sizes, blocks, paired=paired)
     times = 1
-    while max(sum(count for _, count in parts) for parts in bounds) > max(most_columns, len(tiles)):
+    most = _MOST_COLUMNS_OF_ROWS if several_rows else _MOST_COLUMNS
+    while max(sum(count for _, count in parts) for parts in bounds) > most:
         times += 1
         bounds = _block_bounds(tiles, sizes, blocks * times, paired=paired)
-    ways = min(_ways(matrix) for matrix in matrices) if x_copies else WARPS
+    steps = [_steps(matrix) for matrix in matrices]
+    ways = WARPS if several_rows else min(_ways(mine) for mine in steps)
     shares: dict[tuple[int, ...], _Share] = {}
     for parts in bounds:
         counts = tuple(count for _, count in parts)
         if counts not in shares:
-            shares[counts] = _share(counts, matrices, ways)
+            shares[counts] = _share(counts, matrices, steps, ways)
     segments = max(len(runs) for share in shares.values() for runs in share.runs) + 1
     table = torch.zeros(len(bounds), HEADER_INTS + WARPS * (WARP_INTS + segments * SEGMENT_INTS), dtype=torch.int32)
     for counts, share in shares.items():
@@ -134,10 +133,10 @@ def make_plan(
     )
 
 
-def _ways(matrix: PackedMatrix) -> int:
+def _ways(steps: list[_Step]) -> int:
     """How many warps share a column, so that each has two steps of it or more."""
-    steps, ways = len(_steps(matrix)), WARPS
-    while ways > 1 and steps < 2 * ways:
+    ways = WARPS
+    while ways > 1 and len(steps) < 2 * ways:
         ways //= 2
     return ways
 
@@ -191,8 +190,8 @@ def _block_bounds(tiles: list[int], sizes: list[int], blocks: int, *, paired: bo
     ]
 
 
-def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], ways: int) -> _Share:
-    """Cuts the columns of a block up among its warps.
+def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], steps: list[list[_Step]], ways: int) -> _Share:
+    """Cuts the columns of a block up among its warps; `steps` are those of a column of each matrix.
 
     Groups of `ways` warps share a column, each group has as many columns; what is left is shared by all.
     """
@@ -204,9 +203,8 @@ def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], ways: int)
     for index, (matrix, column) in enumerate(columns):
         # Warps that share rows in the groups are neighbours where all share, so that they need no other rows of x.
         mine = range(index % groups, WARPS, groups) if index < together else range(WARPS)
-        steps = _steps(matrices[matrix])
-        costs = [0, *accumulate(step.cost for step in steps)]
-        pieces = [*(step.piece for step in steps), matrices[matrix].pieces]
+        costs = [0, *accumulate(step.cost for step in steps[matrix])]
+        pieces = [*(step.piece for step in steps[matrix]), matrices[matrix].pieces]
         for warp, (low, high) in zip(mine, pairwise(_cuts(costs, [given[warp] for warp in mine])), strict=True):
             if low == high:
                 continue

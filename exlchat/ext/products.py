@@ -25,7 +25,6 @@ _KINDS: dict[Kind, tuple[int, torch.dtype]] = {
 }
 _ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
 MAX_ROWS = 8
-_MOST_COLUMNS, _MOST_COLUMNS_OF_ROWS = 32, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +151,8 @@ class Products:
         self, matrices: Sequence[PackedMatrix], x: Tensor | Normed, *, paired: bool
     ) -> tuple[c.CGemv, list[Tensor]]:
         """Everything of a product but its output."""
-        if not 1 <= len(matrices) <= c.MAX_MATRICES:
-            raise ValueError(f"{len(matrices)} matrices; there can be 1 to {c.MAX_MATRICES}")
+        check_matrices(matrices)
         stored = matrices[0].stored
-        if any(matrix.stored != stored for matrix in matrices):
-            raise ValueError(f"matrices with {', '.join(str(m.stored) for m in matrices)} stored rows in one product")
-        if any(matrix.features != matrices[0].features for matrix in matrices):
-            raise ValueError(f"matrices of {', '.join(str(m.features) for m in matrices)} features in one product")
         job = c.CGemv(matrices=len(matrices))
         if isinstance(x, Normed):
             check("x", x.values, torch.float32, (1, stored))
@@ -181,7 +175,6 @@ class Products:
             job.matrix[index] = c_matrix(matrix)
             tensors += [matrix.words, matrix.scales, matrix.gather]
             if matrix.bias is not None:
-                check("bias", matrix.bias, torch.float16, (matrix.outputs,))
                 tensors.append(matrix.bias)
         return job, tensors
 
@@ -191,11 +184,21 @@ class Products:
         key = (device, rows > 1, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))
         if key not in self._plans:
             blocks = torch.cuda.get_device_properties(device).multi_processor_count
-            # Several rows of x leave no room for copies of them, nor for the sums of many columns.
-            most = _MOST_COLUMNS if rows == 1 else _MOST_COLUMNS_OF_ROWS
-            plan = make_plan(matrices, blocks=blocks, paired=paired, most_columns=most, x_copies=rows == 1)
+            plan = make_plan(matrices, blocks=blocks, paired=paired, several_rows=rows > 1)
             self._plans[key] = plan, plan.table.to(device)
         return self._plans[key]
+
+
+def check_matrices(matrices: Sequence[PackedMatrix]) -> None:
+    """Raises `ValueError` where matrices do not go into one product."""
+    if not 1 <= len(matrices) <= c.MAX_MATRICES:
+        raise ValueError(f"{len(matrices)} matrices; there can be 1 to {c.MAX_MATRICES}")
+    for what, sizes in (("stored rows", [m.stored for m in matrices]), ("features", [m.features for m in matrices])):
+        if len(set(sizes)) > 1:
+            raise ValueError(f"matrices with {', '.join(map(str, sizes))} {what} in one product")
+    for matrix in matrices:
+        if matrix.bias is not None:
+            check("bias", matrix.bias, torch.float16, (matrix.outputs,))
 
 
 def c_matrix(matrix: PackedMatrix) -> c.CMatrix:

@@ -14,16 +14,7 @@ from exlchat.ext import reference_attention
 from exlchat.ext.attention import Attention, AttentionRules, AttentionScratch, LayerPages, best_splits
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.library import Library
-
-
-class NeverCalled:
-    """A library none of whose functions may be reached."""
-
-    def function(self, name: str) -> Callable[..., None]:
-        def call(*_arguments: object) -> None:
-            raise AssertionError(f"{name} was called")
-
-        return call
+from tests.ext.never_called import NeverCalled
 
 
 def arguments(kind: str = "fp16", head_dim: int = 64, cached: int = 300) -> dict[str, Any]:

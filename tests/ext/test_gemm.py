@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
 
-from exlchat.engine.formats.exl2_tiles import pack_exl2
-from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
 from exlchat.ext import functions as c
 from exlchat.ext.gemm import RowProducts
-from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.library import Library
 from exlchat.ext.record import SOURCES
-
-
-class NeverCalled:
-    """A library none of whose functions may be reached."""
-
-    def function(self, name: str) -> Callable[..., None]:
-        def call(*_arguments: object) -> None:
-            raise AssertionError(f"{name} was called")
-
-        return call
+from tests.ext.never_called import NeverCalled, small_matrix
 
 
 @pytest.fixture
@@ -34,29 +21,25 @@ def products() -> RowProducts:
     return RowProducts(cast(Library, NeverCalled()))
 
 
-def matrix(features: int = 64, outputs: int = 32) -> PackedMatrix:
-    return pack_exl2(quantize_matrix(torch.randn(features, outputs), EIGHT_BITS))
-
-
 def test_matrices_stay_on_a_gpu(products: RowProducts) -> None:
     with pytest.raises(ValueError, match="weights is on the cpu"):
-        products.row_product([matrix()])
+        products.row_product([small_matrix()])
 
 
 def test_matrices_of_one_product_have_one_height(products: RowProducts) -> None:
     with pytest.raises(ValueError, match="64, 96 stored rows"):
-        products.row_product([matrix(64), matrix(96)])
+        products.row_product([small_matrix(64), small_matrix(96)])
 
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_there_are_one_to_three_matrices(products: RowProducts, count: int) -> None:
     with pytest.raises(ValueError, match=f"{count} matrices; there can be 1 to 3"):
-        products.row_product([matrix()] * count)
+        products.row_product([small_matrix()] * count)
 
 
 def test_a_bias_has_a_number_for_every_column(products: RowProducts) -> None:
     with pytest.raises(ValueError, match=r"bias is torch.float16 \(31,\)"):
-        products.row_product([replace(matrix(), bias=torch.zeros(31).half())])
+        products.row_product([replace(small_matrix(), bias=torch.zeros(31).half())])
 
 
 def test_sizes_are_those_of_the_header() -> None:

@@ -123,11 +123,12 @@ def test_a_warp_needs_little_more_than_its_part_of_x() -> None:
     assert 4096 <= plan.x_rows <= 4096 + 3 * WARPS * PIECE_ROWS
 
 
-def test_no_block_has_more_columns_than_asked_for() -> None:
+@pytest.mark.parametrize(("several_rows", "most"), [(False, 32), (True, 6)])
+def test_a_block_takes_no_more_columns_than_its_sums_have_room(several_rows: bool, most: int) -> None:
     matrices = [matrix(128, 16 * 300, FOUR)]
-    plan = make_plan(matrices, blocks=8, paired=False, most_columns=16)
-    assert plan.columns <= 16
-    assert len(plan.table) == 24
+    plan = make_plan(matrices, blocks=8, paired=False, several_rows=several_rows)
+    assert plan.columns <= most
+    assert len(plan.table) % 8 == 0
     assert sorted(c for warp in walk(plan, matrices) for _, c, _ in warp.pieces) == list(range(300))
 
 

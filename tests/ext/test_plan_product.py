@@ -78,11 +78,10 @@ def block_sums(row: list[int], plan: Plan, matrices: list[PackedMatrix], x: Tens
     return sums.sum(1)
 
 
-def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False, x_copies: bool = True) -> None:
+def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False, several_rows: bool = False) -> None:
     first = matrices[0]
     matrices = [replace(matrix, gather=first.gather) for matrix in matrices]
-    most = 32 if x_copies else 6
-    plan = make_plan(matrices, blocks=blocks, paired=paired, most_columns=most, x_copies=x_copies)
+    plan = make_plan(matrices, blocks=blocks, paired=paired, several_rows=several_rows)
     x = torch.randn(1, first.features, dtype=torch.float64)
     found = [torch.full((matrix.outputs // 16, 16), NAN, dtype=torch.float64) for matrix in matrices]
     for row in plan.table.tolist():
@@ -95,18 +94,18 @@ def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False, x_
         assert torch.allclose(y.flatten(), (x @ layout.decode(matrix).double())[0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("x_copies", [True, False])
+@pytest.mark.parametrize("several_rows", [False, True])
 @pytest.mark.parametrize("blocks", [1, 5, 200])
 @pytest.mark.parametrize("features", [32, 96, 160, 1376])
-def test_three_matrices(features: int, blocks: int, x_copies: bool) -> None:
+def test_three_matrices(features: int, blocks: int, several_rows: bool) -> None:
     matrices = [exl2(features, 160, ALL), exl2(features, 32, FOUR), exl2(features, 64, MIXED)]
-    check(matrices, blocks=blocks, x_copies=x_copies)
+    check(matrices, blocks=blocks, several_rows=several_rows)
 
 
-@pytest.mark.parametrize("x_copies", [True, False])
+@pytest.mark.parametrize("several_rows", [False, True])
 @pytest.mark.parametrize("blocks", [1, 7])
-def test_a_pair_of_different_mixes(blocks: int, x_copies: bool) -> None:
-    check([exl2(1376, 320, ALL), exl2(1376, 320, FOUR)], blocks=blocks, paired=True, x_copies=x_copies)
+def test_a_pair_of_different_mixes(blocks: int, several_rows: bool) -> None:
+    check([exl2(1376, 320, ALL), exl2(1376, 320, FOUR)], blocks=blocks, paired=True, several_rows=several_rows)
 
 
 @pytest.mark.parametrize("every", [32, 64, 128])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -13,30 +12,17 @@ from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
 from exlchat.ext import reference
 from exlchat.ext.job import check_together
-from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.layout import to_stored
 from exlchat.ext.library import Library
 from exlchat.ext.products import Kind, NormCopy, Normed, Products, Residual
+from tests.ext.never_called import NeverCalled, small_matrix
 
 HALF, FLOAT = torch.float16, torch.float32
-
-
-class NeverCalled:
-    """A library none of whose functions may be reached."""
-
-    def function(self, name: str) -> Callable[..., None]:
-        def call(*_arguments: object) -> None:
-            raise AssertionError(f"{name} was called")
-
-        return call
 
 
 @pytest.fixture
 def products() -> Products:
     return Products(cast(Library, NeverCalled()))
-
-
-def matrix(features: int = 64, outputs: int = 32) -> PackedMatrix:
-    return pack_exl2(quantize_matrix(torch.randn(features, outputs), EIGHT_BITS))
 
 
 def rows(count: int, width: int, dtype: torch.dtype = HALF) -> torch.Tensor:
@@ -59,13 +45,13 @@ def test_a_product_names_the_tensor_that_does_not_fit(
     products: Products, x: torch.Tensor | Normed, y: torch.Tensor, kind: Kind, words: str
 ) -> None:
     with pytest.raises(ValueError) as error:
-        products.product([matrix()], x, y, kind)
+        products.product([small_matrix()], x, y, kind)
     assert words in str(error.value)
 
 
 def test_matrices_of_one_product_have_one_height(products: Products) -> None:
     with pytest.raises(ValueError, match="64, 96 stored rows"):
-        products.product([matrix(64), matrix(96)], rows(1, 64), rows(1, 64), "half")
+        products.product([small_matrix(64), small_matrix(96)], rows(1, 64), rows(1, 64), "half")
 
 
 def test_tensors_of_a_launch_are_on_one_device() -> None:
@@ -76,7 +62,7 @@ def test_tensors_of_a_launch_are_on_one_device() -> None:
 
 def test_weights_go_to_a_tensor_of_their_shape(products: Products) -> None:
     with pytest.raises(ValueError, match="out is"):
-        products.dequantize(matrix(), rows(32, 64))
+        products.dequantize(small_matrix(), rows(32, 64))
 
 
 def test_the_reference_multiplies_the_weights_of_the_file() -> None:
@@ -89,7 +75,7 @@ def test_the_reference_multiplies_the_weights_of_the_file() -> None:
 
 
 def test_the_reference_of_a_norm_is_that_of_torch() -> None:
-    packed, weight = matrix(96), torch.randn(96).half()
+    packed, weight = small_matrix(96), torch.randn(96).half()
     copy = NormCopy(torch.zeros(1, packed.stored), packed.scatter, weight)
     residual = Residual(torch.zeros(1, 96), torch.zeros(6), (copy,))
     hidden = torch.randn(1, 96)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -12,18 +11,9 @@ from exlchat.engine.operations import RMSNorm, TorchOperations
 from exlchat.ext import reference_prompt
 from exlchat.ext.library import Library
 from exlchat.ext.prompt import PromptKernels
+from tests.ext.never_called import NeverCalled
 
 HALF = torch.float16
-
-
-class NeverCalled:
-    """A library none of whose functions may be reached."""
-
-    def function(self, name: str) -> Callable[..., None]:
-        def call(*_arguments: object) -> None:
-            raise AssertionError(f"{name} was called")
-
-        return call
 
 
 @pytest.fixture

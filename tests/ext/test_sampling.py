@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -14,6 +13,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.library import Library
 from exlchat.ext.reference_sampling import draw, kept_weights, weights
 from exlchat.ext.sampling import NOT_NUMBERS, RING_SLOTS, SamplerKernels, SamplerState, TokenRing, c_draw
+from tests.ext.never_called import NeverCalled
 
 SETTINGS = [
     SamplingSettings(),
@@ -88,16 +88,6 @@ def test_a_ring_gives_each_word_to_its_own_sequence_number() -> None:
     high = 2**32 - RING_SLOTS + 7  # a word whose highest bit is set
     ring.words[7] = (high << 32 | 3) - 2**64
     assert ring.read(high) == (3, 0)
-
-
-class NeverCalled:
-    """A library none of whose functions may be reached."""
-
-    def function(self, name: str) -> Callable[..., None]:
-        def call(*_arguments: object) -> None:
-            raise AssertionError(f"{name} was called")
-
-        return call
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ template <int ROWS> __device__ __forceinline__ void add_sum(float *to, Sum<ROWS>
 }
 
 // What a warp multiplies with and where its sums go; x and x_sums are the lane's, sums the warp's.
-template <int ROWS> struct Work {
+struct Work {
     const Segment *list;
     const half *x;
     const float *x_sums;
@@ -285,7 +285,7 @@ __device__ __forceinline__ void multiply_step(Ring<DEPTH> &ring, Sum<ROWS> &sum,
 
 // Segments of one kind, as many as there are.
 template <int BITS, int EVERY, bool PLAIN, int ROWS, int DEPTH>
-__device__ __forceinline__ void run(Ring<DEPTH> &ring, Work<ROWS> &work, Sum<ROWS> &sum, Parts &parts, int kind) {
+__device__ __forceinline__ void run(Ring<DEPTH> &ring, Work &work, Sum<ROWS> &sum, Parts &parts, int kind) {
     constexpr int EACH = BITS > 4 ? 1 : 2;
     Segment segment = *work.list;
     do {

@@ -98,7 +98,7 @@ template <int ROWS, int DEPTH>
 __device__ __forceinline__ void multiply_list(const Product &job, const Segment *list, Ring<DEPTH> &ring, const half *x,
                                               const float *x_sums, float *sums) {
     const int q = ring.lane & 3;
-    Work<ROWS> work = {list, lanes_x<ROWS>(job, x), x_sums + (ROWS == 1 ? q : q * 2), sums};
+    Work work = {list, lanes_x<ROWS>(job, x), x_sums + (ROWS == 1 ? q : q * 2), sums};
     Sum<ROWS> sum;
     Parts parts;
     while (work.list->pieces()) {
