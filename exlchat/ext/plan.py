@@ -30,7 +30,7 @@ _UNIT_WORDS = 4
 # What a step costs beside its bytes, in bytes: narrow codes are not multiplied faster than wide ones.
 _STEP_COST = 1024
 _MOST_COLUMNS, _MOST_COLUMNS_OF_ROWS = 32, 6
-# Numbers of the kernels' kinds: width number * 3 + group number; behind them those with plain scales.
+# Numbers of the kernels' kinds: width number * 4 + group number; behind them those with plain scales.
 _WIDTHS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 
@@ -144,7 +144,7 @@ def _ways(steps: list[_Step]) -> int:
 def kind_of(section: Section) -> int:
     """The number by which the kernels know a width, its groups and its kind of scales."""
     group = _GROUPS.index(section.rows_per_scale)
-    return 3 * (len(_WIDTHS) if section.scales == "plain" else _WIDTHS.index(section.bits)) + group
+    return 4 * (len(_WIDTHS) if section.scales == "plain" else _WIDTHS.index(section.bits)) + group
 
 
 def pieces_a_step(section: Section) -> int:

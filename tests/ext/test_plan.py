@@ -17,7 +17,7 @@ FOUR = (Section(4, 1.0, 128),)
 MIXED = (Section(8, 0.05, 32), Section(5, 0.10, 128), Section(4, 0.85, 128))
 NARROW = (Section(6, 0.3, 64), Section(3, 0.3, 32), Section(2, 0.4, 64))
 WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
-KINDS = {(bits, every): 3 * i + n for i, bits in enumerate(WIDTHS) for n, every in enumerate(GROUPS)}
+KINDS = {(bits, every): 4 * i + n for i, bits in enumerate(WIDTHS) for n, every in enumerate(GROUPS)}
 
 
 def matrix(features: int, outputs: int, recipe: tuple[Section, ...]) -> PackedMatrix:
@@ -141,4 +141,4 @@ def test_plain_scales_have_kinds_of_their_own() -> None:
         plan = make_plan([packed], blocks=1, paired=False)
         lists = plan.table[0, 8 + 4 * WARPS :][: 4 * WARPS * plan.segments].view(-1, 4)
         kinds += [int(packed) >> 25 for packed in lists[:, 2] if packed]
-    assert kinds == [18, 19, 20]
+    assert kinds == [24, 25, 26]

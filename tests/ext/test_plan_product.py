@@ -41,8 +41,8 @@ def gptq(features: int, outputs: int, every: int) -> PackedMatrix:
 def segment_weights(matrix: PackedMatrix, codes: int, scales: int, packed: int) -> Tensor:
     """float64 `[rows, 16]`: what the pieces of a segment stand for, read as the kernel reads them."""
     pieces, kind = packed & 2047, packed >> 25
-    bits, plain = (4, True) if kind >= 18 else (WIDTHS[kind // 3], False)
-    section = layout.Section(bits, "plain" if plain else "indexed", GROUPS[kind % 3], 0, 0, pieces, 0, 0)
+    bits, plain = (4, True) if kind >= 24 else (WIDTHS[kind // 4], False)
+    section = layout.Section(bits, "plain" if plain else "indexed", GROUPS[kind % 4], 0, 0, pieces, 0, 0)
     word_count, scale_count = pieces * section.piece_words, pieces * section.scale_words
     one = PackedMatrix(
         pieces * PIECE_ROWS,

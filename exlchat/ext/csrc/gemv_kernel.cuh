@@ -1,5 +1,7 @@
 // The kernel of gemv.cuh: from the plan to what is written.
 #pragma once
+#include "gemv_row.cuh"
+#include "gemv_rows.cuh"
 #include "gemv_x.cuh"
 #include "residual.cuh"
 
@@ -93,22 +95,6 @@ __device__ __forceinline__ void ask_hidden(const Product &job, const Output &o, 
     if (job.y_kind == EXL_Y_ADD) ahead.hidden = produced(job.residual.hidden + o.to);
 }
 
-// x and x_sums are the warp's.
-template <int ROWS, int DEPTH>
-__device__ __forceinline__ void multiply_list(const Product &job, const Segment *list, Ring<DEPTH> &ring, const half *x,
-                                              const float *x_sums, float *sums) {
-    const int q = ring.lane & 3;
-    Work work = {list, lanes_x<ROWS>(job, x), x_sums + (ROWS == 1 ? q : q * 2), sums};
-    Sum<ROWS> sum;
-    Parts parts;
-    while (work.list->pieces()) {
-        const int kind = work.list->kind();
-#define EXL_RUN(BITS, EVERY, PLAIN) run<BITS, EVERY, PLAIN, ROWS, DEPTH>(ring, work, sum, parts, kind)
-        EXL_FOR_KIND(kind, EXL_RUN)
-#undef EXL_RUN
-    }
-}
-
 // The job, the block's counts and every warp's own list, to shared memory. False for a block that has nothing to do.
 __device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *plan, const Smem &s) {
     const int t = threadIdx.x, warp = t / LANES, lane = t % LANES;
@@ -165,7 +151,9 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
     __syncwarp();
     sum_blocks<ROWS>(job, range, x, x_sums);
     __syncwarp();
-    multiply_list<ROWS, DEPTH>(job, list, ring, x, x_sums, s.sums + warp * 16 * ROWS);
+    float *sums = s.sums + warp * 16 * ROWS;
+    if constexpr (ROWS == 1) multiply_row(list, ring, lanes_x<1>(job, x), x_sums, sums);
+    else multiply_rows<ROWS>(list, ring, lanes_x<ROWS>(job, x), x_sums, sums);
     __syncthreads();
     if (any) write_result<ROWS>(s, first, mine, first_row, ahead);
 #pragma unroll 1

@@ -158,22 +158,19 @@ template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
     }
 };
 
-// The same of one scale alone: number g of column r and r + 8, COUNT being in the piece. Loaded first, converted when it
-// is needed.
-template <int BITS, bool PLAIN, int COUNT> struct OneScale {
+// The same of one scale alone, of columns r and r + 8. Loaded first, converted when it is needed.
+template <int BITS, bool PLAIN> struct OneScale {
     half2 values;  // of both columns; or the maximum
     uint32_t byte;
 
-    __device__ __forceinline__ OneScale(const uint32_t *p, int r, int g) {
-        const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
-        if constexpr (PLAIN) {
-            values = reinterpret_cast<const half2 *>(p)[g * 8 + r];
-            byte = bytes[32 * COUNT + r * COUNT + g];
-        } else {
-            values = __half2half2(reinterpret_cast<const half *>(bytes + 8 * COUNT)[g]);
-            byte = bytes[r * COUNT + g];
-        }
+    // Where the pair of scales or the maximum stands, and the byte of zeros or indices.
+    __device__ __forceinline__ OneScale(const char *value, const char *byte)
+        : byte(*reinterpret_cast<const uint8_t *>(byte)) {
+        if constexpr (PLAIN) values = *reinterpret_cast<const half2 *>(value);
+        else values = __half2half2(*reinterpret_cast<const half *>(value));
     }
+    // Weights of nothing.
+    __device__ __forceinline__ void clear() { values = __float2half2_rn(0.f); }
     __device__ __forceinline__ float2 scale() const {
         if constexpr (PLAIN) return __half22float2(values);
         else return indexed_scale(byte, __low2half(values));
