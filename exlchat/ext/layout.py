@@ -1,11 +1,11 @@
 """Quantized weights as the kernels read them: a stream of pieces for every 16 output columns.
 
-A piece is 128 input rows of 16 columns, half a kilobyte to two kilobytes of codes: two tiles of 64 rows. A tile holds
-its codes as planes of 4, 2 and 1 bits (8 = 4+4, 6 = 4+2, 5 = 4+1, 3 = 2+1), each in the order in which the 32 lanes of
-a warp take them as A operands of four `mma.m16n8k16`. Pieces of 16 columns stand one behind the other, and so do the
-columns, so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand in a second stream,
-piece by piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost several times their
-bandwidth there.
+A piece is 128 input rows of 16 columns, half a kilobyte to two kilobytes of codes: two tiles of 64 rows. Of a tile each
+of the 32 lanes of a warp has as many words as a code has bits, with the 32 codes that it takes as A operands of four
+`mma.m16n8k16`: `FIELDS` says where each stands. Pieces of 16 columns stand one behind the other, and so do the columns,
+so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand in a second stream, piece by
+piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost several times their bandwidth
+there.
 
 Rows keep the stored (permuted) order of the file. Whoever produces an activation writes it in that order (`scatter`).
 
@@ -34,9 +34,6 @@ TILE_COLUMNS = 16
 NO_FEATURE = 0xFFFF
 # Activations and their sums are kept in blocks of 32 rows; a section begins at one.
 BLOCK_ROWS = 32
-
-# Bit widths of the planes of a code, the lowest bits first.
-PLANES = {8: (4, 4), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
 
 Scales = Literal["indexed", "plain"]
 
@@ -218,47 +215,105 @@ def _decode_scales(stored: Tensor, section: Section) -> tuple[Tensor, Tensor]:
 
 def pack_tiles(codes: Tensor, bits: int) -> Tensor:
     """int32 `[N / 16, words]` from the integer codes `[rows, N]` of one section; rows a multiple of `TILE_ROWS`."""
-    fragments = codes.view(-1, 2, 4, 2, 2, 2, codes.shape[1] // 16, 2, 8).permute(0, 6, 8, 2, 1, 3, 4, 5, 7)
-    planes = []
-    for plane in PLANES[bits]:
-        planes.append(_words_of(fragments & ((1 << plane) - 1), plane))
-        fragments = fragments >> plane
-    return torch.cat(planes, dim=-1).transpose(0, 1).flatten(1).to(torch.int32)
+    halves = _operands(codes.to(torch.int32).view(-1, 2, 4, 2, 2, 2, codes.shape[1] // 16, 2, 8))
+    words = halves.new_zeros(*halves.shape[:3], bits)
+    for operand, fields in enumerate(FIELDS[bits]):
+        code = halves[..., operand, :]
+        for field in fields:
+            part = (code >> field.code_bit & field.mask) << field.bit
+            words[..., field.word] |= part[..., 0] | part[..., 1] << 16
+    regions = words.split(_REGIONS[bits], dim=-1)
+    return torch.cat([region.flatten(2) for region in regions], dim=-1).transpose(0, 1).flatten(1)
 
 
 def unpack_tiles(words: Tensor, section: Section) -> Tensor:
     """int32 codes `[rows, N]` of one section from int32 `[N / 16, words]`, its tiles alone."""
-    count = section.pieces * PIECE_ROWS // TILE_ROWS
-    tiles = words.view(len(words), count, -1)
-    codes = torch.zeros(len(words), count, 8, 4, 2, 2, 2, 2, 2, dtype=torch.int32, device=words.device)
-    start = below = 0
-    for plane in PLANES[section.bits]:
-        size = 32 * plane
-        lanes = tiles[:, :, start : start + size].view(len(words), count, 8, 4, plane)
-        spread = {4: (2, 2, 1, 1, 1), 2: (2, 1, 1, 1, 1), 1: (1, 1, 1, 1, 1)}[plane]
-        spread_words = lanes.view(len(words), count, 8, 4, *spread)
-        positions = _bit_positions(plane, words.device).to(torch.int32)
-        codes |= ((spread_words >> positions) & ((1 << plane) - 1)) << below
-        start, below = start + size, below + plane
-    return codes.permute(1, 4, 3, 5, 6, 7, 0, 8, 2).reshape(count * TILE_ROWS, -1)
+    bits, columns = section.bits, len(words)
+    tiles = words.view(columns, -1, 32 * bits).transpose(0, 1)
+    sizes = _REGIONS[bits]
+    regions = tiles.split([32 * size for size in sizes], dim=-1)
+    by_lane = torch.cat([r.view(*r.shape[:2], 32, size) for r, size in zip(regions, sizes, strict=True)], dim=-1)
+    halves = words.new_zeros(*by_lane.shape[:3], 16, 2)
+    for operand, fields in enumerate(FIELDS[bits]):
+        for field in fields:
+            for half in range(2):
+                part = by_lane[..., field.word] >> (field.bit + 16 * half) & field.mask
+                halves[..., operand, half] |= part << field.code_bit
+    codes = halves.view(-1, columns, 8, 4, 2, 2, 2, 2, 2)
+    return codes.permute(0, 4, 3, 5, 6, 8, 1, 7, 2).reshape(-1, 16 * columns)
 
 
-def _bit_positions(plane: int, device: torch.device) -> Tensor:
-    """Where the code of `[jh, jl, b, e, c]` stands in its word.
+def _operands(codes: Tensor) -> Tensor:
+    """Codes `[tiles, jh, q, jl, b, e, N / 16, c, r]` as `[tiles, N / 16, lane, operand, e]`.
 
-    e, the element of a half2, chooses the half of the word; c, the column r or r + 8, is 4 bits apart in every plane,
-    so that one shift brings both to their place.
+    jh and jl make the number of the product, b and e the input rows of a lane's register, c the column r or r + 8.
     """
-    jh, jl, b, e, c = torch.meshgrid(*(torch.arange(2, device=device) for _ in range(5)), indexing="ij")
-    if plane == 4:
-        return 16 * e + 8 * b + 4 * c
-    number = 2 * jl + b if plane == 2 else 4 * jh + 2 * jl + b
-    half = 2 if plane == 2 else 4
-    return 16 * e + number // half * 8 + number % half * plane + 4 * c
+    return codes.permute(0, 6, 8, 2, 1, 3, 4, 7, 5).flatten(2, 3).flatten(3, 6)
 
 
-def _words_of(codes: Tensor, plane: int) -> Tensor:
-    """`[tiles, N / 16, words]` of one plane; codes are `[tiles, N / 16, r, q, jh, jl, b, e, c]`."""
-    shifted = codes.to(torch.int64) << _bit_positions(plane, codes.device)
-    dims = {4: (-3, -2, -1), 2: (-4, -3, -2, -1), 1: (-5, -4, -3, -2, -1)}[plane]
-    return shifted.sum(dims).flatten(2)
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Bits of a code in the lower half of a word; those of the next input row stand in the upper half alike.
+
+    Args:
+        word: of the lane's.
+        bit: the lowest, 0 to 15.
+        count: how many.
+        code_bit: which bits of the code they are.
+    """
+
+    word: int
+    bit: int
+    count: int
+    code_bit: int = 0
+
+    @property
+    def mask(self) -> int:
+        return (1 << self.count) - 1
+
+
+def _fields(bits: int) -> list[tuple[_Field, ...]]:
+    """Where the code of each register of a lane's operands stands: `[product, b, c]` in one.
+
+    An operand is made by taking a word, shifted or not, and replacing all but the code's bits by those of a float16: so
+    codes stand where few shifts bring them, and those of column r + 8 perhaps at other bits than those of r.
+    """
+    lower: list[tuple[_Field, ...]]
+    upper: list[tuple[_Field, ...]]
+    numbers = range(8)
+    match bits:
+        case 2:
+            starts = [(n // 4, (4, 0, 12, 8)[n % 4]) for n in numbers]
+            lower = [(_Field(word, bit, 2),) for word, bit in starts]
+            upper = [(_Field(word, bit + 2, 2),) for word, bit in starts]
+        case 3:
+            lower = [(_Field(n // 3, (0, 6, 13)[n % 3], 3),) for n in range(6)] + [
+                (_Field(2, 6, 3),),
+                (_Field(2, 13, 3),),
+            ]
+            upper = [(_Field(n // 2, (3, 10)[n % 2], 3),) for n in range(6)] + [(_Field(2, 0, 3),)]
+            upper.append(tuple(_Field(word, 9, 1, word) for word in range(3)))
+        case 4:
+            lower = [(_Field(n // 2, n % 2 * 8, 4),) for n in numbers]
+            upper = [(_Field(n // 2, n % 2 * 8 + 4, 4),) for n in numbers]
+        case 5:
+            lower = [(_Field(n, 0, 5),) for n in range(5)] + [(_Field(n, 10, 5),) for n in range(3)]
+            upper = [(_Field(n, 5, 5),) for n in range(5)] + [(_Field(3, 11, 5),), (_Field(4, 11, 5),)]
+            upper.append(tuple(_Field(word, 15 if word < 3 else 10, 1, word) for word in range(5)))
+        case 6:
+            lower = [(_Field(n, 0, 6),) for n in range(6)]
+            upper = [(_Field(n, 10, 6),) for n in range(6)]
+            for first in (0, 3):  # of three words whose middle bits make two codes
+                lower.append((_Field(first + 2, 6, 4), _Field(first + 1, 8, 2, 4)))
+                upper.append((_Field(first + 1, 6, 2), _Field(first, 6, 4, 2)))
+        case 8:
+            lower = [(_Field(n, 0, 8),) for n in numbers]
+            upper = [(_Field(n, 8, 8),) for n in numbers]
+        case _:
+            raise ValueError(f"no codes have {bits} bits")
+    return [pair for both in zip(lower, upper, strict=True) for pair in both]
+
+
+# How many of a lane's words stand one behind the other; the first words of all lanes come before the rest of all.
+_REGIONS = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (4, 4)}
+FIELDS = {bits: _fields(bits) for bits in _REGIONS}

@@ -19,7 +19,7 @@ __device__ __forceinline__ void put_operand(half *out, const uint32_t *w, float2
     for (int i = 0; i < 4; i++) {
         const int b = i / 2, upper = i % 2, r = lane >> 2, q = lane & 3;
         const float2 v = __half22float2(reinterpret_cast<const half2 &>(a[i]));
-        const float unit = upper ? 1.f / C::UPPER : 1.f, zero = upper ? offset.y : offset.x, s = upper ? scale.y : scale.x;
+        const float unit = 1.f / (upper ? C::UPPER : C::LOWER), zero = upper ? offset.y : offset.x, s = upper ? scale.y : scale.x;
         half *p = out + (32 * (J / 2) + 8 * q + 4 * (J % 2) + 2 * b) * 16 + r + 8 * upper;
         p[0] = __float2half_rn((v.x + zero) * unit * s);
         p[16] = __float2half_rn((v.y + zero) * unit * s);

@@ -61,7 +61,7 @@ template <int BITS, bool PLAIN> struct RowPiece {
         const float2 scale = one.scale(), offset = one.offset();
         const float low = even[0] + odd[1], both = even[2] + odd[3];
         const float high = BITS == 4 ? both - low + (offset.y + 1024.f) * s : both + offset.y * s;
-        sum.low += scale.x * (low + offset.x * s);
+        sum.low += scale.x * (1.f / Codes<BITS>::LOWER) * (low + offset.x * s);
         sum.high += scale.y * (1.f / Codes<BITS>::UPPER) * high;
     }
 };

@@ -42,8 +42,8 @@ __device__ __forceinline__ void multiply_group(RowsSum &sum, const uint32_t *w, 
         multiply<BITS, FIRST + 2>(c, w, x);
         multiply<BITS, FIRST + 3>(c, w, x);
     }
-    const float upper = scale.y * (1.f / Codes<BITS>::UPPER);
-    sum.c[0] += scale.x * c[0], sum.c[1] += scale.x * c[1], sum.c[2] += upper * c[2], sum.c[3] += upper * c[3];
+    const float lower = scale.x * (1.f / Codes<BITS>::LOWER), upper = scale.y * (1.f / Codes<BITS>::UPPER);
+    sum.c[0] += lower * c[0], sum.c[1] += lower * c[1], sum.c[2] += upper * c[2], sum.c[3] += upper * c[3];
 }
 
 // A piece times up to eight rows of x.

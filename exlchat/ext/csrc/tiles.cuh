@@ -1,15 +1,16 @@
-// The planes of a tile -> A operands of the tensor cores. exlchat/ext/layout.py says where each bit stands.
+// The codes of a tile -> A operands of the tensor cores. exlchat/ext/layout.py says where each bit stands.
 #pragma once
 #include "device.cuh"
 
 namespace exl {
 
-// The four halves of a 16 x 16 operand hold 1024 + code: OR-ing a code of up to 10 bits into 0x6400 makes that number.
-// Where a code has at most 6 bits, columns r + 8 (a1 and a3) hold 1024 + 16 * code instead, which saves two shifts;
-// their scale is divided by 16.
+// The four halves of a 16 x 16 operand hold 1024 + LOWER * code (a0 and a2, column r) or 1024 + UPPER * code (a1 and a3,
+// column r + 8): OR-ing up to 10 bits into 0x6400 makes that number. A code stays where in the number it happens to
+// stand, which saves shifts, and whoever uses it divides.
 template <int BITS> struct Codes {
     static constexpr int ZERO = 1 << (BITS - 1);
-    static constexpr int UPPER = BITS == 8 ? 1 : 16;
+    static constexpr int LOWER = BITS == 2 ? 16 : (BITS == 3 ? 64 : 1);
+    static constexpr int UPPER = BITS == 2 ? 64 : (BITS == 3 ? 8 : (BITS == 5 ? 32 : (BITS == 8 ? 1 : 16)));
 };
 
 // The words of one tile that belong to one lane; p points at the tile, in shared or global memory.
@@ -40,59 +41,81 @@ template <int N> __device__ __forceinline__ uint32_t shifted(uint32_t x) {
 }
 
 // (x & mask) | y
-__device__ __forceinline__ uint32_t merge(uint32_t x, uint32_t mask, uint32_t y) {
+__device__ __forceinline__ uint32_t merge_one(uint32_t x, uint32_t mask, uint32_t y) {
     uint32_t r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(y));
     return r;
 }
+// The same in both halves.
+__device__ __forceinline__ uint32_t merge(uint32_t x, uint32_t mask, uint32_t y) {
+    return merge_one(x, mask * 0x00010001u, y);
+}
+constexpr uint32_t MAGIC = 0x64006400u;
+
+// Registers 2 b and 2 b + 1 of operand J, N being 2 J + b: of columns r and r + 8.
+template <int N> __device__ __forceinline__ void pair_of_2(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    const uint32_t right = N & 2 ? w[N / 4] >> 8 : w[N / 4], v = N & 1 ? right << 4 : right;
+    low = merge(v, 3 << 4, MAGIC), high = merge(v, 3 << 6, MAGIC);
+}
+template <int N> __device__ __forceinline__ void pair_of_3(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    constexpr int LOW_WORD = N < 6 ? N / 3 : 2, LOW = N < 6 ? N % 3 : N - 5;
+    low = merge(shifted<LOW == 0 ? 6 : (LOW == 1 ? 0 : -7)>(w[LOW_WORD]), 7 << 6, MAGIC);
+    if constexpr (N < 7) {
+        high = merge(shifted<N == 6 ? 3 : (N % 2 ? -7 : 0)>(w[N < 6 ? N / 2 : 2]), 7 << 3, MAGIC);
+    } else {  // the bit that every word has left
+        high = merge((w[0] >> 7) << 1, 1 << 3, MAGIC);
+        high = merge((w[1] >> 7) << 2, 1 << 4, high);
+        high = merge((w[2] >> 7) << 3, 1 << 5, high);
+    }
+}
+template <int N> __device__ __forceinline__ void pair_of_5(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    if constexpr (N < 5) low = merge(w[N], 31, MAGIC), high = merge(w[N], 31 << 5, MAGIC);
+    else low = merge(w[N - 5] >> 10, 31, MAGIC);
+    if constexpr (N == 5 || N == 6) high = merge(w[N - 2] >> 6, 31 << 5, MAGIC);
+    if constexpr (N == 7) {  // the bit that every word has left
+        high = merge(w[0] >> 10, 1 << 5, MAGIC);
+        high = merge((w[1] >> 10) << 1, 1 << 6, high);
+        high = merge((w[2] >> 10) << 2, 1 << 7, high);
+        high = merge((w[3] >> 6) << 4, 1 << 8, high);
+        high = merge((w[4] >> 6) << 5, 1 << 9, high);
+    }
+}
+template <int N> __device__ __forceinline__ void pair_of_6(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    if constexpr (N < 6) {
+        low = merge(w[N], 63, MAGIC), high = merge(w[N] >> 6, 63 << 4, MAGIC);
+    } else {  // the four bits that three words have left
+        constexpr int AT = N == 6 ? 0 : 3;
+        const uint32_t v = w[AT + 1] >> 6;
+        low = merge(v << 2, 3 << 4, merge(w[AT + 2] >> 6, 15, MAGIC));
+        high = merge(v << 4, 3 << 4, merge(w[AT], 15 << 6, MAGIC));
+    }
+}
+template <int N> __device__ __forceinline__ void pair_of_4(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    const uint32_t v = N & 1 ? w[N / 2] >> 8 : w[N / 2];
+    low = merge(v, 15, MAGIC), high = merge(v, 15 << 4, MAGIC);
+}
+template <int BITS, int N> __device__ __forceinline__ void pair_of(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    if constexpr (BITS == 2) pair_of_2<N>(low, high, w);
+    else if constexpr (BITS == 3) pair_of_3<N>(low, high, w);
+    else if constexpr (BITS == 4) pair_of_4<N>(low, high, w);
+    else if constexpr (BITS == 5) pair_of_5<N>(low, high, w);
+    else if constexpr (BITS == 6) pair_of_6<N>(low, high, w);
+    else low = __byte_perm(w[N], MAGIC, 0x5250), high = __byte_perm(w[N], MAGIC, 0x5351);
+}
 
 // Operand number J (0 to 3) of a tile: rows 16 J to 16 J + 15 in the fragment order of the layout.
 template <int BITS, int J> __device__ __forceinline__ void operand(uint32_t (&a)[4], const uint32_t *w) {
-    constexpr uint32_t ONE = 0x00010001u, MAGIC = 0x64006400u;
-#pragma unroll
-    for (int b = 0; b < 2; b++) {
-        uint32_t low = MAGIC, high = MAGIC;
-        if constexpr (BITS >= 4) {
-            const uint32_t u = b ? w[J] >> 8 : w[J];
-            low = merge(u, 15 * ONE, MAGIC);
-            if constexpr (BITS == 8) {
-                const uint32_t t = b ? w[4 + J] >> 8 : w[4 + J];
-                low = merge(t << 4, 240 * ONE, low);
-                high = merge(t, 240 * ONE, merge(u >> 4, 15 * ONE, MAGIC));
-            } else {
-                high = merge(u, 240 * ONE, MAGIC);
-            }
-        }
-        if constexpr (BITS == 6 || BITS == 3 || BITS == 2) {
-            constexpr int BASE = BITS == 6 ? 4 : 0, N = (J & 1) * 2;
-            const uint32_t v = w[(BITS == 6 ? 4 : 0) + (J >> 1)];
-            // Codes number N and N + 1 stand at bits 0, 2, 8, 10.
-            constexpr int AT0 = N / 2 * 8, AT1 = N / 2 * 8 + 2;
-            const uint32_t t = b ? shifted<BASE - AT1>(v) : shifted<BASE - AT0>(v);
-            low = merge(t, (3u << BASE) * ONE, low);
-            high = merge(t, (48u << BASE) * ONE, high);
-        }
-        if constexpr (BITS == 5 || BITS == 3) {
-            constexpr int BASE = BITS == 5 ? 4 : 2, N = J * 2;
-            const uint32_t v = w[BITS == 5 ? 4 : 2];
-            // Codes number N and N + 1 stand at bits 0 to 3 and 8 to 11.
-            constexpr int AT0 = N / 4 * 8 + N % 4, AT1 = N / 4 * 8 + N % 4 + 1;
-            const uint32_t t = b ? shifted<BASE - AT1>(v) : shifted<BASE - AT0>(v);
-            low = merge(t, (1u << BASE) * ONE, low);
-            high = merge(t, (16u << BASE) * ONE, high);
-        }
-        a[b * 2] = low, a[b * 2 + 1] = high;
-    }
+    pair_of<BITS, 2 * J>(a[0], a[1], w);
+    pair_of<BITS, 2 * J + 1>(a[2], a[3], w);
 }
 
 // The same with 1024 + low code + 16 * high code in a1 and a3, for 4 bits: with one operation of five less. What a0 and a2
 // give is then subtracted from what these give.
 template <int BITS, int J> __device__ __forceinline__ void row_operand(uint32_t (&a)[4], const uint32_t *w) {
     if constexpr (BITS == 4) {
-        constexpr uint32_t ONE = 0x00010001u, MAGIC = 0x64006400u;
-        a[0] = merge(w[J], 15 * ONE, MAGIC), a[1] = merge(w[J], 255 * ONE, MAGIC);
+        a[0] = merge(w[J], 15, MAGIC), a[1] = merge(w[J], 255, MAGIC);
         a[3] = __byte_perm(w[J], MAGIC, 0x5351);
-        a[2] = merge(a[3], 15 * ONE, MAGIC);
+        a[2] = merge(a[3], 15, MAGIC);
     } else {
         operand<BITS, J>(a, w);
     }
@@ -100,7 +123,7 @@ template <int BITS, int J> __device__ __forceinline__ void row_operand(uint32_t 
 
 // Scales of columns r and r + 8 from a byte of two indices: fp16((index + 1)^2 * maximum), as the format rounds it.
 __device__ __forceinline__ half2 indexed_halves(uint32_t byte, half maximum) {
-    const uint32_t bits = merge(byte << 12, 15u << 16, merge(byte, 15u, 0x64006400u));
+    const uint32_t bits = merge_one(byte << 12, 15u << 16, merge_one(byte, 15u, MAGIC));
     const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
     return __hmul2(__hmul2(step, step), __half2half2(maximum));
 }
@@ -108,7 +131,7 @@ __device__ __forceinline__ float2 indexed_scale(uint32_t byte, half maximum) {
     return __half22float2(indexed_halves(byte, maximum));
 }
 
-// The scales of a piece for columns r and r + 8, and what is to be subtracted from 1024 + code and from
+// The scales of a piece for columns r and r + 8, and what is to be added to 1024 + LOWER * code and to
 // 1024 + UPPER * code before they are multiplied with them. COUNT scales a piece; p points behind its tiles.
 template <int BITS, bool PLAIN, int COUNT> struct PieceScales;
 
@@ -134,7 +157,7 @@ template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
         return indexed_scale(index >> 8 * n, n % 2 ? __high2half(both) : __low2half(both));
     }
     __device__ __forceinline__ float2 offset(int) const {
-        return {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
+        return {-(1024.f + Codes<BITS>::LOWER * Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
     }
 };
 
@@ -178,7 +201,7 @@ template <int BITS, bool PLAIN> struct OneScale {
     __device__ __forceinline__ float2 offset() const {
         if constexpr (PLAIN)
             return {-(1025.f + (byte & 15u)), -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(byte >> 4)};
-        else return {-(1024.f + Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
+        else return {-(1024.f + Codes<BITS>::LOWER * Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
     }
 };
 
