@@ -222,7 +222,7 @@ def pack_tiles(codes: Tensor, bits: int) -> Tensor:
         for field in fields:
             part = (code >> field.code_bit & field.mask) << field.bit
             words[..., field.word] |= part[..., 0] | part[..., 1] << 16
-    regions = words.split(_REGIONS[bits], dim=-1)
+    regions = torch.split(words, _REGIONS[bits], dim=-1)
     return torch.cat([region.flatten(2) for region in regions], dim=-1).transpose(0, 1).flatten(1)
 
 
@@ -231,7 +231,7 @@ def unpack_tiles(words: Tensor, section: Section) -> Tensor:
     bits, columns = section.bits, len(words)
     tiles = words.view(columns, -1, 32 * bits).transpose(0, 1)
     sizes = _REGIONS[bits]
-    regions = tiles.split([32 * size for size in sizes], dim=-1)
+    regions = torch.split(tiles, [32 * size for size in sizes], dim=-1)
     by_lane = torch.cat([r.view(*r.shape[:2], 32, size) for r, size in zip(regions, sizes, strict=True)], dim=-1)
     halves = words.new_zeros(*by_lane.shape[:3], 16, 2)
     for operand, fields in enumerate(FIELDS[bits]):
@@ -278,42 +278,42 @@ def _fields(bits: int) -> list[tuple[_Field, ...]]:
     An operand is made by taking a word, shifted or not, and replacing all but the code's bits by those of a float16: so
     codes stand where few shifts bring them, and those of column r + 8 perhaps at other bits than those of r.
     """
-    lower: list[tuple[_Field, ...]]
-    upper: list[tuple[_Field, ...]]
+    lower: list[tuple[_Field, ...]] = []
+    upper: list[tuple[_Field, ...]] = []
     numbers = range(8)
     match bits:
         case 2:
             starts = [(n // 4, (4, 0, 12, 8)[n % 4]) for n in numbers]
-            lower = [(_Field(word, bit, 2),) for word, bit in starts]
-            upper = [(_Field(word, bit + 2, 2),) for word, bit in starts]
+            lower += [(_Field(word, bit, 2),) for word, bit in starts]
+            upper += [(_Field(word, bit + 2, 2),) for word, bit in starts]
         case 3:
-            lower = [(_Field(n // 3, (0, 6, 13)[n % 3], 3),) for n in range(6)] + [
+            lower += [(_Field(n // 3, (0, 6, 13)[n % 3], 3),) for n in range(6)] + [
                 (_Field(2, 6, 3),),
                 (_Field(2, 13, 3),),
             ]
-            upper = [(_Field(n // 2, (3, 10)[n % 2], 3),) for n in range(6)] + [(_Field(2, 0, 3),)]
+            upper += [(_Field(n // 2, (3, 10)[n % 2], 3),) for n in range(6)] + [(_Field(2, 0, 3),)]
             upper.append(tuple(_Field(word, 9, 1, word) for word in range(3)))
         case 4:
-            lower = [(_Field(n // 2, n % 2 * 8, 4),) for n in numbers]
-            upper = [(_Field(n // 2, n % 2 * 8 + 4, 4),) for n in numbers]
+            lower += [(_Field(n // 2, n % 2 * 8, 4),) for n in numbers]
+            upper += [(_Field(n // 2, n % 2 * 8 + 4, 4),) for n in numbers]
         case 5:
-            lower = [(_Field(n, 0, 5),) for n in range(5)] + [(_Field(n, 10, 5),) for n in range(3)]
-            upper = [(_Field(n, 5, 5),) for n in range(5)] + [(_Field(3, 11, 5),), (_Field(4, 11, 5),)]
+            lower += [(_Field(n, 0, 5),) for n in range(5)] + [(_Field(n, 10, 5),) for n in range(3)]
+            upper += [(_Field(n, 5, 5),) for n in range(5)] + [(_Field(3, 11, 5),), (_Field(4, 11, 5),)]
             upper.append(tuple(_Field(word, 15 if word < 3 else 10, 1, word) for word in range(5)))
         case 6:
-            lower = [(_Field(n, 0, 6),) for n in range(6)]
-            upper = [(_Field(n, 10, 6),) for n in range(6)]
+            lower += [(_Field(n, 0, 6),) for n in range(6)]
+            upper += [(_Field(n, 10, 6),) for n in range(6)]
             for first in (0, 3):  # of three words whose middle bits make two codes
                 lower.append((_Field(first + 2, 6, 4), _Field(first + 1, 8, 2, 4)))
                 upper.append((_Field(first + 1, 6, 2), _Field(first, 6, 4, 2)))
         case 8:
-            lower = [(_Field(n, 0, 8),) for n in numbers]
-            upper = [(_Field(n, 8, 8),) for n in numbers]
+            lower += [(_Field(n, 0, 8),) for n in numbers]
+            upper += [(_Field(n, 8, 8),) for n in numbers]
         case _:
             raise ValueError(f"no codes have {bits} bits")
     return [pair for both in zip(lower, upper, strict=True) for pair in both]
 
 
 # How many of a lane's words stand one behind the other; the first words of all lanes come before the rest of all.
-_REGIONS = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (4, 4)}
+_REGIONS = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1], 6: [4, 2], 8: [4, 4]}
 FIELDS = {bits: _fields(bits) for bits in _REGIONS}
