@@ -54,7 +54,9 @@ class CapturedStep:
             for job in [*self._chain.jobs(), self._draw]:
                 job.launch(dependent=False)
             torch.cuda.synchronize(device)
-            self._graph, self._jobs = self._capture()
+            self._graph: torch.cuda.CUDAGraph | None = None
+            self._jobs: list[Launch] = []
+            self._capture()
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 "no memory for the decode step beside weights and cache; take a smaller --context"
@@ -77,8 +79,13 @@ class CapturedStep:
 
     def grow(self, length: int) -> None:
         """Makes `capacity` at least `length`. Raises `ModelError` for want of memory."""
+        self.let_go()
         self._cache.reserve(length)
         self._follow_cache()
+
+    def let_go(self) -> None:
+        """Forgets where the cache lies, which could not give memory back before that. No step is under way."""
+        self._graph, self._jobs = None, []
 
     def begin(self, token: int, position: int, draw: CDraw) -> None:
         """The next step feeds `token` at `position` and draws by `draw`."""
@@ -89,6 +96,8 @@ class CapturedStep:
 
     def launch(self) -> None:
         """Enqueues one step and returns."""
+        if self._graph is None:
+            raise RuntimeError("a step begins before it is launched")
         self._graph.replay()
 
     def running(self) -> bool:
@@ -97,15 +106,15 @@ class CapturedStep:
 
     def _follow_cache(self) -> None:
         """A prompt or an answer may have made the cache move."""
-        if self._captured_capacity != self._cache.capacity:
-            self._graph, self._jobs = self._capture()
+        if self._graph is None or self._captured_moves != self._cache.moves:
+            self._capture()
 
-    def _capture(self) -> tuple[torch.cuda.CUDAGraph, list[Launch]]:
+    def _capture(self) -> None:
         """The graph for the cache as it is, and the jobs, which keep alive what it points to."""
         jobs = [*self._chain.jobs(), self._draw]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for index, job in enumerate(jobs):
                 job.launch(dependent=self._dependent and index > 0)
-        self._captured_capacity = self._cache.capacity
-        return graph, jobs
+        self._captured_moves = self._cache.moves
+        self._graph, self._jobs = graph, jobs

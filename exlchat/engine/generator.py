@@ -157,7 +157,7 @@ class Generator:
         """
         known = self._last_prompt if self._cache.ids[: len(prompt)] == prompt == self._last_prompt.ids else None
         cached = done = self._cache.reuse(prompt)
-        self._cache.reserve(len(prompt))
+        self._reserve(len(prompt))
         yield PrefillProgress(done, len(prompt), cached), None
         if known is not None and run == self._run:
             self._cache.ids.append(prompt[-1])
@@ -172,8 +172,13 @@ class Generator:
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def _feed(self, token: int, run: int) -> Tensor:
-        self._cache.reserve(len(self._cache) + 1)
+        self._reserve(len(self._cache) + 1)
         return self._compute([token], run)
+
+    def _reserve(self, length: int) -> None:
+        if self._step is not None and length > self._cache.capacity:
+            self._step.let_go()
+        self._cache.reserve(length)
 
     def _compute(self, ids: list[int], run: int) -> Tensor:
         """Runs new tokens through the decoder and adds them to the cache; float32 logits `[vocab]` of the last."""

@@ -49,7 +49,9 @@ class KVCache:
         self._compute_dtype = compute_dtype
         self._spec = spec
         self._device = device
-        self._layers = self._allocate(0)
+        self.moves = 0
+        """Grows whenever a layer's memory has moved."""
+        self._layers = [self._make_layer(0) for _ in range(spec.num_layers)]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,7 +74,7 @@ class KVCache:
     @property
     def capacity(self) -> int:
         """Tokens that fit without moving: whole pages."""
-        return self._layers[0].keys.shape[1]
+        return min(layer.capacity for layer in self._layers)
 
     @property
     def page_table(self) -> Tensor:
@@ -98,20 +100,18 @@ class KVCache:
 
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all. Raises `ModelError` when memory is short; the content stays."""
-        if length <= self.capacity:
+        before = self.capacity
+        if length <= before:
             return
-        doubled = min(max(length, 2 * self.capacity, _FIRST_CAPACITY), max(self.max_seq_len, length))
-        layers = self._try_to_allocate(doubled) or self._try_to_allocate(length)
-        if layers is None:
+        doubled = min(max(length, 2 * before, _FIRST_CAPACITY), max(self.max_seq_len, length))
+        if not (self._try_to_resize(doubled) or self._try_to_resize(length)):
+            self._try_to_resize(before)
             needed, free = self.bytes_per_token * length / 2**30, free_memory(self._device) / 2**30
             smaller = "" if self._kind.name == "q4" else " or --kv-cache q4"
             raise ModelError(
                 f"a cache of {length:,} tokens needs {needed:.2f} GiB beside the present one, and {free:.2f} GiB are "
                 f"free; start a new conversation, or load with a smaller --context{smaller}"
             )
-        for new, old in zip(layers, self._layers, strict=True):
-            new.take(old, len(self.ids))
-        self._layers = layers
 
     def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Stores new positions of one layer and returns all up to their end.
@@ -125,16 +125,21 @@ class KVCache:
         """
         return self._layers[layer].append(start, keys, values, self._compute_dtype)
 
-    def _try_to_allocate(self, tokens: int) -> list[LayerStore] | None:
-        """All new layers before an old one goes: a captured decode step must find all of them or none moved."""
+    def _try_to_resize(self, tokens: int) -> bool:
+        """Gives every layer whole pages for so many tokens, one layer after the other: no more memory than that of one
+        layer is taken twice. False when memory is short; some layers have them then.
+        """
+        capacity = -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
         try:
-            return self._allocate(-(-tokens // PAGE_TOKENS) * PAGE_TOKENS)
+            for index, layer in enumerate(self._layers):
+                if layer.capacity != capacity:
+                    resized = self._make_layer(capacity)
+                    resized.take(layer, len(self.ids))
+                    self._layers[index] = resized
+                    self.moves += 1
         except (torch.OutOfMemoryError, MemoryError, RuntimeError):
-            return None
+            return False
+        return True
 
-    def _allocate(self, capacity: int) -> list[LayerStore]:
-        spec = self._spec
-        return [
-            make_layer(self._kind, spec.num_kv_heads, capacity, spec.head_dim, self._device)
-            for _ in range(spec.num_layers)
-        ]
+    def _make_layer(self, capacity: int) -> LayerStore:
+        return make_layer(self._kind, self._spec.num_kv_heads, capacity, self._spec.head_dim, self._device)

@@ -34,6 +34,11 @@ class LayerStore:
         return (self.keys, self.values, *(self.scales or ()))
 
     @property
+    def capacity(self) -> int:
+        """Tokens that fit."""
+        return self.keys.shape[1]
+
+    @property
     def pages(self) -> LayerPages:
         """The same memory as the decode step's attention reads it."""
         keys, values, *scales = (

@@ -44,6 +44,9 @@ class DecodeStep(Protocol):
     def grow(self, length: int) -> None:
         """Makes `capacity` at least `length`; token, position and draw stay. Raises `ModelError` for want of memory."""
 
+    def let_go(self) -> None:
+        """Forgets where the cache lies until the next `begin`, so that a cache that moves gives memory back at once."""
+
     def begin(self, token: int, position: int, draw: CDraw) -> None:
         """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`)."""
 

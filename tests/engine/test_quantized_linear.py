@@ -18,10 +18,12 @@ from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.kv_layer import make_layer
 from exlchat.engine.linear import Linear, SideBySide, join
 from exlchat.engine.loading import check_context
 from exlchat.engine.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
 from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.ext.kv_formats import CacheKind
 from exlchat.ext.layout import PackedMatrix
 from tests.engine.decoding import logits_in_steps, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -189,17 +191,47 @@ def test_a_cache_that_cannot_grow_says_what_it_needs(monkeypatch: pytest.MonkeyP
     cache = KVCache(spec, "fp16", torch.float16, CPU, 10_000)
     cache.reserve(2_000)
     cache.ids = list(range(2_000))
-    really = KVCache._allocate
+    keys, values = torch.randn(2, spec.num_kv_heads, 2_000, spec.head_dim).half()
+    for layer in range(spec.num_layers):
+        cache.append(layer, 0, keys, values)
 
-    def short_of_memory(self: KVCache, capacity: int) -> object:
-        if capacity > 3_000:
+    def check(capacity: int) -> None:
+        """Every layer has that much, no more, and what was stored."""
+        assert cache.capacity == capacity
+        assert cache.bytes == capacity * cache.bytes_per_token
+        assert len(cache) == 2_000
+        for layer in range(spec.num_layers):
+            stored = cache.append(layer, 2_000, keys[:, :0], values[:, :0])
+            assert torch.equal(stored[0], keys)
+            assert torch.equal(stored[1], values)
+
+    def short_of_memory(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> object:
+        if capacity > 3_000 and cache.bytes > 2_304 * cache.bytes_per_token:  # room for the first layer only
             raise torch.OutOfMemoryError
-        return really(self, capacity)
+        return make_layer(kind, kv_heads, capacity, head_dim, device)
 
-    monkeypatch.setattr(KVCache, "_allocate", short_of_memory)
+    monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", short_of_memory)
     cache.reserve(2_100)
-    assert cache.capacity == 2_304
+    check(2_304)
     with pytest.raises(ModelError, match=r"a cache of 5,000 tokens needs .* GiB are free; start a new conversation"):
         cache.reserve(5_000)
-    assert cache.capacity == 2_304
-    assert len(cache) == 2_000
+    check(2_304)
+
+
+def test_a_cache_that_grows_takes_one_layer_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    save_random_llama(tmp_path)
+    spec = read_spec(Checkpoint(tmp_path).config, "config.json")
+    cache = KVCache(spec, "fp16", torch.float16, CPU, 10_000)
+    cache.reserve(1_024)
+    layer = 1_024 * cache.bytes_per_token // spec.num_layers
+    taken = []
+
+    def watched(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> object:
+        taken.append(cache.bytes)
+        return make_layer(kind, kv_heads, capacity, head_dim, device)
+
+    monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", watched)
+    moves = cache.moves
+    cache.reserve(2_048)
+    assert taken == [layer * (spec.num_layers + grown) for grown in range(spec.num_layers)]
+    assert cache.moves == moves + spec.num_layers

@@ -59,6 +59,9 @@ class Device:
         self.grown += 1
         self.capacity = length + 3
 
+    def let_go(self) -> None:
+        assert self.reported == self.launches
+
     def launch(self) -> None:
         self.launches += 1
         self._work.put(True)
