@@ -91,6 +91,7 @@ class CGemv(Structure):
                 "plan_ints",
                 "segments",
                 "x_rows",
+                "room",
             )
         ),
     ]

@@ -28,7 +28,9 @@ HEADER_INTS = 8
 SEGMENT_INTS = WARP_INTS = 4
 _UNIT_WORDS = 4
 # What a step costs beside its bytes, in bytes: narrow codes are not multiplied faster than wide ones.
-_STEP_COST = 1024
+_STEP_COST = 2048
+# The same of a run of pieces, at the end of which sums go to shared memory.
+_RUN_COST = 2048
 _MOST_COLUMNS, _MOST_COLUMNS_OF_ROWS = 32, 6
 # Numbers of the kernels' kinds: width number * 4 + group number; behind them those with plain scales.
 _WIDTHS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
@@ -208,8 +210,9 @@ def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], steps: lis
         for warp, (low, high) in zip(mine, pairwise(_cuts(costs, [given[warp] for warp in mine])), strict=True):
             if low == high:
                 continue
-            given[warp] += costs[high] - costs[low]
-            runs[warp] += _runs(matrices[matrix], matrix, column, index, range(pieces[low], pieces[high]))
+            more = _runs(matrices[matrix], matrix, column, index, range(pieces[low], pieces[high]))
+            given[warp] += costs[high] - costs[low] + _RUN_COST * len(more)
+            runs[warp] += more
     # Every change of kind costs the kernel a few hundred clocks: pieces of one kind in one go, whatever their column.
     return _Share([sorted(mine, key=lambda run: kind_of(run.section)) for mine in runs])
 

@@ -73,9 +73,14 @@ class Residual:
 
 
 class Products:
-    """The products of one open library."""
+    """The products of one open library.
 
-    def __init__(self, library: Library) -> None:
+    Args:
+        room: bytes of shared memory that a block may take, as on cards that have less; 0: all there is.
+    """
+
+    def __init__(self, library: Library, *, room: int = 0) -> None:
+        self._room = room
         self._gemv = library.function("exl_gemv")
         self._dequantize = library.function("exl_dequantize")
         self._embed = library.function("exl_embed")
@@ -153,7 +158,7 @@ class Products:
         """Everything of a product but its output."""
         check_matrices(matrices)
         stored = matrices[0].stored
-        job = c.CGemv(matrices=len(matrices))
+        job = c.CGemv(matrices=len(matrices), room=self._room)
         if isinstance(x, Normed):
             check("x", x.values, torch.float32, (1, stored))
             check("squares", x.squares, torch.float32, (matrices[0].features // 16,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ from exlchat.engine.formats.exl2 import dequantize
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.ext import layout, reference
+from exlchat.ext.build import ensure_library
+from exlchat.ext.errors import ExtensionError
+from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
-from exlchat.ext.products import NormCopy, Normed, Residual
+from exlchat.ext.products import NormCopy, Normed, Products, Residual
 
 RECIPES = {
     **{str(bits): (Section(bits, 1.0, 128),) for bits in (2, 3, 4, 5, 6, 8)},
@@ -88,6 +93,26 @@ def test_a_wide_row_of_many_rows(kernels: Kernels, features: int) -> None:
         y = poisoned(rows, 64, dtype=torch.float16)
         kernels.product([matrix], x, y, "half").launch(dependent=True)
         assert relative_error(y, reference.product([matrix], x)) < 1e-3
+
+
+# Of compute capability 7.5, and of 8.6 and 8.9.
+@pytest.mark.parametrize("room", [65536, 101376])
+@pytest.mark.parametrize("features", [4096, 14336])
+def test_cards_with_less_shared_memory(build_cache: Path, room: int, features: int) -> None:
+    products = Products(open_library(ensure_library(build_cache), FUNCTIONS), room=room)
+    matrix = packed(features, 2080, "8, 5, 4")
+    for rows in (1, 2, 5, 8):
+        x = to_stored(torch.randn(rows, features, device="cuda").half(), matrix)
+        y = poisoned(rows, 2080, dtype=torch.float16)
+        products.product([matrix], x, y, "half").launch(dependent=False)
+        assert relative_error(y, reference.product([matrix], x)) < 1e-3
+
+
+def test_what_does_not_fit_a_card_is_refused(build_cache: Path) -> None:
+    products = Products(open_library(ensure_library(build_cache), FUNCTIONS), room=24576)
+    matrix, x, y = packed(14336, 32, "4"), torch.zeros(1, 14336).half().cuda(), torch.zeros(1, 32).half().cuda()
+    with pytest.raises(ExtensionError):
+        products.product([matrix], x, y, "half").launch(dependent=False)
 
 
 def test_a_hundred_runs_give_the_same_bits(kernels: Kernels) -> None:

@@ -153,6 +153,20 @@ def test_an_answer_that_outgrows_the_cache(build_cache: Path, expected: dict[str
 
 
 @needs_shared
+def test_a_cache_that_grows_gives_its_old_memory_back(build_cache: Path) -> None:
+    parts = load(EXL2, device="cuda", build_cache=build_cache)._parts
+    step, cache = parts.generator._step, parts.cache
+    assert step is not None
+    step.grow(30_000)
+    old, before = cache.bytes, torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step.grow(60_000)
+    grown, layer = cache.bytes - old, cache.bytes // cache._spec.num_layers
+    assert grown > 2 * layer
+    assert torch.cuda.max_memory_allocated() - before < grown + layer
+
+
+@needs_shared
 def test_no_memory_for_the_cache_leaves_the_engine_alive(engine: Engine, expected: dict[str, torch.Tensor]) -> None:
     ids = [int(token) for token in expected["input_ids"]][:32]
     with pytest.raises(ModelError, match="GiB") as error:

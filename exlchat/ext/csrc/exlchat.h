@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 3
+#define EXL_ABI_VERSION 4
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -58,7 +58,8 @@ enum { EXL_SILU = 0, EXL_GELU_TANH = 1 };
    plan: what every block and warp takes, made and explained by exlchat/ext/plan.py: int32 [blocks][plan_ints], a
    multiple of four, with room for `segments` segments a warp.
    A block takes at most `columns` column tiles of all matrices together, and its warps read at most `x_rows` rows of x,
-   counted once a warp. */
+   counted once a warp.
+   room: bytes of shared memory that a block may take; 0: all there is. */
 typedef struct {
     const int32_t *plan;
     ExlMatrix matrix[EXL_MAX_MATRICES];
@@ -70,7 +71,7 @@ typedef struct {
     float eps;
     int32_t width; /* of the normed vector; a multiple of 16 */
     int32_t matrices, rows, x_kind, y_kind, y_stride, activation;
-    int32_t blocks, columns, plan_ints, segments, x_rows;
+    int32_t blocks, columns, plan_ints, segments, x_rows, room;
 } ExlGemv;
 
 #define EXL_WARPS 8

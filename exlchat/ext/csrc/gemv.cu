@@ -40,7 +40,7 @@ bool residual_ok(const ExlResidual &r) {
 static bool job_ok(const ExlGemv &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.rows < 1 || job.rows > 8) return false;
     if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1 || job.x_rows < 1) return false;
-    if (job.segments < 2 || job.plan_ints % 4) return false;
+    if (job.segments < 2 || job.plan_ints % 4 || job.room < 0) return false;
     if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
     if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_FLOAT) return false;
     if (job.activation < EXL_SILU || job.activation > EXL_GELU_TANH) return false;

@@ -44,21 +44,35 @@ template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int dependent
     return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, p.bytes, dependent, stream, p);
 }
 
-// The deepest ring that leaves room; several rows go as many at a time as fit. EXL_BAD_ARGUMENT, and nothing launched,
-// where not even one does.
-template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream) {
-    int device = 0, most = 0;
+// Bytes of shared memory that a block may take.
+inline cudaError_t find_room(const ExlGemv &job, int &room) {
+    int device = 0;
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (error != cudaSuccess) return error;
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (job.room > 0 && job.room < room) room = job.room;
+    return error;
+}
+
+template <int ROWS, int DEPTH> int rows_that_fit(const ExlGemv &job, int room) {
     int fit = job.rows;
-    while (fit > 0 && product_of<ROWS>(job, fit, DEPTH).bytes > most) fit--;
-    if (fit == 0) {
-        if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) return launch_gemv<ROWS, ROWS == 1 ? DEPTH - 1 : DEPTH / 2>(job, dependent, stream);
-        return EXL_BAD_ARGUMENT;
+    while (fit > 0 && product_of<ROWS>(job, fit, DEPTH).bytes > room) fit--;
+    return fit;
+}
+inline int passes(int rows, int at_once) { return at_once ? (rows + at_once - 1) / at_once : rows + 1; }
+
+// As many rows at a time as fit: fewer passes over the weights are worth more than a deep ring, for which the room is
+// taken otherwise. EXL_BAD_ARGUMENT, and nothing launched, where not even one row fits.
+template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    int room = 0;
+    if (const cudaError_t error = find_room(job, room)) return error;
+    const int fit = rows_that_fit<ROWS, DEPTH>(job, room);
+    if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) {
+        constexpr int LESS = ROWS == 1 ? DEPTH - 1 : DEPTH / 2;
+        const bool fewer = passes(job.rows, rows_that_fit<ROWS, LESS>(job, room)) < passes(job.rows, fit);
+        if (fit == 0 || fewer) return launch_gemv<ROWS, LESS>(job, dependent, stream);
     }
-    const int times = (job.rows + fit - 1) / fit;
-    for (int done = 0, left = times; left > 0; left--) {
+    if (fit == 0) return EXL_BAD_ARGUMENT;
+    for (int done = 0, left = passes(job.rows, fit); left > 0; left--) {
         ExlGemv part = job;
         part.rows = (job.rows - done) / left;
         part.x = static_cast<const half *>(job.x) + (size_t)done * job.matrix[0].stored;
@@ -81,7 +95,7 @@ template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStrea
     if (error != cudaSuccess) return error;
     const bool shorter = product_of<1>(job, 1, DEPTH).bytes > of_sm / 64 * 29 &&
                          product_of<1>(job, 1, DEPTH - 1).bytes <= of_sm / 64 * 34;
-    if (dependent && shorter) return launch_rows<1, DEPTH - 1>(job, dependent, stream);
+    if (dependent && shorter) return launch_gemv<1, DEPTH - 1>(job, dependent, stream);
     return launch_gemv<1, DEPTH>(job, dependent, stream);
 }
 

@@ -68,7 +68,7 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
 // Not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
 template <int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = 4;
+    constexpr int AT_ONCE = 8;
     const int lane = threadIdx.x % LANES, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
 #pragma unroll 1
     for (int row = 0; row < job.rows; row++, x += job.x_stride) {
