@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from exlchat.ext.job import Job
+from exlchat.engine.quantized_linear import Launch
 
 
-def graph_seconds(jobs: Sequence[Job], *, dependent: bool) -> float:
+def graph_seconds(jobs: Sequence[Launch], *, dependent: bool) -> float:
     """Median time of 30 replays of one graph of all jobs."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
