@@ -20,6 +20,7 @@ from exlchat.ext.sampling import SamplerState, TokenRing, c_draw
 
 # From this compute capability on a kernel may start while the one before it still runs.
 _DEPENDENT_LAUNCH = (9, 0)
+_NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
 
 
 class CapturedStep:
@@ -41,6 +42,9 @@ class CapturedStep:
         card = torch.cuda.get_device_properties(device)
         self._cache = cache
         self._dependent = (card.major, card.minor) >= _DEPENDENT_LAUNCH if dependent is None else dependent
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._jobs: list[Launch] = []
+        self._captured_moves = 0
         splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count)
         try:
             self._chain = StepChain(transformer, cache, kernels, splits=splits)
@@ -54,13 +58,9 @@ class CapturedStep:
             for job in [*self._chain.jobs(), self._draw]:
                 job.launch(dependent=False)
             torch.cuda.synchronize(device)
-            self._graph: torch.cuda.CUDAGraph | None = None
-            self._jobs: list[Launch] = []
-            self._capture()
         except torch.OutOfMemoryError as error:
-            raise ModelError(
-                "no memory for the decode step beside weights and cache; take a smaller --context"
-            ) from error
+            raise ModelError(_NO_MEMORY) from error
+        self._capture()
 
     @property
     def ring(self) -> TokenRing:
@@ -88,7 +88,7 @@ class CapturedStep:
         self._graph, self._jobs = None, []
 
     def begin(self, token: int, position: int, draw: CDraw) -> None:
-        """The next step feeds `token` at `position` and draws by `draw`."""
+        """The next step feeds `token` at `position` and draws by `draw`. Raises `ModelError` for want of memory."""
         self._follow_cache()
         self._chain.token.fill_(token)
         self._chain.position.fill_(position)
@@ -111,10 +111,17 @@ class CapturedStep:
 
     def _capture(self) -> None:
         """The graph for the cache as it is, and the jobs, which keep alive what it points to."""
-        jobs = [*self._chain.jobs(), self._draw]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for index, job in enumerate(jobs):
-                job.launch(dependent=self._dependent and index > 0)
+        stream = torch.cuda.current_stream(self._chain.token.device)
+        try:
+            jobs = [*self._chain.jobs(), self._draw]
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for index, job in enumerate(jobs):
+                    job.launch(dependent=self._dependent and index > 0)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"{_NO_MEMORY} ({reason})") from error
+        finally:
+            torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
         self._captured_moves = self._cache.moves
         self._graph, self._jobs = graph, jobs

@@ -155,6 +155,7 @@ class Generator:
         Where the cache holds the very prompt that was asked last, its logits are still there: a second answer to it
         starts at once, and from the same numbers to the last bit.
         """
+        self._check_newest(run)
         known = self._last_prompt if self._cache.ids[: len(prompt)] == prompt == self._last_prompt.ids else None
         cached = done = self._cache.reuse(prompt)
         self._reserve(len(prompt))
@@ -172,8 +173,13 @@ class Generator:
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def _feed(self, token: int, run: int) -> Tensor:
+        self._check_newest(run)
         self._reserve(len(self._cache) + 1)
         return self._compute([token], run)
+
+    def _check_newest(self, run: int) -> None:
+        if run != self._run:
+            raise RequestError("this answer was ended by a newer request to the same engine")
 
     def _reserve(self, length: int) -> None:
         if self._step is not None and length > self._cache.capacity:
@@ -182,8 +188,7 @@ class Generator:
 
     def _compute(self, ids: list[int], run: int) -> Tensor:
         """Runs new tokens through the decoder and adds them to the cache; float32 logits `[vocab]` of the last."""
-        if run != self._run:
-            raise RequestError("this answer was ended by a newer request to the same engine")
+        self._check_newest(run)
         inputs = torch.tensor(ids, device=self._transformer.device)
         try:
             logits = self._transformer.forward(inputs, self._cache, start=len(self._cache))

@@ -104,14 +104,18 @@ class KVCache:
         if length <= before:
             return
         doubled = min(max(length, 2 * before, _FIRST_CAPACITY), max(self.max_seq_len, length))
-        if not (self._try_to_resize(doubled) or self._try_to_resize(length)):
+        for tokens in dict.fromkeys((doubled, length)):
+            if self._try_to_resize(tokens):
+                return
+            # What some layers have got is what the others want.
             self._try_to_resize(before)
-            needed, free = self.bytes_per_token * length / 2**30, free_memory(self._device) / 2**30
-            smaller = "" if self._kind.name == "q4" else " or --kv-cache q4"
-            raise ModelError(
-                f"a cache of {length:,} tokens needs {needed:.2f} GiB beside the present one, and {free:.2f} GiB are "
-                f"free; start a new conversation, or load with a smaller --context{smaller}"
-            )
+        layers = self._spec.num_layers
+        needed = self.bytes_per_token * (length - before + length // layers) / 2**30
+        free, smaller = free_memory(self._device) / 2**30, "" if self._kind.name == "q4" else " or --kv-cache q4"
+        raise ModelError(
+            f"a cache of {length:,} tokens needs {needed:.2f} GiB more than the present one, and {free:.2f} GiB are "
+            f"free; start a new conversation, or load with a smaller --context{smaller}"
+        )
 
     def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Stores new positions of one layer and returns all up to their end.
@@ -130,15 +134,16 @@ class KVCache:
         layer is taken twice. False when memory is short; some layers have them then.
         """
         capacity = -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
-        try:
-            for index, layer in enumerate(self._layers):
-                if layer.capacity != capacity:
-                    resized = self._make_layer(capacity)
-                    resized.take(layer, len(self.ids))
-                    self._layers[index] = resized
-                    self.moves += 1
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError):
-            return False
+        for index, layer in enumerate(self._layers):
+            if layer.capacity == capacity:
+                continue
+            try:
+                resized = self._make_layer(capacity)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError):
+                return False
+            resized.take(layer, len(self.ids))
+            self._layers[index] = resized
+            self.moves += 1
         return True
 
     def _make_layer(self, capacity: int) -> LayerStore:

@@ -28,9 +28,9 @@ _LOOKS = 64  # between two questions whether the device still works; with naps s
 class DecodeStep(Protocol):
     """One captured step: reads token and position on the device, writes key and value, draws, counts on, reports.
 
-    Everything happens on one stream, in the order of the calls. `begin` and prefills of the same cache are only called
-    when every launched step has reported; `grow` when every one has also been read, so that the cache's ids are all
-    that it holds.
+    Everything happens on one stream, in the order of the calls. `begin`, `let_go` and prefills of the same cache are
+    only called when every launched step has reported; `grow` when every one has also been read, so that the cache's ids
+    are all that it holds.
     """
 
     @property
@@ -48,7 +48,10 @@ class DecodeStep(Protocol):
         """Forgets where the cache lies until the next `begin`, so that a cache that moves gives memory back at once."""
 
     def begin(self, token: int, position: int, draw: CDraw) -> None:
-        """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`)."""
+        """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`).
+
+        Raises `ModelError` for want of memory.
+        """
 
     def launch(self) -> None:
         """Enqueues one step and returns."""

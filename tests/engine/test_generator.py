@@ -165,6 +165,17 @@ def test_an_unfinished_iterator_cannot_spoil_a_newer_answer(engine: Engine) -> N
     assert finish(newer).token_ids == reference.token_ids
 
 
+def test_an_iterator_that_was_never_begun_cannot_either(engine: Engine) -> None:
+    reference = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=12)))
+    old = engine.generate(GenerationRequest(list(range(50, 60)), max_new_tokens=12))
+    newer = engine.generate(GenerationRequest(PROMPT, max_new_tokens=12))
+    for _ in range(4):
+        next(newer)
+    with pytest.raises(RequestError, match="newer request"):
+        next(old)
+    assert finish(newer).token_ids == reference.token_ids
+
+
 def test_the_context_ends_the_answer(model_dir: Path) -> None:
     engine = load(model_dir, device="cpu", max_seq_len=40)
     last = finish(engine.generate(GenerationRequest(PROMPT)))

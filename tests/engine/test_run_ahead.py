@@ -44,6 +44,7 @@ class Device:
         self.ring = TokenRing(pinned=False)
         self.capacity = 64
         self.launches = self.reported = self.grown = 0
+        self.on_let_go: Callable[[], None] = lambda: None
         self.failure: str | None = None
         self._draw_token, self._seconds = draw, seconds
         self._work: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -61,6 +62,7 @@ class Device:
 
     def let_go(self) -> None:
         assert self.reported == self.launches
+        self.on_let_go()
 
     def launch(self) -> None:
         self.launches += 1
@@ -232,6 +234,17 @@ def test_closing_the_iterator_waits_for_the_device(engine: Engine) -> None:
             break
     events.close()  # type: ignore[attr-defined]
     assert device.reported == device.launches
+
+
+def test_the_device_lets_go_of_a_cache_before_a_prompt_makes_it_move(engine: Engine) -> None:
+    device, generator = counting(engine)
+    cache, moves = engine._parts.cache, []
+    device.on_let_go = lambda: moves.append(cache.moves)
+    finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=3)))
+    assert moves == [0]
+    assert cache.moves > 0
+    finish(generator.generate(GenerationRequest([5, 6, 7], max_new_tokens=3)))
+    assert moves == [0]
 
 
 def test_a_newer_request_ends_an_unfinished_one(engine: Engine) -> None:
