@@ -27,6 +27,7 @@ from exlchat.ext.layout import PIECE_ROWS, TILE_COLUMNS, PackedMatrix
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import NormCopy, Normed, Products, Residual
+from exlchat.ext.tiles import pack_tiles
 
 DEVICE = torch.device("cuda")
 LAYERS, HIDDEN, QKV, INNER = 32, 4096, 6144, 14336
@@ -118,7 +119,7 @@ def gptq(features: int, group_size: int) -> PackedMatrix:
         features=features,
         outputs=NARROW,
         sections=(section,),
-        words=layout.pack_tiles(codes, section.bits),
+        words=pack_tiles(codes, section.bits),
         scales=layout.plain_scales(step, zero, section),
         gather=torch.randperm(features, device=DEVICE).to(torch.int32).to(torch.int16),
     )

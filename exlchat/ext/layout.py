@@ -2,10 +2,10 @@
 
 A piece is 128 input rows of 16 columns, half a kilobyte to two kilobytes of codes: two tiles of 64 rows. Of a tile each
 of the 32 lanes of a warp has as many words as a code has bits, with the 32 codes that it takes as A operands of four
-`mma.m16n8k16`: `FIELDS` says where each stands. Pieces of 16 columns stand one behind the other, and so do the columns,
-so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand in a second stream, piece by
-piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost several times their bandwidth
-there.
+`mma.m16n8k16`: `tiles.py` says where each stands. Pieces of 16 columns stand one behind the other, and so do the
+columns, so that a warp reads a contiguous range of memory whatever the mix of widths. Scales stand in a second stream,
+piece by piece, so that codes keep to whole 128 bytes: copies to shared memory that do not cost several times their
+bandwidth there.
 
 Rows keep the stored (permuted) order of the file. Whoever produces an activation writes it in that order (`scatter`).
 
@@ -28,7 +28,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-TILE_ROWS = 64
+from exlchat.ext.tiles import unpack_tiles
+
 PIECE_ROWS = 128
 TILE_COLUMNS = 16
 NO_FEATURE = 0xFFFF
@@ -174,7 +175,7 @@ def decode(matrix: PackedMatrix) -> Tensor:
     gather = unsigned(matrix.gather)
     for section in matrix.sections:
         end = section.word + section.pieces * section.piece_words
-        codes = unpack_tiles(matrix.words[:, section.word : end].contiguous(), section)
+        codes = unpack_tiles(matrix.words[:, section.word : end].contiguous(), section.bits)
         stored = matrix.scales[:, section.scale : section.scale + section.pieces * section.scale_words].contiguous()
         stored = stored.view(torch.uint8).view(len(stored), section.pieces, -1)
         scale, zero = _decode_scales(stored, section)
@@ -211,109 +212,3 @@ def _decode_scales(stored: Tensor, section: Section) -> tuple[Tensor, Tensor]:
     scale = halves.permute(1, 2, 0, 4, 3).reshape(pieces * count, -1)
     zero = torch.stack((zeros & 15, zeros >> 4), dim=2).permute(1, 4, 0, 2, 3).reshape(pieces * count, -1)
     return scale, zero.int() + 1
-
-
-def pack_tiles(codes: Tensor, bits: int) -> Tensor:
-    """int32 `[N / 16, words]` from the integer codes `[rows, N]` of one section; rows a multiple of `TILE_ROWS`."""
-    halves = _operands(codes.to(torch.int32).view(-1, 2, 4, 2, 2, 2, codes.shape[1] // 16, 2, 8))
-    words = halves.new_zeros(*halves.shape[:3], bits)
-    for operand, fields in enumerate(FIELDS[bits]):
-        code = halves[..., operand, :]
-        for field in fields:
-            part = (code >> field.code_bit & field.mask) << field.bit
-            words[..., field.word] |= part[..., 0] | part[..., 1] << 16
-    regions = torch.split(words, _REGIONS[bits], dim=-1)
-    return torch.cat([region.flatten(2) for region in regions], dim=-1).transpose(0, 1).flatten(1)
-
-
-def unpack_tiles(words: Tensor, section: Section) -> Tensor:
-    """int32 codes `[rows, N]` of one section from int32 `[N / 16, words]`, its tiles alone."""
-    bits, columns = section.bits, len(words)
-    tiles = words.view(columns, -1, 32 * bits).transpose(0, 1)
-    sizes = _REGIONS[bits]
-    regions = torch.split(tiles, [32 * size for size in sizes], dim=-1)
-    by_lane = torch.cat([r.view(*r.shape[:2], 32, size) for r, size in zip(regions, sizes, strict=True)], dim=-1)
-    halves = words.new_zeros(*by_lane.shape[:3], 16, 2)
-    for operand, fields in enumerate(FIELDS[bits]):
-        for field in fields:
-            for half in range(2):
-                part = by_lane[..., field.word] >> (field.bit + 16 * half) & field.mask
-                halves[..., operand, half] |= part << field.code_bit
-    codes = halves.view(-1, columns, 8, 4, 2, 2, 2, 2, 2)
-    return codes.permute(0, 4, 3, 5, 6, 8, 1, 7, 2).reshape(-1, 16 * columns)
-
-
-def _operands(codes: Tensor) -> Tensor:
-    """Codes `[tiles, jh, q, jl, b, e, N / 16, c, r]` as `[tiles, N / 16, lane, operand, e]`.
-
-    jh and jl make the number of the product, b and e the input rows of a lane's register, c the column r or r + 8.
-    """
-    return codes.permute(0, 6, 8, 2, 1, 3, 4, 7, 5).flatten(2, 3).flatten(3, 6)
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """Bits of a code in the lower half of a word; those of the next input row stand in the upper half alike.
-
-    Args:
-        word: of the lane's.
-        bit: the lowest, 0 to 15.
-        count: how many.
-        code_bit: which bits of the code they are.
-    """
-
-    word: int
-    bit: int
-    count: int
-    code_bit: int = 0
-
-    @property
-    def mask(self) -> int:
-        return (1 << self.count) - 1
-
-
-def _fields(bits: int) -> list[tuple[_Field, ...]]:
-    """Where the code of each register of a lane's operands stands: `[product, b, c]` in one.
-
-    An operand is made by taking a word, shifted or not, and replacing all but the code's bits by those of a float16: so
-    codes stand where few shifts bring them, and those of column r + 8 perhaps at other bits than those of r.
-    """
-    lower: list[tuple[_Field, ...]] = []
-    upper: list[tuple[_Field, ...]] = []
-    numbers = range(8)
-    match bits:
-        case 2:
-            starts = [(n // 4, (4, 0, 12, 8)[n % 4]) for n in numbers]
-            lower += [(_Field(word, bit, 2),) for word, bit in starts]
-            upper += [(_Field(word, bit + 2, 2),) for word, bit in starts]
-        case 3:
-            lower += [(_Field(n // 3, (0, 6, 13)[n % 3], 3),) for n in range(6)] + [
-                (_Field(2, 6, 3),),
-                (_Field(2, 13, 3),),
-            ]
-            upper += [(_Field(n // 2, (3, 10)[n % 2], 3),) for n in range(6)] + [(_Field(2, 0, 3),)]
-            upper.append(tuple(_Field(word, 9, 1, word) for word in range(3)))
-        case 4:
-            lower += [(_Field(n // 2, n % 2 * 8, 4),) for n in numbers]
-            upper += [(_Field(n // 2, n % 2 * 8 + 4, 4),) for n in numbers]
-        case 5:
-            lower += [(_Field(n, 0, 5),) for n in range(5)] + [(_Field(n, 10, 5),) for n in range(3)]
-            upper += [(_Field(n, 5, 5),) for n in range(5)] + [(_Field(3, 11, 5),), (_Field(4, 11, 5),)]
-            upper.append(tuple(_Field(word, 15 if word < 3 else 10, 1, word) for word in range(5)))
-        case 6:
-            lower += [(_Field(n, 0, 6),) for n in range(6)]
-            upper += [(_Field(n, 10, 6),) for n in range(6)]
-            for first in (0, 3):  # of three words whose middle bits make two codes
-                lower.append((_Field(first + 2, 6, 4), _Field(first + 1, 8, 2, 4)))
-                upper.append((_Field(first + 1, 6, 2), _Field(first, 6, 4, 2)))
-        case 8:
-            lower += [(_Field(n, 0, 8),) for n in numbers]
-            upper += [(_Field(n, 8, 8),) for n in numbers]
-        case _:
-            raise ValueError(f"no codes have {bits} bits")
-    return [pair for both in zip(lower, upper, strict=True) for pair in both]
-
-
-# How many of a lane's words stand one behind the other; the first words of all lanes come before the rest of all.
-_REGIONS = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1], 6: [4, 2], 8: [4, 4]}
-FIELDS = {bits: _fields(bits) for bits in _REGIONS}

@@ -11,8 +11,9 @@ from torch import Tensor
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.ext import layout
-from exlchat.ext.layout import NO_FEATURE, PIECE_ROWS, PackedMatrix, pack_tiles, plain_scales, to_stored
+from exlchat.ext.layout import NO_FEATURE, PIECE_ROWS, PackedMatrix, plain_scales, to_stored
 from exlchat.ext.plan import WARPS, Plan, make_plan
+from exlchat.ext.tiles import pack_tiles
 
 FOUR = (Section(4, 1.0, 128),)
 MIXED = (Section(8, 0.05, 32), Section(5, 0.10, 128), Section(4, 0.85, 128))

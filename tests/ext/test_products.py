@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -52,6 +53,11 @@ def test_a_product_names_the_tensor_that_does_not_fit(
 def test_matrices_of_one_product_have_one_height(products: Products) -> None:
     with pytest.raises(ValueError, match="64, 96 stored rows"):
         products.product([small_matrix(64), small_matrix(96)], rows(1, 64), rows(1, 64), "half")
+
+
+def test_matrices_of_one_product_have_as_many_features(products: Products) -> None:
+    with pytest.raises(ValueError, match="64, 63 features"):
+        products.product([small_matrix(), replace(small_matrix(), features=63)], rows(1, 64), rows(1, 64), "half")
 
 
 def test_tensors_of_a_launch_are_on_one_device() -> None:

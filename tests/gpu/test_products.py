@@ -20,6 +20,7 @@ from exlchat.ext.layout import PackedMatrix, to_stored
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import NormCopy, Normed, Products, Residual
+from exlchat.ext.tiles import pack_tiles
 
 RECIPES = {
     **{str(bits): (Section(bits, 1.0, 128),) for bits in (2, 3, 4, 5, 6, 8)},
@@ -50,7 +51,7 @@ def plain(features: int, outputs: int, group: int) -> PackedMatrix:
     codes = torch.randint(16, (pieces * 128, outputs), device="cuda")
     scale = (torch.rand(count, outputs, device="cuda") * 0.01 + 0.001).half()
     zero = torch.randint(16, (count, outputs), device="cuda", dtype=torch.uint8)
-    words, scales = layout.pack_tiles(codes, 4), layout.plain_scales(scale, zero, section)
+    words, scales = pack_tiles(codes, 4), layout.plain_scales(scale, zero, section)
     gather = torch.randperm(features, device="cuda").to(torch.int32).to(torch.int16)
     return PackedMatrix(features, outputs, (section,), words, scales, gather)
 

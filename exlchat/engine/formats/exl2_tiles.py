@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.formats.exl2 import Group, read_groups, unpack
-from exlchat.ext.layout import PIECE_ROWS, PackedMatrix, Section, indexed_scales, pack_tiles
+from exlchat.ext.layout import PIECE_ROWS, PackedMatrix, Section, indexed_scales
+from exlchat.ext.tiles import pack_tiles
 
 # Columns packed at once, so that the transient copies of a large layer stay small beside the layer.
 _PACK_COLUMNS = 2048

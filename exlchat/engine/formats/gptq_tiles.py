@@ -18,9 +18,9 @@ from exlchat.ext.layout import (
     TILE_COLUMNS,
     PackedMatrix,
     Section,
-    pack_tiles,
     plain_scales,
 )
+from exlchat.ext.tiles import pack_tiles
 
 _BITS = 4
 # Columns packed at once, so that the transient copies of a large layer stay small beside the layer.

@@ -10,6 +10,56 @@ constexpr int WARPS_A_BLOCK = 4;
 
 bool matrix_ok(const ExlMatrix &m);
 
+// The scales of a piece for columns r and r + 8, and what is to be added to 1024 + LOWER * code and to
+// 1024 + UPPER * code before they are multiplied with them. COUNT scales a piece; p points behind its tiles.
+template <int BITS, bool PLAIN, int COUNT> struct PieceScales;
+
+template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
+    uint32_t index, maxima[(COUNT + 1) / 2];
+
+    __device__ __forceinline__ void load(const uint32_t *p, int r) {
+        const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
+        if constexpr (COUNT == 4) {
+            index = p[r];
+            const uint2 m = *reinterpret_cast<const uint2 *>(p + 8);
+            maxima[0] = m.x, maxima[1] = m.y;
+        } else if constexpr (COUNT == 2) {
+            index = reinterpret_cast<const uint16_t *>(p)[r];
+            maxima[0] = p[4];
+        } else {
+            index = bytes[r];
+            maxima[0] = *reinterpret_cast<const uint16_t *>(bytes + 8);
+        }
+    }
+    __device__ __forceinline__ float2 scale(int n) const {
+        const half2 both = reinterpret_cast<const half2 &>(maxima[n / 2]);
+        return indexed_scale(index >> 8 * n, n % 2 ? __high2half(both) : __low2half(both));
+    }
+    __device__ __forceinline__ float2 offset(int) const {
+        return {-(1024.f + Codes<BITS>::LOWER * Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
+    }
+};
+
+template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
+    uint32_t pairs[COUNT], zeros;
+
+    __device__ __forceinline__ void load(const uint32_t *p, int r) {
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) pairs[n] = p[n * 8 + r];
+        p += COUNT * 8;
+        if constexpr (COUNT == 4) zeros = p[r];
+        else if constexpr (COUNT == 2) zeros = reinterpret_cast<const uint16_t *>(p)[r];
+        else zeros = reinterpret_cast<const uint8_t *>(p)[r];
+    }
+    __device__ __forceinline__ float2 scale(int n) const {
+        return __half22float2(reinterpret_cast<const half2 &>(pairs[n]));
+    }
+    __device__ __forceinline__ float2 offset(int n) const {
+        const uint32_t byte = zeros >> 8 * n;
+        return {-(1025.f + (byte & 15u)), -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(byte >> 4 & 15u)};
+    }
+};
+
 template <int BITS, int J>
 __device__ __forceinline__ void put_operand(half *out, const uint32_t *w, float2 scale, float2 offset, int lane) {
     using C = Codes<BITS>;
@@ -42,6 +92,25 @@ __device__ __forceinline__ void decode(half *out, const uint32_t *piece, const u
         put_operand<BITS, 3>(out + i * 1024, w, scales.scale(high), scales.offset(high), lane);
     }
 }
+
+// Calls F(bits, rows per scale, plain) for a section.
+#define EXL_WIDTH(BITS, F)                                         \
+    case BITS:                                                     \
+        if (section.rows_per_scale == 128) F(BITS, 128, false);    \
+        else if (section.rows_per_scale == 64) F(BITS, 64, false); \
+        else F(BITS, 32, false);                                   \
+        break;
+#define EXL_FOR_SECTION(F)                                                                           \
+    if (section.plain) {                                                                             \
+        if (section.rows_per_scale == 128) F(4, 128, true);                                          \
+        else if (section.rows_per_scale == 64) F(4, 64, true);                                       \
+        else F(4, 32, true);                                                                         \
+    } else {                                                                                         \
+        switch (section.bits) {                                                                      \
+            EXL_WIDTH(4, F) EXL_WIDTH(5, F) EXL_WIDTH(6, F)                                          \
+            EXL_WIDTH(8, F) EXL_WIDTH(3, F) EXL_WIDTH(2, F)                                          \
+        }                                                                                            \
+    }
 
 __global__ void __launch_bounds__(WARPS_A_BLOCK *LANES) dequantize(const __grid_constant__ ExlMatrix m, half *weights) {
     __shared__ __align__(16) half rows[WARPS_A_BLOCK][128 * 16];

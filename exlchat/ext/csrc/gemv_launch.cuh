@@ -61,7 +61,8 @@ template <int ROWS, int DEPTH> int rows_that_fit(const ExlGemv &job, int room) {
 inline int passes(int rows, int at_once) { return at_once ? (rows + at_once - 1) / at_once : rows + 1; }
 
 // As many rows at a time as fit: fewer passes over the weights are worth more than a deep ring, for which the room is
-// taken otherwise. EXL_BAD_ARGUMENT, and nothing launched, where not even one row fits.
+// taken otherwise. EXL_BAD_ARGUMENT, and nothing launched, where not even one row fits, or one of several, for which the
+// kernel of one row is made.
 template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream) {
     int room = 0;
     if (const cudaError_t error = find_room(job, room)) return error;
@@ -71,7 +72,7 @@ template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent
         const bool fewer = passes(job.rows, rows_that_fit<ROWS, LESS>(job, room)) < passes(job.rows, fit);
         if (fit == 0 || fewer) return launch_gemv<ROWS, LESS>(job, dependent, stream);
     }
-    if (fit == 0) return EXL_BAD_ARGUMENT;
+    if (fit == 0 || (fit == 1 && job.rows > 1)) return EXL_BAD_ARGUMENT;
     for (int done = 0, left = passes(job.rows, fit); left > 0; left--) {
         ExlGemv part = job;
         part.rows = (job.rows - done) / left;

@@ -110,10 +110,10 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork &work) {
 }
 
 // Calls F(bits, rows a scale, plain) for a kind.
-#define EXL_THREE(N, F, BITS, PLAIN)       \
-    case 4 * N: F(BITS, 32, PLAIN); break; \
-    case 4 * N + 1: F(BITS, 64, PLAIN); break; \
-    case 4 * N + 2: F(BITS, 128, PLAIN); break;
+#define EXL_THREE(N, F, BITS, PLAIN)               \
+    case 4 * (N): F(BITS, 32, PLAIN); break;       \
+    case 4 * (N) + 1: F(BITS, 64, PLAIN); break;   \
+    case 4 * (N) + 2: F(BITS, 128, PLAIN); break;
 #define EXL_FOR_KIND(kind, F)                                                         \
     switch (kind) {                                                                   \
         EXL_THREE(0, F, 2, false) EXL_THREE(1, F, 3, false) EXL_THREE(2, F, 4, false) \

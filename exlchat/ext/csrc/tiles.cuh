@@ -4,9 +4,9 @@
 
 namespace exl {
 
-// The four halves of a 16 x 16 operand hold 1024 + LOWER * code (a0 and a2, column r) or 1024 + UPPER * code (a1 and a3,
-// column r + 8): OR-ing up to 10 bits into 0x6400 makes that number. A code stays where in the number it happens to
-// stand, which saves shifts, and whoever uses it divides.
+// Four registers of a 16 x 16 operand hold two halves each, 1024 + LOWER * code (a0 and a2, column r) or
+// 1024 + UPPER * code (a1 and a3, column r + 8): OR-ing up to 10 bits into 0x6400 makes that number. A code stays where in
+// the number it happens to stand, which saves shifts, and whoever uses it divides.
 template <int BITS> struct Codes {
     static constexpr int ZERO = 1 << (BITS - 1);
     static constexpr int LOWER = BITS == 2 ? 16 : (BITS == 3 ? 64 : 1);
@@ -68,6 +68,10 @@ template <int N> __device__ __forceinline__ void pair_of_3(uint32_t &low, uint32
         high = merge((w[2] >> 7) << 3, 1 << 5, high);
     }
 }
+template <int N> __device__ __forceinline__ void pair_of_4(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    const uint32_t v = N & 1 ? w[N / 2] >> 8 : w[N / 2];
+    low = merge(v, 15, MAGIC), high = merge(v, 15 << 4, MAGIC);
+}
 template <int N> __device__ __forceinline__ void pair_of_5(uint32_t &low, uint32_t &high, const uint32_t *w) {
     if constexpr (N < 5) low = merge(w[N], 31, MAGIC), high = merge(w[N], 31 << 5, MAGIC);
     else low = merge(w[N - 5] >> 10, 31, MAGIC);
@@ -90,9 +94,8 @@ template <int N> __device__ __forceinline__ void pair_of_6(uint32_t &low, uint32
         high = merge(v << 4, 3 << 4, merge(w[AT], 15 << 6, MAGIC));
     }
 }
-template <int N> __device__ __forceinline__ void pair_of_4(uint32_t &low, uint32_t &high, const uint32_t *w) {
-    const uint32_t v = N & 1 ? w[N / 2] >> 8 : w[N / 2];
-    low = merge(v, 15, MAGIC), high = merge(v, 15 << 4, MAGIC);
+template <int N> __device__ __forceinline__ void pair_of_8(uint32_t &low, uint32_t &high, const uint32_t *w) {
+    low = __byte_perm(w[N], MAGIC, 0x5250), high = __byte_perm(w[N], MAGIC, 0x5351);
 }
 template <int BITS, int N> __device__ __forceinline__ void pair_of(uint32_t &low, uint32_t &high, const uint32_t *w) {
     if constexpr (BITS == 2) pair_of_2<N>(low, high, w);
@@ -100,7 +103,7 @@ template <int BITS, int N> __device__ __forceinline__ void pair_of(uint32_t &low
     else if constexpr (BITS == 4) pair_of_4<N>(low, high, w);
     else if constexpr (BITS == 5) pair_of_5<N>(low, high, w);
     else if constexpr (BITS == 6) pair_of_6<N>(low, high, w);
-    else low = __byte_perm(w[N], MAGIC, 0x5250), high = __byte_perm(w[N], MAGIC, 0x5351);
+    else pair_of_8<N>(low, high, w);
 }
 
 // Operand number J (0 to 3) of a tile: rows 16 J to 16 J + 15 in the fragment order of the layout.
@@ -131,57 +134,8 @@ __device__ __forceinline__ float2 indexed_scale(uint32_t byte, half maximum) {
     return __half22float2(indexed_halves(byte, maximum));
 }
 
-// The scales of a piece for columns r and r + 8, and what is to be added to 1024 + LOWER * code and to
-// 1024 + UPPER * code before they are multiplied with them. COUNT scales a piece; p points behind its tiles.
-template <int BITS, bool PLAIN, int COUNT> struct PieceScales;
-
-template <int BITS, int COUNT> struct PieceScales<BITS, false, COUNT> {
-    uint32_t index, maxima[(COUNT + 1) / 2];
-
-    __device__ __forceinline__ void load(const uint32_t *p, int r) {
-        const uint8_t *bytes = reinterpret_cast<const uint8_t *>(p);
-        if constexpr (COUNT == 4) {
-            index = p[r];
-            const uint2 m = *reinterpret_cast<const uint2 *>(p + 8);
-            maxima[0] = m.x, maxima[1] = m.y;
-        } else if constexpr (COUNT == 2) {
-            index = reinterpret_cast<const uint16_t *>(p)[r];
-            maxima[0] = p[4];
-        } else {
-            index = bytes[r];
-            maxima[0] = *reinterpret_cast<const uint16_t *>(bytes + 8);
-        }
-    }
-    __device__ __forceinline__ float2 scale(int n) const {
-        const half2 both = reinterpret_cast<const half2 &>(maxima[n / 2]);
-        return indexed_scale(index >> 8 * n, n % 2 ? __high2half(both) : __low2half(both));
-    }
-    __device__ __forceinline__ float2 offset(int) const {
-        return {-(1024.f + Codes<BITS>::LOWER * Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
-    }
-};
-
-template <int BITS, int COUNT> struct PieceScales<BITS, true, COUNT> {
-    uint32_t pairs[COUNT], zeros;
-
-    __device__ __forceinline__ void load(const uint32_t *p, int r) {
-#pragma unroll
-        for (int n = 0; n < COUNT; n++) pairs[n] = p[n * 8 + r];
-        p += COUNT * 8;
-        if constexpr (COUNT == 4) zeros = p[r];
-        else if constexpr (COUNT == 2) zeros = reinterpret_cast<const uint16_t *>(p)[r];
-        else zeros = reinterpret_cast<const uint8_t *>(p)[r];
-    }
-    __device__ __forceinline__ float2 scale(int n) const {
-        return __half22float2(reinterpret_cast<const half2 &>(pairs[n]));
-    }
-    __device__ __forceinline__ float2 offset(int n) const {
-        const uint32_t byte = zeros >> 8 * n;
-        return {-(1025.f + (byte & 15u)), -(1024.f + Codes<BITS>::UPPER) - Codes<BITS>::UPPER * (float)(byte >> 4 & 15u)};
-    }
-};
-
-// The same of one scale alone, of columns r and r + 8. Loaded first, converted when it is needed.
+// One scale of columns r and r + 8, and what is to be added to 1024 + LOWER * code and to 1024 + UPPER * code before they
+// are multiplied with it. Loaded first, converted when it is needed.
 template <int BITS, bool PLAIN> struct OneScale {
     half2 values;  // of both columns; or the maximum
     uint32_t byte;
@@ -204,24 +158,5 @@ template <int BITS, bool PLAIN> struct OneScale {
         else return {-(1024.f + Codes<BITS>::LOWER * Codes<BITS>::ZERO), -(1024.f + Codes<BITS>::UPPER * Codes<BITS>::ZERO)};
     }
 };
-
-// Calls F(bits, rows per scale, plain) for a section.
-#define EXL_WIDTH(BITS, F)                                         \
-    case BITS:                                                     \
-        if (section.rows_per_scale == 128) F(BITS, 128, false);    \
-        else if (section.rows_per_scale == 64) F(BITS, 64, false); \
-        else F(BITS, 32, false);                                   \
-        break;
-#define EXL_FOR_SECTION(F)                                                                           \
-    if (section.plain) {                                                                             \
-        if (section.rows_per_scale == 128) F(4, 128, true);                                          \
-        else if (section.rows_per_scale == 64) F(4, 64, true);                                       \
-        else F(4, 32, true);                                                                         \
-    } else {                                                                                         \
-        switch (section.bits) {                                                                      \
-            EXL_WIDTH(4, F) EXL_WIDTH(5, F) EXL_WIDTH(6, F)                                          \
-            EXL_WIDTH(8, F) EXL_WIDTH(3, F) EXL_WIDTH(2, F)                                          \
-        }                                                                                            \
-    }
 
 }  // namespace exl
