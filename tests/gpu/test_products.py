@@ -19,7 +19,7 @@ from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.layout import PackedMatrix, to_stored
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
-from exlchat.ext.products import NormCopy, Normed, Products, Residual
+from exlchat.ext.products import Activation, NormCopy, Normed, Products, Residual
 from exlchat.ext.tiles import pack_tiles
 
 RECIPES = {
@@ -97,15 +97,17 @@ def test_a_wide_row_of_many_rows(kernels: Kernels, features: int) -> None:
 
 
 # Of compute capability 7.5, and of 8.6 and 8.9.
-@pytest.mark.parametrize("room", [65536, 101376])
-@pytest.mark.parametrize("features", [4096, 14336])
-def test_cards_with_less_shared_memory(build_cache: Path, room: int, features: int) -> None:
+@BOTH_EDGES
+@pytest.mark.parametrize(
+    ("room", "features"), [(65536, 4096), (65536, 14336), (101376, 4096), (101376, 14336), (101376, 28672)]
+)
+def test_cards_with_less_shared_memory(build_cache: Path, room: int, features: int, dependent: bool) -> None:
     products = Products(open_library(ensure_library(build_cache), FUNCTIONS), room=room)
     matrix = packed(features, 2080, "8, 5, 4")
     for rows in (1, 2, 5, 8):
         x = to_stored(torch.randn(rows, features, device="cuda").half(), matrix)
         y = poisoned(rows, 2080, dtype=torch.float16)
-        products.product([matrix], x, y, "half").launch(dependent=False)
+        products.product([matrix], x, y, "half").launch(dependent=dependent)
         assert relative_error(y, reference.product([matrix], x)) < 1e-3
 
 
@@ -140,8 +142,9 @@ def test_three_matrices_with_biases(kernels: Kernels, dependent: bool) -> None:
 
 
 @BOTH_EDGES
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-def test_norm_gate_and_residual(kernels: Kernels, dependent: bool, activation: str) -> None:
+@pytest.mark.parametrize(("activation", "room"), [("silu", 0), ("gelu_tanh", 0), ("silu", 65536), ("silu", 40960)])
+def test_norm_gate_and_residual(build_cache: Path, dependent: bool, activation: Activation, room: int) -> None:
+    kernels = Products(open_library(ensure_library(build_cache), FUNCTIONS), room=room)
     gate = packed(1024, 512, "8, 5, 4")
     up = replace(packed(1024, 512, "4"), gather=gate.gather)
     down = packed(512, 1024, "6 in groups of 64")
