@@ -118,9 +118,11 @@ class CapturedStep:
             with torch.cuda.graph(graph):
                 for index, job in enumerate(jobs):
                     job.launch(dependent=self._dependent and index > 0)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise ModelError(f"{_NO_MEMORY} ({reason})") from error
+            raise ModelError(f"the GPU could not prepare the decode step ({reason}); start exlchat again") from error
         finally:
             torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
         self._captured_moves = self._cache.moves

@@ -20,12 +20,12 @@ from tests.shared_data import DATA, needs_shared
 CPU = torch.device("cpu")
 
 
-def spec(head_dim: int = 64) -> ModelSpec:
+def spec(head_dim: int = 64, layers: int = 2) -> ModelSpec:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "hidden_size": 4 * head_dim,
         "intermediate_size": 64,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": head_dim,

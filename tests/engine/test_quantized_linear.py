@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.architecture import read_spec
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats import exl2_writer, gptq_writer
@@ -20,12 +18,10 @@ from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.kv_layer import LayerStore, make_layer
 from exlchat.engine.linear import Linear, SideBySide, join
 from exlchat.engine.loading import check_context
 from exlchat.engine.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
 from exlchat.engine.transformer import Transformer, load_transformer
-from exlchat.ext.kv_formats import CacheKind
 from exlchat.ext.layout import PackedMatrix
 from tests.engine.decoding import logits_in_steps, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -185,118 +181,3 @@ def test_a_context_that_does_not_fit(tmp_path: Path) -> None:
         check(cache(), 60_000 * per_token, asked=True)
     with pytest.raises(ModelError, match=r"leave 0\.00 GiB free: fewer bits or a smaller model would fit"):
         check(cache(), -5, asked=False)
-
-
-def test_a_cache_that_cannot_grow_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    save_random_llama(tmp_path)
-    spec = read_spec(Checkpoint(tmp_path).config, "config.json")
-    cache = KVCache(spec, "fp16", torch.float16, CPU, 10_000)
-    cache.reserve(2_000)
-    cache.ids = list(range(2_000))
-    keys, values = torch.randn(2, spec.num_kv_heads, 2_000, spec.head_dim).half()
-    for layer in range(spec.num_layers):
-        cache.append(layer, 0, keys, values)
-
-    def check(capacity: int) -> None:
-        """Every layer has that much, no more, and what was stored."""
-        assert cache.capacity == capacity
-        assert cache.bytes == capacity * cache.bytes_per_token
-        assert len(cache) == 2_000
-        for layer in range(spec.num_layers):
-            stored = cache.append(layer, 2_000, keys[:, :0], values[:, :0])
-            assert torch.equal(stored[0], keys)
-            assert torch.equal(stored[1], values)
-
-    def short_of_memory(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> object:
-        if capacity > 3_000 and cache.bytes > 2_304 * cache.bytes_per_token:  # room for the first layer only
-            raise torch.OutOfMemoryError
-        return make_layer(kind, kv_heads, capacity, head_dim, device)
-
-    monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", short_of_memory)
-    cache.reserve(2_100)
-    check(2_304)
-    with pytest.raises(ModelError, match=r"a cache of 5,000 tokens needs .* GiB are free; start a new conversation"):
-        cache.reserve(5_000)
-    check(2_304)
-
-
-def test_a_cache_grows_where_there_is_room_for_one_layer_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = SimpleNamespace(num_layers=8, num_kv_heads=1, head_dim=32)
-    wanted, layer = 6_144, 4_096 * 2 * 2 * 32
-
-    def grow(free: int) -> KVCache:
-        """A cache of 4,096 tokens that wants more, with so many bytes free."""
-        monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", make_layer)
-        cache = KVCache(cast(ModelSpec, spec), "fp16", torch.float16, CPU, 10_000)
-        cache.reserve(4_096)
-        most = cache.bytes + free
-
-        def limited(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> object:
-            if cache.bytes + capacity * 2 * 2 * head_dim > most:
-                raise torch.OutOfMemoryError
-            return make_layer(kind, kv_heads, capacity, head_dim, device)
-
-        monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", limited)
-        cache.reserve(wanted)
-        return cache
-
-    enough = 7 * layer // 2 + wanted * 2 * 2 * 32  # what seven layers grow by, and the eighth beside its old self
-    for free in range(enough, enough + 8 * layer, layer // 3):
-        assert grow(free).capacity >= wanted
-    with pytest.raises(ModelError, match="GiB more than the present one"):
-        grow(enough - 1)
-
-
-def test_a_cache_whose_layers_cannot_even_shrink_again_has_what_all_of_them_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    spec = SimpleNamespace(num_layers=4, num_kv_heads=1, head_dim=32)
-    cache = KVCache(cast(ModelSpec, spec), "fp16", torch.float16, CPU, 10_000)
-    cache.reserve(1_000)
-    left = 2
-
-    def limited(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> object:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise torch.OutOfMemoryError
-        return make_layer(kind, kv_heads, capacity, head_dim, device)
-
-    monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", limited)
-    with pytest.raises(ModelError):
-        cache.reserve(5_000)
-    assert cache.capacity == 1_024
-    left = 4
-    cache.reserve(1_500)
-    assert cache.capacity >= 1_500
-
-
-def test_a_failing_device_is_not_called_a_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = SimpleNamespace(num_layers=4, num_kv_heads=1, head_dim=32)
-    cache = KVCache(cast(ModelSpec, spec), "fp16", torch.float16, CPU, 10_000)
-
-    def fail(*_arguments: object) -> None:
-        raise RuntimeError("an illegal memory access")
-
-    monkeypatch.setattr(LayerStore, "take", fail)
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        cache.reserve(1_000)
-
-
-def test_a_cache_that_grows_takes_one_layer_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    save_random_llama(tmp_path)
-    spec = read_spec(Checkpoint(tmp_path).config, "config.json")
-    cache = KVCache(spec, "fp16", torch.float16, CPU, 10_000)
-    cache.reserve(1_024)
-    layer = 1_024 * cache.bytes_per_token // spec.num_layers
-    taken = []
-
-    def watched(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> object:
-        taken.append(cache.bytes)
-        return make_layer(kind, kv_heads, capacity, head_dim, device)
-
-    monkeypatch.setattr("exlchat.engine.kv_cache.make_layer", watched)
-    moves = cache.moves
-    cache.reserve(2_048)
-    assert taken == [layer * (spec.num_layers + grown) for grown in range(spec.num_layers)]
-    assert cache.moves == moves + spec.num_layers

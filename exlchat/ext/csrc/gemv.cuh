@@ -128,4 +128,13 @@ template <int DEPTH> struct Ring {
     }
 };
 
+// What a warp multiplies with and where its sums go; x and x_sums are the lane's, sums the warp's.
+template <class Sum> struct Work {
+    const Segment *list;
+    const half *x;
+    const float *x_sums;
+    float *sums;
+    Sum sum;
+};
+
 }  // namespace exl

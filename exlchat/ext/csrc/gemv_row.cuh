@@ -66,14 +66,8 @@ template <int BITS, bool PLAIN> struct RowPiece {
     }
 };
 
-// What a warp multiplies with and where its sums go; x and x_sums are the lane's, sums the warp's. parts: of x, for two
-// pieces.
-struct RowWork {
-    const Segment *list;
-    const half *x;
-    const float *x_sums;
-    float *sums;
-    RowSum sum;
+// parts: of x, for two pieces.
+struct RowWork : Work<RowSum> {
     uint2 parts[2][4] = {};
 };
 
@@ -140,7 +134,7 @@ template <int BITS, bool PLAIN, int DEPTH> __device__ __forceinline__ void run(R
 template <int DEPTH>
 __device__ __forceinline__ void multiply_row(const Segment *list, Ring<DEPTH> &ring, const half *x, const float *x_sums,
                                              float *sums) {
-    RowWork work = {list, x, x_sums + (ring.lane & 3), sums};
+    RowWork work = {{list, x, x_sums + (ring.lane & 3), sums}};
     while (work.list->pieces()) {
 #define EXL_RUN(BITS, PLAIN) run<BITS, PLAIN>(ring, work)
         EXL_FOR_WIDTH(work.list->width(), EXL_RUN)

@@ -71,18 +71,9 @@ template <int ROWS> __device__ __forceinline__ void add_sum(float *to, RowsSum &
     sum = RowsSum();
 }
 
-// What a warp multiplies with and where its sums go; x and x_sums are the lane's, sums the warp's.
-struct RowsWork {
-    const Segment *list;
-    const half *x;
-    const float *x_sums;
-    float *sums;
-    RowsSum sum;
-};
-
 // Segments of one kind, as many as there are.
 template <int BITS, int EVERY, bool PLAIN, int ROWS, int DEPTH>
-__device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork &work) {
+__device__ __forceinline__ void run(Ring<DEPTH> &ring, Work<RowsSum> &work) {
     static_assert(DEPTH > 1, "the slot is read after the ring has gone on");
     constexpr int EACH = BITS > 4 ? 1 : 2;
     Segment segment = *work.list;
@@ -125,7 +116,7 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork &work) {
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void multiply_rows(const Segment *list, Ring<DEPTH> &ring, const half *x, const float *x_sums,
                                               float *sums) {
-    RowsWork work = {list, x, x_sums + (ring.lane & 3) * 2, sums};
+    Work<RowsSum> work = {list, x, x_sums + (ring.lane & 3) * 2, sums};
     while (work.list->pieces()) {
 #define EXL_RUN(BITS, EVERY, PLAIN) run<BITS, EVERY, PLAIN, ROWS>(ring, work)
         EXL_FOR_KIND(work.list->kind(), EXL_RUN)
