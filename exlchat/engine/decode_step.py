@@ -1,6 +1,6 @@
 """The whole decode step as one CUDA graph: what `run_ahead.RunAheadTokens` launches.
 
-The graph is captured again where the cache has moved, because it holds addresses; a cache that doubles moves seldom.
+It is captured once: pages stay where they are, and a table on the device says which of them belong to the sequence.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ class CapturedStep:
         card = torch.cuda.get_device_properties(device)
         self._cache = cache
         self._dependent = (card.major, card.minor) >= _DEPENDENT_LAUNCH if dependent is None else dependent
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._jobs: list[Launch] = []
-        self._captured_moves = 0
         splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count)
         try:
             self._chain = StepChain(transformer, cache, kernels, splits=splits)
@@ -55,12 +52,15 @@ class CapturedStep:
             self._state.set(c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0))
             # CUDA loads kernels when they are first launched, which must not fall into a capture. The one position
             # that this writes is overwritten by the first token.
-            for job in [*self._chain.jobs(), self._draw]:
+            self._jobs = [*self._chain.jobs(), self._draw]
+            """They keep alive what the graph points to."""
+            for job in self._jobs:
                 job.launch(dependent=False)
             torch.cuda.synchronize(device)
+            cache.clear()
         except torch.OutOfMemoryError as error:
             raise ModelError(_NO_MEMORY) from error
-        self._capture()
+        self._graph = self._capture(self._jobs)
 
     @property
     def ring(self) -> TokenRing:
@@ -78,42 +78,26 @@ class CapturedStep:
         return self._cache.capacity
 
     def grow(self, length: int) -> None:
-        """Makes `capacity` at least `length`. Raises `ModelError` for want of memory."""
-        self.let_go()
+        """Makes `capacity` at least `length`. Raises `ModelError` when there are no pages left."""
         self._cache.reserve(length)
-        self._follow_cache()
-
-    def let_go(self) -> None:
-        """Forgets where the cache lies, which could not give memory back before that. No step is under way."""
-        self._graph, self._jobs = None, []
 
     def begin(self, token: int, position: int, draw: CDraw) -> None:
-        """The next step feeds `token` at `position` and draws by `draw`. Raises `ModelError` for want of memory."""
-        self._follow_cache()
+        """The next step feeds `token` at `position` and draws by `draw`."""
         self._chain.token.fill_(token)
         self._chain.position.fill_(position)
         self._state.set(draw)
 
     def launch(self) -> None:
         """Enqueues one step and returns."""
-        if self._graph is None:
-            raise RuntimeError("a step begins before it is launched")
         self._graph.replay()
 
     def running(self) -> bool:
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
         return not torch.cuda.current_stream(self._chain.token.device).query()
 
-    def _follow_cache(self) -> None:
-        """A prompt or an answer may have made the cache move."""
-        if self._graph is None or self._captured_moves != self._cache.moves:
-            self._capture()
-
-    def _capture(self) -> None:
-        """The graph for the cache as it is, and the jobs, which keep alive what it points to."""
+    def _capture(self, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.current_stream(self._chain.token.device)
         try:
-            jobs = [*self._chain.jobs(), self._draw]
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for index, job in enumerate(jobs):
@@ -125,5 +109,4 @@ class CapturedStep:
             raise ModelError(f"the GPU could not prepare the decode step ({reason}); start exlchat again") from error
         finally:
             torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
-        self._captured_moves = self._cache.moves
-        self._graph, self._jobs = graph, jobs
+        return graph

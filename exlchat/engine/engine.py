@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.cache_budget import CacheWishes, plan_cache
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import (
     Event,
     Footprint,
     GenerationRequest,
     LoadProgress,
-    ModelError,
     ModelInfo,
     RequestError,
 )
 from exlchat.engine.formats.inventory import describe_format, is_quantized, parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.generator import Generator
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.loading import capture_step, check_context, load_weights, open_extension, warm_up
+from exlchat.engine.kv_cache import KVCache, cache_kind
+from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
@@ -34,8 +34,6 @@ from exlchat.engine.transformer import Transformer
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
 _CUDA_PREFILL_CHUNK = 2048
 _CPU_PREFILL_WEIGHTS = 5e10
-# A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
-_DEFAULT_MAX_SEQ_LEN = 32768
 BUILD_CACHE = Path.home() / ".cache" / "exlchat"
 
 
@@ -113,6 +111,8 @@ def load(
     device: str = "auto",
     kv_cache: str = "fp16",
     max_seq_len: int | None = None,
+    cache_tokens: int | None = None,
+    cache_gigabytes: float | None = None,
     prefill_chunk: int | None = None,
     extension: bool = True,
     build_cache: Path | None = None,
@@ -126,6 +126,8 @@ def load(
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
         kv_cache: how keys and values are stored: `fp32`, `fp16`, `q8`, `q6` or `q4`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
+        cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
+            contexts, as far as there is room, unless one of them is given.
         prefill_chunk: prompt tokens a step; by device and size of the model unless given.
         extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without
             it, through plain torch, their weights written out in float16.
@@ -141,7 +143,7 @@ def load(
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
-    context = _context(spec, max_seq_len)
+    kind = cache_kind(spec, kv_cache)
     target = choose_device(device)
     parameters = parameter_count(checkpoint)
     kernels = None
@@ -150,13 +152,13 @@ def load(
     sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None)
     dtype = choose_dtype(checkpoint, target, sizes)
     prepare_torch(target, parameters)
-    cache = KVCache(spec, kv_cache, dtype, target, context)
-    if target.type == "cuda":
-        room = usable_memory(target) - sizes.bytes(dtype)
-        check_context(checkpoint, spec, cache, room, asked=max_seq_len is not None)
+    wishes = CacheWishes(max_seq_len, cache_tokens, cache_gigabytes)
+    room = usable_memory(target) - sizes.bytes(dtype)
+    plan = plan_cache(str(checkpoint.path), spec, kind, wishes, room, at_once=target.type == "cuda")
     operations = TorchOperations() if kernels is None else KernelOperations(kernels)
     loader = LayerLoader(checkpoint, target, dtype, kernels)
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
+    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
     if target.type == "cuda":
@@ -197,13 +199,3 @@ def _prefill_chunk(device: torch.device, parameters: int) -> int:
     if device.type == "cuda":
         return _CUDA_PREFILL_CHUNK
     return max(16, min(512, int(_CPU_PREFILL_WEIGHTS / parameters)))
-
-
-def _context(spec: ModelSpec, wanted: int | None) -> int:
-    if wanted is None:
-        return min(spec.max_position_embeddings, _DEFAULT_MAX_SEQ_LEN)
-    if not 1 <= wanted <= spec.max_position_embeddings:
-        raise ModelError(
-            f"a context of {wanted:,} tokens was asked for; this model has 1 to {spec.max_position_embeddings:,}"
-        )
-    return wanted

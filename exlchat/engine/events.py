@@ -26,6 +26,9 @@ class GenerationRequest:
         stop: strings that end the answer (never shown) and token ids that do, beside the model's own stop ids.
         max_new_tokens: at most this many tokens; `None` means until the context is full.
         seed: makes the draws reproducible; `None` takes a fresh seed, which the statistics report.
+        owner: a label for the pages of the cache that it uses, shown by `CacheReport`.
+        beginning: with so many of the prompt's first tokens other prompts begin as well, as with a system prompt: the
+            cache keeps them longer.
     """
 
     prompt_ids: Sequence[int]
@@ -33,6 +36,8 @@ class GenerationRequest:
     stop: Sequence[str | int] = ()
     max_new_tokens: int | None = None
     seed: int | None = None
+    owner: str = ""
+    beginning: int = 0
 
 
 @dataclass(frozen=True, slots=True)

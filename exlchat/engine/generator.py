@@ -89,7 +89,7 @@ class Generator:
         clock = _Clock(request, secrets.randbits(63) if request.seed is None else request.seed)
         answer = _Answer()
         logits: Tensor | None = None
-        for progress, chunk_logits in self._prefill(list(request.prompt_ids), run):
+        for progress, chunk_logits in self._prefill(request, run):
             clock.cached = progress.cached
             yield progress
             logits = chunk_logits
@@ -111,7 +111,7 @@ class Generator:
             return SynchronousTokens(lambda token: self._feed(token, run), sampler)
         room = self._cache.max_seq_len - len(request.prompt_ids)
         tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)
-        return RunAheadTokens(self._step, self._cache.ids, first, request.sampling, seed=seed, most=tokens - 1)
+        return RunAheadTokens(self._step, self._cache, first, request.sampling, seed=seed, most=tokens - 1)
 
     def _decode(
         self, request: GenerationRequest, source: TokenSource, token: int, clock: _Clock, answer: _Answer
@@ -149,42 +149,35 @@ class Generator:
             return "context_full"
         return None
 
-    def _prefill(self, prompt: list[int], run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
+    def _prefill(self, request: GenerationRequest, run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
         """Computes what the cache does not hold, chunk by chunk; logits come with the last chunk.
 
-        Where the cache holds the very prompt that was asked last, its logits are still there: a second answer to it
-        starts at once, and from the same numbers to the last bit.
+        Of the prompt that was asked last the logits are still there: a second answer to it starts at once, and from the
+        same numbers to the last bit. Of any other, the last token is computed at least.
         """
         self._check_newest(run)
-        known = self._last_prompt if self._cache.ids[: len(prompt)] == prompt == self._last_prompt.ids else None
-        cached = done = self._cache.reuse(prompt)
-        self._reserve(len(prompt))
-        yield PrefillProgress(done, len(prompt), cached), None
-        if known is not None and run == self._run:
-            self._cache.ids.append(prompt[-1])
-            yield PrefillProgress(len(prompt), len(prompt), cached), known.logits
-            return
+        prompt, last = list(request.prompt_ids), self._last_prompt
+        most = len(prompt) if prompt == last.ids else len(prompt) - 1
+        cached = done = self._cache.begin(prompt, most=most, owner=request.owner)
+        self._cache.reserve(len(prompt))
+        yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
         while done < len(prompt) and not self._cancelled.is_set():
             chunk = prompt[done : done + self._prefill_chunk]
             logits = self._compute(chunk, run)
             done += len(chunk)
             if done == len(prompt):
                 self._last_prompt = _LastPrompt(prompt, logits)
+                self._cache.pool.keep_warm(prompt[: request.beginning])
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def _feed(self, token: int, run: int) -> Tensor:
         self._check_newest(run)
-        self._reserve(len(self._cache) + 1)
+        self._cache.reserve(len(self._cache) + 1)
         return self._compute([token], run)
 
     def _check_newest(self, run: int) -> None:
         if run != self._run:
             raise RequestError("this answer was ended by a newer request to the same engine")
-
-    def _reserve(self, length: int) -> None:
-        if self._step is not None and length > self._cache.capacity:
-            self._step.let_go()
-        self._cache.reserve(length)
 
     def _compute(self, ids: list[int], run: int) -> Tensor:
         """Runs new tokens through the decoder and adds them to the cache; float32 logits `[vocab]` of the last."""
@@ -198,7 +191,7 @@ class Generator:
                 f"no memory to compute {len(ids):,} tokens at once ({free:.2f} GiB are free beside weights and cache); "
                 "load with a smaller --context or --kv-cache q4"
             ) from error
-        self._cache.ids += ids
+        self._cache.extend(ids)
         return logits[-1]
 
     def _draw(self, draw: Callable[[_Given], int], given: _Given) -> int:

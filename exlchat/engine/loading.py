@@ -19,14 +19,11 @@ from exlchat.engine.step_chain import why_not
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError
-from exlchat.ext.kv_formats import KINDS
 from exlchat.ext.open import open_kernels
 from exlchat.ext.ops import Kernels
 
 OnProgress = Callable[[LoadProgress], None]
 
-# A prompt and a short answer.
-_SHORTEST_CONTEXT = 512
 # As many as are multiplied by cuBLAS; as many as the kernels of the step do not take; and one of those.
 _WARM_UP_TOKENS = (MEDIUM_ROWS + 1, 64, 1)
 _COMPILING = "compiling the CUDA kernels (first run on this card)"
@@ -53,37 +50,6 @@ def open_extension(device: torch.device, build_cache: Path, on_progress: OnProgr
         return open_kernels(device, build_cache, on_progress=report)
     except ExtensionError as error:
         raise ModelError(f"{error}; or go on without the kernels, slower: --no-ext") from error
-
-
-def check_context(checkpoint: Checkpoint, spec: ModelSpec, cache: KVCache, room: int, *, asked: bool) -> None:
-    """Shortens the context to what fits beside the weights, unless the user asked for one.
-
-    Args:
-        cache: of the wanted length; nothing is allocated yet.
-        room: bytes that the weights will leave.
-        asked: whether its length is the user's wish.
-
-    Raises:
-        ModelError: what was asked for does not fit, or nothing of use does.
-    """
-    length, room = cache.max_seq_len, max(room, 0)
-    fits = room // cache.bytes_per_token
-    if fits >= length:
-        return
-    if not asked and fits >= _SHORTEST_CONTEXT:
-        cache.max_seq_len = fits
-        return
-    mends = [f"--context {fits}"] if fits >= _SHORTEST_CONTEXT else []
-    for kind in ("q8", "q6", "q4"):
-        per_token = spec.num_layers * spec.num_kv_heads * KINDS[kind].token_bytes(spec.head_dim)
-        if KINDS[kind].fits(spec.head_dim) and per_token * length <= room:
-            mends.append(f"--kv-cache {kind}")
-            break
-    needed = length * cache.bytes_per_token / 2**30
-    raise ModelError(
-        f"{checkpoint.path}: a context of {length:,} tokens takes {needed:.2f} GiB, and the weights leave "
-        f"{room / 2**30:.2f} GiB free: {' or '.join(mends) or 'fewer bits or a smaller model'} would fit"
-    )
 
 
 def load_weights(
@@ -162,5 +128,6 @@ def warm_up(transformer: Transformer, cache: KVCache) -> None:
             cache.reserve(tokens)
             transformer.forward(torch.zeros(tokens, dtype=torch.int64, device=transformer.device), cache)
         torch.cuda.synchronize(transformer.device)
+        cache.clear()
     except torch.OutOfMemoryError as error:
         raise ModelError("no memory to compute beside the weights; take fewer bits or a smaller model") from error

@@ -11,6 +11,7 @@ What a step must be is `DecodeStep`, and no more. A step is used by one answer a
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -28,9 +29,8 @@ _LOOKS = 64  # between two questions whether the device still works; with naps s
 class DecodeStep(Protocol):
     """One captured step: reads token and position on the device, writes key and value, draws, counts on, reports.
 
-    Everything happens on one stream, in the order of the calls. `begin`, `let_go` and prefills of the same cache are
-    only called when every launched step has reported; `grow` when every one has also been read, so that the cache's ids
-    are all that it holds.
+    Everything happens on one stream, in the order of the calls. `begin` and prefills of the same cache are only called
+    when every launched step has reported.
     """
 
     @property
@@ -44,14 +44,8 @@ class DecodeStep(Protocol):
     def grow(self, length: int) -> None:
         """Makes `capacity` at least `length`; token, position and draw stay. Raises `ModelError` for want of memory."""
 
-    def let_go(self) -> None:
-        """Forgets where the cache lies until the next `begin`, so that a cache that moves gives memory back at once."""
-
     def begin(self, token: int, position: int, draw: CDraw) -> None:
-        """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`).
-
-        Raises `ModelError` for want of memory.
-        """
+        """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`)."""
 
     def launch(self) -> None:
         """Enqueues one step and returns."""
@@ -60,12 +54,22 @@ class DecodeStep(Protocol):
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
 
 
+class CachedTokens(Protocol):
+    """The tokens whose keys and values are cached: see `KVCache`."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """The next ones."""
+
+
 class RunAheadTokens:
     """The tokens of one answer behind the first.
 
     Args:
         step: idle.
-        cached: ids of the tokens in the cache, now the prompt's; gets those that the device feeds.
+        cached: the tokens in the cache, now the prompt's; gets those that the device feeds.
         first: the answer's first token.
         settings, seed: of the answer; the first token was draw 0.
         most: steps that may be launched, as many as tokens may follow the first.
@@ -77,7 +81,7 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self, step: DecodeStep, cached: list[int], first: int, settings: SamplingSettings, *, seed: int, most: int
+        self, step: DecodeStep, cached: CachedTokens, first: int, settings: SamplingSettings, *, seed: int, most: int
     ) -> None:
         self._step = step
         self._cached = cached
@@ -107,7 +111,7 @@ class RunAheadTokens:
         self._read += 1
         if status != DRAWN:
             raise NotNumbersError
-        self._cached.append(token)
+        self._cached.extend((token,))
         return found
 
     def go_on(self) -> None:
@@ -127,8 +131,6 @@ class RunAheadTokens:
         while self._launched < min(count, self._most):
             length = self._start + self._launched + 1
             if length > self._step.capacity:
-                if self._launched > self._read:
-                    return  # the cache keeps what `cached` names, and that is all only when every step has been read
                 self._step.grow(length)
             self._step.launch()
             self._launched += 1

@@ -20,6 +20,7 @@ from exlchat.engine.operations import RMSNorm
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import HEAD_DIMS, AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
 from exlchat.ext.sampling import MAX_VOCAB
@@ -154,10 +155,11 @@ class StepChain:
         return self._logits[0, : self._transformer.spec.vocab_size]
 
     def jobs(self) -> list[Launch]:
-        """The operations in order, for the pages that the cache has now."""
+        """The operations in order."""
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
-        turns, page_table = self._transformer.rope.slice(0, self._cache.capacity), self._cache.page_table
+        page_table = self._cache.page_table
+        turns = self._transformer.rope.slice(0, len(page_table) * PAGE_TOKENS)
         for index, layer in enumerate(self._layers):
             jobs += self._attention_jobs(index, layer, turns, page_table)
             jobs += self._mlp_jobs(layer, before[index + 1])

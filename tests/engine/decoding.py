@@ -33,7 +33,7 @@ def logits_in_steps(
         cache.reserve(start + step)
         chunk = torch.tensor(ids[start : start + step], device=transformer.device)
         parts.append(transformer.forward(chunk, cache, start=start, last_only=False))
-        cache.ids += ids[start : start + step]
+        cache.extend(ids[start : start + step])
     return torch.cat(parts).cpu()
 
 

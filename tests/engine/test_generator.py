@@ -116,7 +116,7 @@ def test_another_branch_keeps_the_common_beginning(engine: Engine) -> None:
     branch = finish(engine.generate(GenerationRequest([*PROMPT[:12], 90, 91], max_new_tokens=3)))
     assert branch.stats.cached_tokens == 12
     same = finish(engine.generate(GenerationRequest([*PROMPT[:12], 90, 91], max_new_tokens=3)))
-    assert same.stats.cached_tokens == 13
+    assert same.stats.cached_tokens == 14
     assert same.token_ids == branch.token_ids
 
 
@@ -185,7 +185,7 @@ def test_the_context_ends_the_answer(model_dir: Path) -> None:
 def test_no_new_tokens_only_fills_the_cache(engine: Engine) -> None:
     last = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=0)))
     assert (last.reason, last.token_ids, last.stats.time_to_first_token) == ("max_new_tokens", (), 0.0)
-    assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=1))).stats.cached_tokens == 29
+    assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=1))).stats.cached_tokens == 30
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_same_prompt_again_computes_nothing(monkeypatch: pytest.MonkeyPatch,
     request = GenerationRequest(PROMPT, SamplingSettings(temperature=1.0), max_new_tokens=12, seed=5)
     first = finish(engine.generate(request))
     again = list(engine.generate(request))
-    assert [event.done for event in again if isinstance(event, PrefillProgress)] == [len(PROMPT) - 1, len(PROMPT)]
+    assert [event.done for event in again if isinstance(event, PrefillProgress)] == [len(PROMPT)]
     assert finish(iter(again)).token_ids == first.token_ids
 
     def never(*_arguments: object, **_options: object) -> torch.Tensor:
@@ -215,6 +215,6 @@ def test_the_same_prompt_again_computes_nothing(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(Transformer, "forward", never)
     only_one = GenerationRequest(PROMPT, max_new_tokens=1)
-    assert finish(engine.generate(only_one)).stats.cached_tokens == len(PROMPT) - 1
+    assert finish(engine.generate(only_one)).stats.cached_tokens == len(PROMPT)
     with pytest.raises(AssertionError, match="was asked"):
         finish(engine.generate(GenerationRequest(PROMPT[:-1], max_new_tokens=1)))

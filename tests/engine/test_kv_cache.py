@@ -42,7 +42,7 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_later_calls_see_what_is_stored_and_growth_keeps_it(kind: str) -> None:
+def test_later_calls_see_what_is_stored(kind: str) -> None:
     cache = KVCache(spec(), kind, torch.float32, CPU, 4096)
     keys, values = torch.randn(2, 2, 700, 64).unbind(0)
     stored = []
@@ -57,25 +57,51 @@ def test_later_calls_see_what_is_stored_and_growth_keeps_it(kind: str) -> None:
                 assert same(new[:, :start], known[:, :start])
                 if KINDS[kind].quantized:
                     assert torch.equal(new[:, start:], whole[:, start:end])
-        cache.ids += [0] * (end - start)
-    assert cache.capacity == 1024
-    assert cache.bytes == cache.bytes_per_token * cache.capacity
-    assert len(cache.page_table) == 4
+        cache.extend([0] * (end - start))
+    assert cache.capacity == 768
     pages = cache.pages(1)
-    assert pages.keys.shape[:3] == (2, 4, 256)
+    assert pages.keys.shape[:3] == (2, 16, 256)
     assert pages.head_dim == 64
+    assert cache.page_table.tolist()[:3] == [0, 1, 2]
 
 
-def test_dropped_tokens_are_written_over() -> None:
-    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_what_the_format_says(kind: str) -> None:
+    """formats/kv-cache.md: elements of key and value, and a float16 scale for 32 of them."""
+    elements = 2 * 2 * 64  # layers, key-value heads, head
+    wanted = {
+        "fp32": elements * 8,
+        "fp16": elements * 4,
+        "fp8": elements * 2,
+        "q8": elements * (2 + 4 / 32),
+        "q6": elements * (1.5 + 4 / 32),
+        "q4": elements * (1 + 4 / 32),
+    }[kind]
+    cache = KVCache(spec(), kind, torch.float32, CPU, 1024, tokens=5_000)
+    assert cache.bytes_per_token == wanted
+    assert cache.store.bytes == cache.bytes == 19 * 256 * wanted
+
+
+def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:
+    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096, tokens=8192)
     cache.reserve(20)
     first, second = torch.randn(2, 20, 64), torch.randn(2, 10, 64)
-    cache.append(0, 0, first, first)
-    cache.ids = list(range(20))
-    assert cache.reuse([*range(10), 77, 78]) == 10
-    cache.append(0, 10, second, second)
-    keys, _ = cache.append(0, 20, second[:, :0], second[:, :0])
-    assert same(keys, decode(*encode(torch.cat((first[:, :10], second), 1), 4), 4))
+    for layer in (0, 1):
+        cache.append(layer, 0, first, first)
+    cache.extend(range(20))
+    assert cache.begin([*range(10), 77, 78]) == 10
+    cache.reserve(20)
+    for layer in (0, 1):
+        cache.append(layer, 10, second, second)
+    cache.extend([77, 78, *range(100, 108)])
+
+    def stored() -> torch.Tensor:
+        cache.reserve(21)
+        return cache.append(1, 20, second[:, :0], second[:, :0])[0]
+
+    assert same(stored(), decode(*encode(torch.cat((first[:, :10], second), 1), 4), 4))
+    assert cache.begin(range(20)) == 20
+    assert same(stored(), decode(*encode(first, 4), 4))
 
 
 def test_heads_that_have_no_groups_of_32() -> None:

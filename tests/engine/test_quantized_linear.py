@@ -10,16 +10,13 @@ from safetensors.torch import load_file
 
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2 import dequantize
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Linear, SideBySide, join
-from exlchat.engine.loading import check_context
 from exlchat.engine.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.layout import PackedMatrix
@@ -157,27 +154,3 @@ def test_exl2_groups_that_the_kernels_cannot_hold_are_written_out(tmp_path: Path
     loader = LayerLoader(Checkpoint(tmp_path / "exl2"), CPU, torch.float16, ReferenceKernels())
     assert isinstance(loader.linear("model.layers.0.self_attn.q_proj", 64, 64, bias=False), Linear)
     assert isinstance(loader.linear("lm_head", 64, 384, bias=False), QuantizedLinear)
-
-
-def test_a_context_that_does_not_fit(tmp_path: Path) -> None:
-    save_random_llama(tmp_path, max_position_embeddings=100_000, head_dim=32)
-    checkpoint = Checkpoint(tmp_path)
-    spec = read_spec(checkpoint.config, "config.json")
-
-    def cache() -> KVCache:
-        return KVCache(spec, "fp16", torch.float16, CPU, 100_000)
-
-    def check(found: KVCache, room: int, *, asked: bool) -> None:
-        check_context(checkpoint, spec, found, room, asked=asked)
-
-    per_token = cache().bytes_per_token
-    check(fits := cache(), 100_000 * per_token, asked=True)
-    assert fits.max_seq_len == 100_000
-    check(shortened := cache(), 5_000 * per_token, asked=False)
-    assert shortened.max_seq_len == 5_000
-    with pytest.raises(ModelError, match=r"a context of 100,000 tokens takes .* GiB free: --context 5000 would fit"):
-        check(cache(), 5_000 * per_token, asked=True)
-    with pytest.raises(ModelError, match="free: --context 60000 or --kv-cache q8 would fit"):
-        check(cache(), 60_000 * per_token, asked=True)
-    with pytest.raises(ModelError, match=r"leave 0\.00 GiB free: fewer bits or a smaller model would fit"):
-        check(cache(), -5, asked=False)

@@ -106,11 +106,13 @@ class _Loader:
             # Compiling, which happens once on a machine, is no part of loading.
             open_extension(self.device, self.build_cache or BUILD_CACHE, self._on_progress)
         start = time.perf_counter()
+        context = self._context(checkpoint, new_tokens)
         engine = load(
             checkpoint,
             device=str(self.device),
             kv_cache=kv_cache,
-            max_seq_len=self._context(checkpoint, new_tokens),
+            max_seq_len=context,
+            cache_tokens=context,
             extension=self.settings.extension,
             build_cache=self.build_cache,
             dependent_launch=self.settings.dependent_launch,
