@@ -14,7 +14,7 @@ from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
-from exlchat.engine.page_hash import HASH_BYTES, PageHash
+from exlchat.engine.page_hash import HASH_BYTES
 from exlchat.engine.page_pool import Page, PagePool, PoolFullError
 from exlchat.engine.page_rows import PageRows, TorchPageRows
 from exlchat.engine.page_store import PageStore, make_store
@@ -22,6 +22,7 @@ from exlchat.engine.placement import free_memory
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
+PageHash = bytes
 _NO_ROOT = bytes(HASH_BYTES)
 
 

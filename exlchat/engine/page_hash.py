@@ -1,38 +1,52 @@
-"""What identifies a page of cached tokens: its ids and everything before them."""
+"""What a page of keys and values is called: a hash of everything it was computed from."""
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from array import array
+import struct
 from collections.abc import Sequence
+from hashlib import blake2b
 
 HASH_BYTES = 16
-PageHash = bytes
 
 
 def page_hash(parent: bytes, ids: Sequence[int]) -> bytes:
-    """BLAKE2b-128 over the hash of what precedes and the ids as little-endian int64.
+    """BLAKE2b-128 of the hash of the page before and of this page's ids.
 
     Args:
-        parent: of the page before; of the first page, the root.
-        ids: of the page's tokens.
+        parent: 16 bytes: the hash of the page before, or the root of a conversation's first page.
+        ids: the page's own token ids.
+
+    Returns:
+        16 bytes.
+
+    Raises:
+        ValueError: an id does not fit into 64 bits.
     """
-    words = array("q", ids)
-    if sys.byteorder == "big":
-        words.byteswap()
-    return hashlib.blake2b(parent + words.tobytes(), digest_size=HASH_BYTES).digest()
+    return blake2b(parent + pack_ids(ids), digest_size=HASH_BYTES).digest()
 
 
 def root_hash(**parts: str) -> bytes:
-    """What stands before the first page: everything that keys and values depend on besides the ids.
+    """16 bytes for everything besides ids that changes keys and values, as named parts; their order does not matter.
 
-    Args:
-        parts: by name, in any order.
+    Every name and value is preceded by its length in UTF-8, so that no two sets of parts look alike.
     """
-    digest = hashlib.blake2b(digest_size=HASH_BYTES)
-    for name, text in sorted(parts.items()):
-        for word in (name, text):
-            raw = word.encode()
-            digest.update(len(raw).to_bytes(8, "little") + raw)
-    return digest.digest()
+    state = blake2b(digest_size=HASH_BYTES)
+    for name, value in sorted(parts.items()):
+        for text in (name.encode(), value.encode()):
+            state.update(len(text).to_bytes(8, "little") + text)
+    return state.digest()
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Ids as little-endian int64, one behind the other. Raises `ValueError` where one does not fit."""
+    try:
+        return struct.pack(f"<{len(ids)}q", *ids)
+    except struct.error as error:
+        raise ValueError(f"token ids must be whole numbers of at most 64 bits ({error})") from None
+
+
+def unpack_ids(packed: bytes) -> tuple[int, ...]:
+    """The ids of `pack_ids`. Raises `ValueError` where the length is no multiple of 8."""
+    if len(packed) % 8:
+        raise ValueError(f"{len(packed)} bytes are no whole number of ids")
+    return struct.unpack(f"<{len(packed) // 8}q", packed)
