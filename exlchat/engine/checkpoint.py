@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from exlchat.engine.events import ModelError
+from exlchat.engine.model_identity import identify
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 _DOWNLOAD_AGAIN = "download the model again"
@@ -41,6 +42,14 @@ class Checkpoint:
                     both = f"{self._files[self._where[name]].name} and {self._files[index].name}"
                     raise ModelError(f"{path}: {both} both hold {name}; keep one model in the directory")
                 self._where[name] = index
+
+    @property
+    def identity(self) -> str:
+        """A name for what the model computes: see `model_identity`. Raises `ModelError` if a file cannot be read."""
+        try:
+            return identify((self.path / "config.json").read_bytes(), self._files)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
 
     @property
     def names(self) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from exlchat.engine.architecture import ModelSpec, read_spec
 from exlchat.engine.cache_budget import CacheWishes, plan_cache
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import (
+    CacheReport,
     Event,
     Footprint,
     GenerationRequest,
@@ -26,6 +28,8 @@ from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache, cache_kind
 from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
+from exlchat.engine.page_archive import PageArchive, open_archive
+from exlchat.engine.page_hash import root_hash
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -43,6 +47,7 @@ class _Parts:
     transformer: Transformer
     cache: KVCache
     generator: Generator
+    archive: PageArchive | None
 
 
 class Engine:
@@ -100,6 +105,20 @@ class Engine:
         """Events of one answer, `Finished` last; closing the iterator cancels. See `Generator.generate`."""
         return self._parts.generator.generate(request)
 
+    def cached_tokens(self, ids: Sequence[int]) -> int:
+        """How many of the first tokens of a prompt would not have to be computed now. The disk is not asked."""
+        return self._parts.cache.known(ids)
+
+    def cache_report(self) -> CacheReport:
+        """The pages of the cache and what they have saved."""
+        report, archive = self._parts.cache.report(), self._parts.archive
+        return report if archive is None else dataclasses.replace(report, disk=archive.report)
+
+    def close(self) -> None:
+        """Gives pages on their way to the disk two seconds to get there. The engine stays usable."""
+        if self._parts.archive is not None:
+            self._parts.archive.close()
+
     def cancel(self) -> None:
         """Ends the running answer within one token. From any thread; harmless when idle."""
         self._parts.generator.cancel()
@@ -113,6 +132,8 @@ def load(
     max_seq_len: int | None = None,
     cache_tokens: int | None = None,
     cache_gigabytes: float | None = None,
+    page_folder: Path | None = None,
+    page_bytes: int = 0,
     prefill_chunk: int | None = None,
     extension: bool = True,
     build_cache: Path | None = None,
@@ -128,6 +149,8 @@ def load(
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
         cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
             contexts, as far as there is room, unless one of them is given.
+        page_folder, page_bytes: where pages of the cache are kept for later runs, and how many bytes of them, those of
+            other models included; nowhere with 0.
         prefill_chunk: prompt tokens a step; by device and size of the model unless given.
         extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without
             it, through plain torch, their weights written out in float16.
@@ -158,14 +181,17 @@ def load(
     operations = TorchOperations() if kernels is None else KernelOperations(kernels)
     loader = LayerLoader(checkpoint, target, dtype, kernels)
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
-    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens)
+    # Everything that keys and values depend on besides the ids.
+    root = root_hash(model=checkpoint.identity, rope=repr(spec.rope), cache=kv_cache, dtype=str(dtype))
+    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root)
+    archive = None if page_folder is None or page_bytes <= 0 else open_archive(cache, page_folder, page_bytes)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
     if target.type == "cuda":
         warm_up(transformer, cache)
-    generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step)
+    generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step, archive=archive)
     info = _info(checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer)
-    return Engine(info, _Parts(tokenizer, transformer, cache, generator))
+    return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive))
 
 
 def _info(

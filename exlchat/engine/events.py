@@ -146,6 +146,60 @@ class Footprint:
     cache_per_token: int
 
 
+@dataclass(frozen=True, slots=True)
+class DiskReport:
+    """Pages of the cache on the disk, and what happened to them since the model was loaded.
+
+    Args:
+        files, bytes: what lies there now, of all models.
+        most_bytes: what may lie there.
+        written: pages.
+        restored_tokens: computed in an earlier run, or earlier in this one, and read again.
+        damaged: files that were not what their names said, and were dropped.
+        trouble: why nothing is written any more, in one line.
+    """
+
+    files: int
+    bytes: int
+    most_bytes: int
+    written: int
+    restored_tokens: int
+    damaged: int
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """The pages of a model, and how much they have saved.
+
+    Args:
+        kind: how keys and values are stored.
+        page_tokens, page_bytes: of one page.
+        pages: in all; `running` of them belong to the sequence that was computed last, `idle` wait to be used again.
+        owners: labels of requests, and how many pages hold something of theirs, most first; a page may have several.
+        evictions: pages whose room was wanted for others.
+        prompt_tokens: of all prompts so far; `found_tokens` of them did not have to be computed.
+        disk: pages that outlive the program; `None` without a store.
+    """
+
+    kind: str
+    page_tokens: int
+    page_bytes: int
+    pages: int
+    running: int
+    idle: int
+    owners: tuple[tuple[str, int], ...]
+    evictions: int
+    prompt_tokens: int
+    found_tokens: int
+    disk: DiskReport | None
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompts' tokens that were there already; 0.0 before the first prompt."""
+        return self.found_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
 class ModelError(Exception):
     """A model that cannot be used: one line that names the file, what is wrong and how to mend it."""
 

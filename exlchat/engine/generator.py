@@ -25,6 +25,7 @@ from exlchat.engine.events import (
     TextDelta,
 )
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.page_archive import PageArchive
 from exlchat.engine.placement import free_memory
 from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
 from exlchat.engine.sampling import NotNumbersError, Sampler
@@ -44,6 +45,7 @@ class Generator:
         stop_ids: the model's own.
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
+        archive: pages of earlier runs.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Generator:
         prefill_chunk: int,
         *,
         step: DecodeStep | None = None,
+        archive: PageArchive | None = None,
     ) -> None:
         self._transformer = transformer
         self._tokenizer = tokenizer
@@ -62,6 +65,7 @@ class Generator:
         self._stop_ids = frozenset(stop_ids)
         self._prefill_chunk = prefill_chunk
         self._step = step
+        self._archive = archive
         self._source: TokenSource | None = None
         self._cancelled = Flag()
         self._run = 0
@@ -90,7 +94,7 @@ class Generator:
         answer = _Answer()
         logits: Tensor | None = None
         for progress, chunk_logits in self._prefill(request, run):
-            clock.cached = progress.cached
+            clock.looked_up(progress.cached)
             yield progress
             logits = chunk_logits
         clock.prefilled()
@@ -98,6 +102,7 @@ class Generator:
         if logits is not None and answer.reason is None:
             sampler = Sampler(request.sampling, clock.seed)
             first = self._draw(sampler.draw, logits)
+            self._note_prefill(clock)
             source = self._source = self._open(request, sampler, first, clock.seed, run)
             clock.path = source.path
             try:
@@ -105,6 +110,8 @@ class Generator:
             finally:
                 source.close()
         yield Finished(answer.reason or "cancelled", clock.stats(), "".join(answer.shown), tuple(answer.ids))
+        if self._archive is not None and run == self._run:
+            self._archive.keep(self._cache.sequence)
 
     def _open(self, request: GenerationRequest, sampler: Sampler, first: int, seed: int, run: int) -> TokenSource:
         if self._step is None:
@@ -158,6 +165,9 @@ class Generator:
         self._check_newest(run)
         prompt, last = list(request.prompt_ids), self._last_prompt
         most = len(prompt) if prompt == last.ids else len(prompt) - 1
+        self._cache.clear()
+        if self._archive is not None:
+            self._archive.restore(prompt, most, self._cancelled.is_set)
         cached = done = self._cache.begin(prompt, most=most, owner=request.owner)
         self._cache.reserve(len(prompt))
         yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
@@ -193,6 +203,10 @@ class Generator:
             ) from error
         self._cache.extend(ids)
         return logits[-1]
+
+    def _note_prefill(self, clock: _Clock) -> None:
+        if self._archive is not None:
+            self._archive.note_prefill(*clock.computed())
 
     def _draw(self, draw: Callable[[_Given], int], given: _Given) -> int:
         try:
@@ -242,8 +256,17 @@ class _Clock:
         self.path: DecodePath = "synchronous"
         self._prompt_tokens = len(request.prompt_ids)
         self._start = time.perf_counter()
-        self._prefill_end = self._first = self._last = 0.0
+        self._found = self._prefill_end = self._first = self._last = 0.0
         self._tokens = 0
+
+    def looked_up(self, cached: int) -> None:
+        """So much of the prompt was cached; computing the rest begins."""
+        self.cached = cached
+        self._found = self._found or time.perf_counter()
+
+    def computed(self) -> tuple[int, float]:
+        """Tokens of the prompt that were computed, and seconds until now."""
+        return self._prompt_tokens - self.cached, time.perf_counter() - self._found
 
     def prefilled(self) -> None:
         self._prefill_end = time.perf_counter()

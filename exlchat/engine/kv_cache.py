@@ -7,13 +7,14 @@ to its middle is copied.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec
-from exlchat.engine.events import ModelError
+from exlchat.engine.events import CacheReport, ModelError
 from exlchat.engine.page_hash import HASH_BYTES
 from exlchat.engine.page_pool import Page, PagePool, PoolFullError
 from exlchat.engine.page_rows import PageRows, TorchPageRows
@@ -67,6 +68,7 @@ class KVCache:
         self._ids: list[int] = []
         self._pages: list[Page] = []
         self._owner = ""
+        self._asked = self._found = 0
         self.page_table = torch.zeros(longest, dtype=torch.int32, device=device)
         """int32 `[pages of the longest sequence]`, the page of tokens 256 i and on; its address never changes."""
 
@@ -77,6 +79,11 @@ class KVCache:
     def ids(self) -> Sequence[int]:
         """`ids[i]` is the token whose key and value stand at position `i` of every layer."""
         return self._ids
+
+    @property
+    def sequence(self) -> Sequence[Page]:
+        """The pages of the running sequence that hold something, in order."""
+        return [page for page in self._pages if page.ids]
 
     @property
     def bytes(self) -> int:
@@ -92,6 +99,11 @@ class KVCache:
     def capacity(self) -> int:
         """Tokens that fit into the pages that the sequence has."""
         return len(self._pages) * PAGE_TOKENS
+
+    @property
+    def on_gpu(self) -> bool:
+        """Where its memory is."""
+        return self._device.type == "cuda"
 
     @property
     def store(self) -> PageStore:
@@ -131,6 +143,7 @@ class KVCache:
         if known.partial is not None and not self._continue_in(known.partial, ids[whole:tokens]):
             tokens = whole
         self._ids = list(ids[:tokens])
+        self._asked, self._found = self._asked + len(ids), self._found + tokens
         self._write_table(0)
         return tokens
 
@@ -166,6 +179,23 @@ class KVCache:
             self.pool.extend(self._pages[index], self._parent(index), new)
             self._ids += new
             at += len(new)
+
+    def report(self) -> CacheReport:
+        """What the pool holds and has saved, without the disk."""
+        owners = Counter(owner for page in self.pool.listed for owner in page.owners if owner)
+        return CacheReport(
+            kind=self.kind.name,
+            page_tokens=PAGE_TOKENS,
+            page_bytes=PAGE_TOKENS * self.bytes_per_token,
+            pages=self.pool.size,
+            running=len(self._pages),
+            idle=len(self.pool.idle),
+            owners=tuple(owners.most_common()),
+            evictions=self.pool.evictions,
+            prompt_tokens=self._asked,
+            found_tokens=self._found,
+            disk=None,
+        )
 
     def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Stores new positions of one layer and returns all up to their end.

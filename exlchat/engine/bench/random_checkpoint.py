@@ -26,6 +26,7 @@ from exlchat.engine.bench.shapes import Shape
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats.sections import HEAD_RECIPES, Section, group_sizes
+from exlchat.engine.model_identity import identify
 
 _CONVERTER = "0.3.2"
 _SHARD_BYTES = 2**31
@@ -83,6 +84,11 @@ class RandomCheckpoint(Checkpoint):
         else:
             sizes = (shape.hidden, shape.vocab)
             self._add_exl2("lm_head", sizes, HEAD_RECIPES[head_bits], order="lm_head", gain=_HEAD_GAIN)
+
+    @property
+    def identity(self) -> str:
+        """Shape, mix and head: the weights follow from them."""
+        return identify((self.path / "config.json").read_bytes(), ())
 
     @property
     def names(self) -> frozenset[str]:
