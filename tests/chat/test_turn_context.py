@@ -184,7 +184,7 @@ def test_when_nothing_helps_the_context_is_full(talk: Talk) -> None:
         talk.store.add_message(talk.id, "user", "word " * LIMIT)
         before = talk.store.load(talk.id)
         with pytest.raises(ContextFull) as caught:
-            talk.answer(policy)  # type: ignore[arg-type]
+            talk.answer(policy)
         assert "context_policy" not in str(caught.value)
         assert talk.store.load(talk.id) == before
 
