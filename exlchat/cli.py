@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from exlchat import paths
@@ -42,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _chat(arguments: Sequence[str]) -> ExitCode:
     parser = chat_parser()
     typed = parser.parse_args(arguments)
-    options = _app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last)
+    options = replace(
+        _app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last),
+        context_policy=typed.context_policy,
+    )
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         _complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from exlchat import paths
+from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
 from exlchat.engine.sampling_settings import SamplingSettings
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Settings:
         sidebar: whether the sidebar is shown at the start.
         kv_cache: precision of keys and values.
         context: the longest prompt plus answer in tokens; `None` takes the model's own limit.
+        context_policy: what happens when a conversation does not fit: stop and say so, drop the oldest turns, or
+            summarise them first.
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
     """
 
@@ -55,6 +58,7 @@ class Settings:
     sidebar: bool = True
     kv_cache: Literal["auto", "fp32", "fp16", "q8", "q6", "q4"] = "auto"
     context: int | None = None
+    context_policy: ContextPolicy = "stop"
     extension: bool = True
 
     def __post_init__(self) -> None:
@@ -65,6 +69,9 @@ class Settings:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if self.kv_cache not in _KV_CACHES:
             raise ValueError(f"kv_cache is {self.kv_cache!r}; it must be one of {', '.join(_KV_CACHES)}")
+        if self.context_policy not in CONTEXT_POLICIES:
+            wanted = ", ".join(CONTEXT_POLICIES)
+            raise ValueError(f"context_policy is {self.context_policy!r}; it must be one of {wanted}")
 
     def sampling(self, *, bundled_guide: bool = False) -> SamplingSettings:
         """How tokens are drawn, for the bundled guide or for any other model.
@@ -89,6 +96,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "sidebar": (bool, "true or false"),
     "kv_cache": (str, "a text in quotes"),
     "context": (int, "a whole number"),
+    "context_policy": (str, "a text in quotes"),
     "extension": (bool, "true or false"),
 }
 

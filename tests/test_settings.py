@@ -39,7 +39,7 @@ def test_all_keys_are_read(file: Path) -> None:
     file.write_text(
         'theme = "t"\ntemperature = 1\ntop_k = 40\ntop_p = 0.9\nmin_p = 0.1\nmax_tokens = 7\ntemplate = "chatml"\n'
         'system = "Be brief."\nsidebar = false\nkv_cache = "fp32"\ncontext = 512\n'
-        "extension = false\n"
+        'extension = false\ncontext_policy = "drop"\n'
     )
     assert load_settings(file) == Settings(
         theme="t",
@@ -54,6 +54,7 @@ def test_all_keys_are_read(file: Path) -> None:
         kv_cache="fp32",
         context=512,
         extension=False,
+        context_policy="drop",
     )
     assert isinstance(load_settings(file).temperature, float)
 
@@ -79,6 +80,7 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
         ("max_tokens = 0", ["max_tokens is 0", "at least 1"]),
         ("context = -5", ["context is -5"]),
         ('kv_cache = "fp8"', ["kv_cache is 'fp8'", "auto, fp32, fp16, q8, q6, q4"]),
+        ('context_policy = "forget"', ["context_policy is 'forget'", "stop, drop, summarise"]),
         ("[sampling]", ["'sampling'"]),
         ("theme = ", ["not TOML", "line 1"]),
     ],

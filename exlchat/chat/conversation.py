@@ -14,13 +14,19 @@ MessageStatus = Literal["complete", "streaming", "partial"]
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """How an answer came to be, enough to produce it again on the same machine."""
+    """How an answer came to be, enough to produce it again on the same machine.
+
+    `seen_from` is the id of the first message from which on the model saw everything; `None`: it saw all messages.
+    `summary` is what it was told of those before; "" says that summarising them gave nothing.
+    """
 
     model: str
     template: str
     sampling: SamplingSettings
     stats: GenerationStats | None
     finish_reason: FinishReason | None
+    seen_from: str | None = None
+    summary: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,8 @@ class Message:
 
     `streaming` is an answer being written (its text is the journal); `partial` is one that was cut short:
     stopped by the user, or found unfinished after a crash. `token_ids` are the generated ids of an answer,
-    in order, and are empty for what a person wrote.
+    in order, and are empty for what a person wrote. `pinned` may change at any time: the model goes on seeing a pinned
+    message when older ones are left out.
     """
 
     id: str
@@ -40,6 +47,7 @@ class Message:
     status: MessageStatus = "complete"
     token_ids: tuple[int, ...] = ()
     record: AnswerRecord | None = None
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

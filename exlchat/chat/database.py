@@ -50,7 +50,9 @@ _SCHEMA_1 = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1,)
+_SCHEMA_2 = ("ALTER TABLE message ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2)
 """Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.
 
 Never change one that was released.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from exlchat.engine.events import Event, GenerationRequest, ModelInfo
@@ -35,3 +36,13 @@ class EnginePort(Protocol):
 
     def cancel(self) -> None:
         """Ends the running answer within one token, with `Finished("cancelled")`. Harmless when idle."""
+
+
+@contextmanager
+def closing_events(events: Iterator[Event]) -> Iterator[Iterator[Event]]:
+    """`events`, closed as soon as nobody wants them any more: closing is what stops the engine."""
+    try:
+        yield events
+    finally:
+        if isinstance(events, Generator):
+            events.close()

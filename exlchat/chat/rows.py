@@ -13,8 +13,8 @@ from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
-MESSAGE_COLUMNS = "id, parent_id, role, text, created_at, status, token_ids, record"
-MessageRow = tuple[str, str | None, Any, str, float, Any, bytes, str | None]
+MESSAGE_COLUMNS = "id, parent_id, role, text, created_at, status, token_ids, record, pinned"
+MessageRow = tuple[str, str | None, Any, str, float, Any, bytes, str | None, int]
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -54,6 +54,9 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             sampling=SamplingSettings(**_known(SamplingSettings, content["sampling"])),
             stats=None if stats is None else GenerationStats(**_known(GenerationStats, stats)),
             finish_reason=content["finish_reason"],
+            # Records of before these fields existed are of answers that saw everything.
+            seen_from=content.get("seen_from"),
+            summary=content.get("summary"),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
@@ -61,8 +64,9 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
 
 def unpack_message(row: MessageRow) -> Message:
     """A row of `MESSAGE_COLUMNS` as a message."""
-    ident, parent_id, role, text, created_at, status, token_ids, record = row
-    return Message(ident, parent_id, role, text, created_at, status, unpack_ids(token_ids), unpack_record(record))
+    ident, parent_id, role, text, created_at, status, token_ids, record, pinned = row
+    ids, how = unpack_ids(token_ids), unpack_record(record)
+    return Message(ident, parent_id, role, text, created_at, status, ids, how, bool(pinned))
 
 
 def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:

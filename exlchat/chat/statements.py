@@ -103,7 +103,7 @@ def insert_message(db: sqlite3.Connection, conversation_id: str, message: Messag
         _require_message(db, conversation_id, message.parent_id)
     stored = replace(message, text=storable(message.text))
     db.execute(
-        f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             conversation_id,
             stored.id,
@@ -114,11 +114,18 @@ def insert_message(db: sqlite3.Connection, conversation_id: str, message: Messag
             stored.status,
             pack_ids(stored.token_ids),
             pack_record(stored.record),
+            stored.pinned,
         ),
     )
     update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (stored.id, stored.created_at))
     if stored.role == "user":
         update_conversation(db, conversation_id, "title = coalesce(title, ?)", (clean_title(stored.text),))
+
+
+def pin_message(db: sqlite3.Connection, message_id: str, pinned: bool) -> None:
+    """Mark an existing message, or take the mark away."""
+    if db.execute("UPDATE message SET pinned = ? WHERE id = ?", (pinned, message_id)).rowcount != 1:
+        raise MissingRowError("message", message_id)
 
 
 def write_answer(

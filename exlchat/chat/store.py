@@ -117,6 +117,12 @@ class ConversationStore:
             statements.insert_message(db, conversation_id, message)
         return message
 
+    def pin(self, message_id: str, pinned: bool) -> Message:
+        """Have the model go on seeing a message when older ones are left out, or no longer."""
+        with self._transaction() as db:
+            statements.pin_message(db, message_id, pinned)
+            return statements.load_message(db, message_id)
+
     def message(self, message_id: str) -> Message:
         """One message by its id."""
         with self._transaction(write=False) as db:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from exlchat import paths
 from exlchat.chat.answer_ids import answer_ids
-from exlchat.chat.context import require_room
+from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
 from exlchat.chat.prompt_format import choose_format
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
+from exlchat.chat.sight import see
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.engine.events import Event, Finished, GenerationRequest, PrefillProgress, TextDelta
+from exlchat.chat.summary import Summarising, SummaryCancelled
+from exlchat.engine.events import Finished, GenerationRequest, PrefillProgress, TextDelta
 from exlchat.engine.sampling_settings import SamplingSettings
 
 __all__ = [
     "AnswerClosed",
     "AnswerStarted",
     "PrefillProgress",
+    "Summarising",
     "TextDelta",
     "TurnError",
     "TurnEvent",
@@ -45,6 +47,7 @@ class TurnOptions:
         seed: makes the answer reproducible; `None` takes a fresh one.
         max_new_tokens: the longest answer; `None` goes on until the context is full.
         stop: strings and token ids that end it, beside those of model and format.
+        context_policy: what happens when the conversation does not fit into the context.
     """
 
     sampling: SamplingSettings
@@ -52,20 +55,25 @@ class TurnOptions:
     seed: int | None = None
     max_new_tokens: int | None = None
     stop: tuple[str | int, ...] = ()
+    context_policy: ContextPolicy = "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStarted:
-    """The answer is on disk, still without its new text; `notice` is a line worth showing once."""
+    """The answer is on disk, still without its new text.
+
+    `notice` is a line worth showing once, `context_notice` one for this turn: what the model no longer sees.
+    """
 
     message: Message
     prompt_tokens: int
     notice: str | None = None
+    context_notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerClosed:
-    """The last event.
+    """The last event; the only one but for `Summarising` when the turn was stopped during the summary.
 
     Args:
         message: the answer as it ended.
@@ -80,7 +88,7 @@ class AnswerClosed:
     error: str | None = None
 
 
-TurnEvent = AnswerStarted | PrefillProgress | TextDelta | AnswerClosed
+TurnEvent = Summarising | AnswerStarted | PrefillProgress | TextDelta | AnswerClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class _Plan:
     request: GenerationRequest
     record: AnswerRecord
     notice: str | None
+    context_notice: str | None
     system: str | None
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -122,12 +131,17 @@ def answer(
     Raises:
         TurnError: there is nothing to answer.
         PromptError: the format cannot take the conversation.
-        ContextFull: no room for an answer.
+        ContextFull: no room for an answer, and the policy cannot make any.
         StoreError: the answer could not even be begun.
         RequestError: the engine refuses.
     """
     ground = _ground(store, conversation_id, retry_of=retry_of, continue_from=continue_from)
-    plan = _planned(engine, ground, options)
+    try:
+        plan = yield from _planned(engine, ground, options)
+    except SummaryCancelled as stopped:
+        nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
+        yield AnswerClosed(nothing, stopped.finished, kept=False)
+        return
     message = store.begin_answer(
         conversation_id,
         plan.parent_id,
@@ -140,8 +154,8 @@ def answer(
     finished: Finished | None = None
     failure: Exception | None = None
     try:
-        yield AnswerStarted(message, len(plan.request.prompt_ids), plan.notice)
-        with _closing(engine.generate(plan.request)) as events:
+        yield AnswerStarted(message, len(plan.request.prompt_ids), plan.notice, plan.context_notice)
+        with closing_events(engine.generate(plan.request)) as events:
             for event in events:
                 match event:
                     case Finished():
@@ -163,12 +177,16 @@ def answer(
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What is to be answered. `system`: a prompt that is not on the branch yet; `cut`: an answer to go on with."""
+    """What is to be answered. `system`: a prompt that is not on the branch yet.
+
+    `earlier`: an answer given to it before; `goes_on`: the new one begins with its text.
+    """
 
     parent_id: str
-    messages: list[PromptMessage]
+    branch: tuple[Message, ...]
     system: str | None
-    cut: Message | None
+    earlier: Message | None
+    goes_on: bool
 
 
 def _ground(
@@ -186,38 +204,37 @@ def _ground(
     if system == next((one.text for one in reversed(branch) if one.role == "system"), None):
         system = None
     told = branch if system is None else (*branch, Message("", parent_id, "system", system, 0.0))
-    messages = prompt_messages(told)
-    if parent_id is None or not messages or messages[-1].role != "user":
+    last = next((one for one in reversed(told) if one.role != "system"), None)
+    if parent_id is None or last is None or last.role != "user":
         raise TurnError("there is no message to answer; write one, or have the last answer given again")
-    return _Ground(parent_id, messages, system, earlier if continue_from is not None else None)
+    return _Ground(parent_id, told, system, earlier, goes_on=continue_from is not None)
 
 
-def _planned(engine: EnginePort, ground: _Ground, options: TurnOptions) -> _Plan:
+def _planned(engine: EnginePort, ground: _Ground, options: TurnOptions) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    ids = prompt_ids(engine, ground.messages, form)
-    cut = ground.cut
+    cut = ground.earlier if ground.goes_on else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
-    ids += kept
-    require_room(len(ids), engine.info.max_seq_len, max_new_tokens=options.max_new_tokens)
+    sight = yield from see(
+        engine,
+        form,
+        ground.branch,
+        options.context_policy,
+        begun=kept,
+        earlier=ground.earlier,
+        max_new_tokens=options.max_new_tokens,
+    )
     request = GenerationRequest(
-        prompt_ids=tuple(ids),
+        prompt_ids=sight.ids,
         sampling=options.sampling,
         stop=(*options.stop, *stop_conditions(engine, form)),
         max_new_tokens=options.max_new_tokens,
         seed=options.seed,
     )
-    record = AnswerRecord(engine.info.name, form.name, options.sampling, stats=None, finish_reason=None)
-    return _Plan(ground.parent_id, request, record, notice, ground.system, "" if cut is None else cut.text, kept)
-
-
-@contextmanager
-def _closing(events: Iterator[Event]) -> Iterator[Iterator[Event]]:
-    """`events`, closed as soon as nobody wants them any more: closing is what stops the engine."""
-    try:
-        yield events
-    finally:
-        if isinstance(events, Generator):
-            events.close()
+    record = AnswerRecord(
+        engine.info.name, form.name, options.sampling, None, None, seen_from=sight.seen_from, summary=sight.summary
+    )
+    text = "" if cut is None else cut.text
+    return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
 
 
 def _closed(

@@ -188,6 +188,22 @@ class ChatSession:
             self.store.add_message(self.conversation.id, "system", text)
             self.reload()
 
+    def pin(self, back: int, pinned: bool) -> Message:
+        """Have the model go on seeing a message, or no longer; `back` counts from the end, where 1 is the last one.
+
+        Raises:
+            NotPossibleError: there is no such message, or an answer is on its way.
+            StoreError: it could not be written.
+        """
+        self._require_quiet()
+        said = [message for message in self.branch if message.role != "system"]
+        if not 1 <= back <= len(said):
+            raise NotPossibleError(f"there is no message {back} counted from the end; there are {len(said)}")
+        self.unkept.save()
+        message = self.store.pin(said[-back].id, pinned)
+        self.reload()
+        return message
+
     def retry(self) -> None:
         """Have the last prompt answered again, beside the answer that is there.
 
@@ -318,6 +334,7 @@ class ChatSession:
             sampling=self.generation.sampling,
             seed=self.generation.seed,
             max_new_tokens=self.generation.max_tokens,
+            context_policy=self.generation.context_policy,
         )
 
         def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:

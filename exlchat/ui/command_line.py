@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from exlchat import __version__
+from exlchat.chat.context import CONTEXT_POLICIES
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.formats.sections import HEAD_RECIPES
@@ -125,6 +126,12 @@ def chat_parser() -> argparse.ArgumentParser:
     chat = parser.add_argument_group("chat")
     chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
     chat.add_argument("--theme", metavar="NAME", help="colours of this start: exlchat-dark, exlchat-light or your own")
+    chat.add_argument(
+        "--context-policy",
+        metavar="NAME",
+        choices=CONTEXT_POLICIES,
+        help="when a conversation does not fit the context: stop (default), drop its oldest turns, or summarise them",
+    )
     _prompt_options(chat)
     _sampling_group(parser)
     _about_group(parser)

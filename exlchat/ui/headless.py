@@ -198,8 +198,7 @@ def _show(event: TurnEvent, model: str, kept: str | None, output: AnswerOutput, 
     """Writes one event; the last one decides the exit code."""
     match event:
         case AnswerStarted():
-            if event.notice:
-                lines.say(event.notice)
+            _say_notices(event, lines)
             output.start(model=model, conversation=kept, prompt_tokens=event.prompt_tokens)
         case PrefillProgress():
             lines.reading(event)
@@ -220,6 +219,12 @@ def _show(event: TurnEvent, model: str, kept: str | None, output: AnswerOutput, 
     return ExitCode.OK
 
 
+def _say_notices(event: AnswerStarted, lines: ErrorLines) -> None:
+    for notice in (event.notice, event.context_notice):
+        if notice:
+            lines.say(notice)
+
+
 def _turn_options(options: AskOptions, settings: Settings) -> TurnOptions:
     start = generation_settings.at_start(options.app, settings)
     return TurnOptions(
@@ -227,6 +232,7 @@ def _turn_options(options: AskOptions, settings: Settings) -> TurnOptions:
         template=options.app.template or settings.template,
         seed=start.seed,
         max_new_tokens=start.max_tokens,
+        context_policy=start.context_policy,
         stop=options.stop,
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from exlchat.chat.context import ContextPolicy
     from exlchat.engine.sampling_settings import SamplingSettings
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -57,6 +58,7 @@ class AppOptions:
         sampling: sampling values that were typed.
         seed: makes the answers reproducible.
         max_tokens: the longest answer, in tokens.
+        context_policy: what happens when a conversation does not fit into the context.
         continue_last: open the most recent conversation.
         notices: lines to show once at the start, such as "the model used last is gone".
     """
@@ -72,5 +74,6 @@ class AppOptions:
     sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
     seed: int | None = None
     max_tokens: int | None = None
+    context_policy: ContextPolicy | None = None
     continue_last: bool = False
     notices: tuple[str, ...] = ()

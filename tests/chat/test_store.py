@@ -5,6 +5,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -308,3 +309,81 @@ def test_twenty_thousand_messages_open_and_list_fast(path: Path) -> None:
     assert loaded - started < 1.0
     assert listed - loaded < 0.25
     store.close()
+
+
+def test_a_message_is_pinned_until_it_is_unpinned(store: ConversationStore, path: Path) -> None:
+    conversation = store.create_conversation()
+    question = store.add_message(conversation.id, "user", "Q")
+    assert not question.pinned
+    assert store.pin(question.id, True).pinned
+    other = ConversationStore(path)
+    assert [message.pinned for message in other.load(conversation.id).branch] == [True]
+    other.close()
+    assert not store.pin(question.id, False).pinned
+    assert store.message(question.id) == question
+    with pytest.raises(StoreError, match="there is no message nothing"):
+        store.pin("nothing", True)
+
+
+def test_a_pin_survives_the_end_of_the_answer(store: ConversationStore) -> None:
+    conversation = store.create_conversation()
+    question = store.add_message(conversation.id, "user", "Q")
+    answer = store.begin_answer(conversation.id, question.id)
+    store.pin(answer.id, True)
+    assert store.close_answer(answer.id, "A", [1], "complete").pinned
+
+
+def test_where_the_seen_part_begins_and_its_summary_are_kept(store: ConversationStore) -> None:
+    conversation = store.create_conversation()
+    question = store.add_message(conversation.id, "user", "Q")
+    record = replace(RECORD, seen_from=question.id, summary="Zwölf\nlines")
+    answer = store.begin_answer(conversation.id, question.id, record=record)
+    assert store.message(answer.id).record == record
+
+
+_VERSION_1 = """
+CREATE TABLE conversation (
+    id TEXT NOT NULL PRIMARY KEY, title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, deleted_at REAL,
+    tip_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED
+);
+CREATE INDEX conversation_tip ON conversation (tip_id);
+CREATE TABLE message (
+    id TEXT NOT NULL PRIMARY KEY,
+    conversation_id TEXT NOT NULL REFERENCES conversation (id) DEFERRABLE INITIALLY DEFERRED,
+    parent_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+    role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
+    text TEXT NOT NULL, created_at REAL NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('complete', 'streaming', 'partial')),
+    token_ids BLOB NOT NULL, record TEXT
+);
+CREATE INDEX message_conversation ON message (conversation_id, role);
+CREATE INDEX message_parent ON message (parent_id);
+CREATE TABLE answer_in_progress (
+    message_id TEXT NOT NULL PRIMARY KEY REFERENCES message (id) ON DELETE CASCADE,
+    writer TEXT NOT NULL, previous_tip_id TEXT
+);
+INSERT INTO conversation VALUES ('c', 'Old', 1.0, 2.0, NULL, NULL);
+INSERT INTO message VALUES ('q', 'c', NULL, 'user', 'Hello?', 1.0, 'complete', x'', NULL);
+INSERT INTO message VALUES ('a', 'c', 'q', 'assistant', 'Hi', 2.0, 'complete', x'05000000', '{"model": "tiny",
+    "template": "chatml", "sampling": {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.05},
+    "stats": {"prompt_tokens": 10, "cached_tokens": 4, "new_tokens": 3, "time_to_first_token": 0.25,
+    "prefill_seconds": 0.125, "decode_seconds": 0.5, "seed": 42}, "finish_reason": "stop_token"}');
+UPDATE conversation SET tip_id = 'a';
+PRAGMA application_id = 1702390883;
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_file_of_version_1_is_opened_with_all_it_holds(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(_VERSION_1)
+    old.close()
+    store = ConversationStore(path)
+    branch = store.load("c").branch
+    assert [(one.text, one.pinned, one.token_ids) for one in branch] == [("Hello?", False, ()), ("Hi", False, (5,))]
+    assert branch[1].record == RECORD
+    assert branch[1].record.seen_from is None
+    assert store.pin("q", True).pinned
+    store.add_message("c", "user", "More?")
+    store.close()
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (2,)

@@ -35,7 +35,7 @@ def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
 def test_the_commands_of_the_product_exist() -> None:
     named = (
         "/help /new /open /rename /delete /undo /retry /continue /system /template /theme /set /model /stats /copy "
-        "/sidebar /quit"
+        "/pin /unpin /summary /sidebar /quit"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}
 
@@ -102,7 +102,7 @@ def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
     assert completions("/rename x") == []
     assert completions("//re") == []
     assert completions("re") == []
-    assert len(completions("/")) == 17
+    assert len(completions("/")) == 20
 
 
 def test_availability_follows_the_situation() -> None:
@@ -124,6 +124,7 @@ def test_set_changes_one_value() -> None:
     assert DEFAULTS.with_value("seed", "7").seed == 7
     assert DEFAULTS.with_value("seed", "7").with_value("seed", "none").seed is None
     assert DEFAULTS.with_value("max_tokens", "64").max_tokens == 64
+    assert DEFAULTS.with_value("context_policy", "drop").context_policy == "drop"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,7 @@ def test_set_changes_one_value() -> None:
         ("top_p", "0", "must be above 0"),
         ("max_tokens", "0", "at least 1"),
         ("seed", "-1", "seed is -1"),
+        ("context_policy", "forget", "must be one of stop, drop, summarise"),
         ("seed", "9223372036854775808", "from 0 to 9223372036854775807"),
     ],
 )
@@ -149,7 +151,10 @@ def test_set_refuses_what_is_impossible(name: str, value: str, expected: str) ->
 
 def test_settings_are_described_in_one_line() -> None:
     line = DEFAULTS.with_value("seed", "3").describe()
-    assert line == ("temperature 0.7 · top_k 0 · top_p 1 · min_p 0.05 · seed 3 · max_tokens until the context is full")
+    assert line == (
+        "temperature 0.7 · top_k 0 · top_p 1 · min_p 0.05 · seed 3 · max_tokens until the context is full · "
+        "context_policy stop"
+    )
 
 
 def test_only_typed_sampling_values_override() -> None:

@@ -10,15 +10,17 @@ from exlchat import paths
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.store import StoreError
-from exlchat.chat.turn import AnswerClosed, AnswerStarted
+from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.engine_thread import JobEnded, JobEvent, Loaded, LoadFailed, Loading
 from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.tui.items import footer, waiting_item, waiting_key
+from exlchat.ui.tui.items import SEEN_FROM, footer, waiting_item, waiting_key
 from exlchat.ui.tui.widgets.status_line import StatusFacts
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from exlchat.chat.conversation import Message
     from exlchat.engine.events import LoadProgress, ModelInfo
     from exlchat.ui.answering import Answering
@@ -129,11 +131,10 @@ class AnswerDisplay:
             return
         shown = answering.conversation_id == session.conversation_id
         match report.event:
-            case AnswerStarted(notice=notice, prompt_tokens=prompt_tokens):
-                if notice and notice not in self._notices_told:
-                    self._notices_told.add(notice)
-                    self._screen.note(notice)
-                self._started(answering, prompt_tokens, shown=shown)
+            case Summarising() if shown:
+                self._tell_status(activity="summarising the earlier conversation…", fraction=None)
+            case AnswerStarted() as started:
+                self._started(answering, started, shown=shown)
             case PrefillProgress(done=done, total=total) if shown:
                 self._tell_status(activity="reading", fraction=done / total if total else None)
             case TextDelta(text=text, token_ids=ids):
@@ -141,24 +142,35 @@ class AnswerDisplay:
             case AnswerClosed() as closed:
                 self._closed(closed, shown=shown)
 
-    def _started(self, answering: Answering, prompt_tokens: int, *, shown: bool) -> None:
-        self._prompt_tokens = prompt_tokens
+    def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
+        self._prompt_tokens = started.prompt_tokens
         self._tokens = 0
         self._first_at = self._told_at = 0.0
         message = answering.message
         if not shown or message is None:
+            self._tell_notices(started, self._screen.tell)
             self._screen.refresh_around()
             return
-        if answering.replaces is not None or self._screen.transcript.holds(message.id):
+        seen_from = message.record.seen_from if message.record else None
+        moved = started.context_notice is not None or (seen_from is None and self._screen.transcript.holds(SEEN_FROM))
+        if moved or answering.replaces is not None or self._screen.transcript.holds(message.id):
             # It is there already when the conversation was opened after the answer began and before we heard of it.
-            self._screen.show_messages()
-        else:
-            self._screen.take_away(waiting_key(answering.conversation_id))
-            self._screen.transcript.append_message(
-                TranscriptItem(message.id, "assistant", message.text, status="streaming")
-            )
-            self._screen.refresh_around()
+            self._screen.show_messages(but=message.id)
+        self._tell_notices(started, self._screen.note)
+        self._screen.take_away(waiting_key(answering.conversation_id))
+        self._screen.transcript.append_message(
+            TranscriptItem(message.id, "assistant", message.text, status="streaming")
+        )
+        self._screen.refresh_around()
         self._tell_status(activity="reading", fraction=None)
+
+    def _tell_notices(self, started: AnswerStarted, tell: Callable[[str], None]) -> None:
+        """The format's notice once in a run; what the model no longer sees each time that changes."""
+        if started.notice and started.notice not in self._notices_told:
+            self._notices_told.add(started.notice)
+            tell(started.notice)
+        if started.context_notice:
+            tell(started.context_notice)
 
     def _text(self, answering: Answering, text: str, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.sight import newest_record
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.chat_session import NotPossibleError
@@ -51,6 +52,9 @@ class Commands:
             "open": self._open,
             "retry": lambda _: self._answer_again(screen.session.retry),
             "continue": lambda _: self._answer_again(screen.session.continue_answer),
+            "pin": lambda back: self._pin(back, pinned=True),
+            "unpin": lambda back: self._pin(back, pinned=False),
+            "summary": lambda _: self._summary(),
             "copy": self._copy,
             "rename": self._rename,
             "delete": self._delete,
@@ -102,6 +106,20 @@ class Commands:
             raise NotPossibleError("there is no answer to copy yet")
         self._app.copy_to_clipboard(answer.text)
         self._screen.tell("Copied the last answer")
+
+    def _pin(self, back: str, *, pinned: bool) -> None:
+        if back and not back.isdecimal():
+            raise NotPossibleError(f"{back!r} is no number of messages counted back from the end, such as 3")
+        message = self._screen.session.pin(int(back or 1), pinned)
+        self._screen.show_messages()
+        said = one_line(message.text, _TITLE_CELLS)
+        self._screen.tell(f"Pinned: the model goes on seeing “{said}”" if pinned else f"No longer pinned: “{said}”")
+
+    def _summary(self) -> None:
+        record = newest_record(self._screen.session.branch)
+        if record is None or not record.summary:
+            raise NotPossibleError("the model sees no summary in this conversation")
+        self._screen.note(f"Summary of what is no longer seen:\n{record.summary}")
 
     def _copy_or_stop(self, _: str) -> None:
         screen = self._screen

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from exlchat.chat.sight import newest_record
 from exlchat.ui.answering import was_cut
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.conversation import AnswerRecord, Message
     from exlchat.ui.answering import Answering
 
 UNANSWERED = "unanswered"
+SEEN_FROM = "seen-from"
 _WAITING = "waiting"
 _CUT_BY = {
     "max_new_tokens": "cut at the answer limit",
@@ -24,7 +27,10 @@ _CUT_BY = {
 
 def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iterable[TranscriptItem]:
     """The items of a conversation, with the live text of an answer that is still being written."""
+    record = newest_record(branch)
     for message in branch:
+        if record is not None and record.seen_from == message.id:
+            yield TranscriptItem(SEEN_FROM, "notice", seen_line(record, any_pinned=_pinned_before(branch, message)))
         live = answering is not None and answering.message is not None and answering.message.id == message.id
         if live and answering is not None:
             yield TranscriptItem(message.id, "assistant", answering.so_far, status="streaming")
@@ -37,17 +43,31 @@ def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iter
         yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; ctrl+r has it answered.")
 
 
+def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:
+    """Where the part of a conversation begins that the model sees."""
+    but = " but what is pinned" if any_pinned else ""
+    if record.summary:
+        return f"— the model sees a summary of what is above{but}; /summary shows it —"
+    return f"— the model no longer sees what is above{but} —"
+
+
+def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
+    return any(one.pinned for one in takewhile(lambda one: one.id != message.id, branch))
+
+
 def message_item(message: Message) -> TranscriptItem:
     """One finished message."""
     return TranscriptItem(message.id, message.role, message.text, footer(message), message.status)
 
 
 def footer(message: Message) -> str:
-    """Why an answer is not whole; empty for everything else."""
+    """Whether a message is pinned, and why an answer is not whole; empty for everything else."""
+    pinned = "pinned" if message.pinned else ""
     if not was_cut(message):
-        return ""
+        return pinned
     reason = message.record.finish_reason if message.record else None
-    return f"{_CUT_BY.get(reason or '', 'interrupted')} · /continue goes on"
+    cut = f"{_CUT_BY.get(reason or '', 'interrupted')} · /continue goes on"
+    return f"{pinned} · {cut}" if pinned else cut
 
 
 def waiting_item(conversation_id: str, line: str) -> TranscriptItem:

@@ -195,7 +195,7 @@ async def offered(pilot: Pilot[int], chat: ChatApp, *keys: str) -> list[str]:
 async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
-        assert await offered(pilot, chat, "/", "s") == ["/set", "/sidebar", "/stats", "/system"]
+        assert await offered(pilot, chat, "/", "s") == ["/set", "/sidebar", "/stats", "/summary", "/system"]
         await pilot.press("down", "tab")
         assert chat.chat_screen.composer.text == "/sidebar"
         assert await offered(pilot, chat, "escape") == []

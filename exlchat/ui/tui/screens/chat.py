@@ -144,10 +144,11 @@ class ChatScreen(Screen[None]):
         self.composer.set_text(self.unsent.text_of(self.session.conversation_id))
         self.answers.show_figures_of(self.session.last_answer)
 
-    def show_messages(self) -> None:
-        """Show the messages of the open conversation anew."""
+    def show_messages(self, *, but: str | None = None) -> None:
+        """Show the messages of the open conversation anew, without the one of the id `but`."""
         session = self.session
-        self.transcript.set_messages(list(branch_items(session.branch, session.answering)))
+        items = branch_items(session.branch, session.answering)
+        self.transcript.set_messages([item for item in items if item.key != but])
         self.answers.show_waiting()
         self.transcript.scroll_to_end()
         self.refresh_around()

@@ -1,0 +1,150 @@
+"""What the model is told of messages that it no longer sees: a summary that it writes itself, before the answer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+
+from exlchat.chat.conversation import Message
+from exlchat.chat.engine_port import EnginePort, closing_events
+from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
+from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.engine.events import Finished, GenerationRequest
+from exlchat.engine.sampling_settings import GREEDY
+
+SUMMARY_HEAD = "Summary of the earlier conversation, which you no longer see:"
+"""Stands before a summary in a prompt."""
+
+LONGEST_SUMMARY = 512
+_SUMMARY_SHARE = 1 / 8
+_HEAD_SLACK = 16
+"""Tokens that line breaks around a summary and encoding its text anew may cost."""
+_SMALLEST_PART = 32
+"""Tokens of conversation that a part must have room for; below that the summary would be all instruction."""
+_CHARACTERS_PER_TOKEN = 8
+"""More than the text of a part has; bounds how much is encoded to find out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summarising:
+    """The earlier conversation is being summarised; comes at least once per token, so that a cancel is heard."""
+
+
+class SummaryCancelled(Exception):  # noqa: N818 - a wish of the user, not a fault
+    """The user stopped the turn during the summary. `finished` is the engine's last event, without the text."""
+
+    def __init__(self, finished: Finished) -> None:
+        self.finished = finished
+        super().__init__("stopped during the summary")
+
+
+def summary_tokens(max_seq_len: int) -> int:
+    """The longest summary, in tokens."""
+    return min(LONGEST_SUMMARY, int(max_seq_len * _SUMMARY_SHARE))
+
+
+def summary_room(engine: EnginePort) -> int:
+    """Tokens that a summary not yet written may take in a prompt."""
+    return summary_tokens(engine.info.max_seq_len) + engine.count(SUMMARY_HEAD) + _HEAD_SLACK
+
+
+def with_summary(
+    engine: EnginePort, messages: Sequence[PromptMessage], summary: str, form: PromptFormat
+) -> list[PromptMessage]:
+    """`messages` with a summary behind the system prompt's text.
+
+    Where there is none and the format refuses system messages, it stands before what the user said first.
+    """
+    told = f"{SUMMARY_HEAD}\n{summary}"
+    first, rest = messages[0], messages[1:]
+    if first.role == "system":
+        return [replace(first, text=f"{first.text}\n\n{told}"), *rest]
+    alone = [PromptMessage("system", told), PromptMessage("user", "x")]
+    try:
+        prompt_ids(engine, alone, form)
+    except PromptError:
+        return [replace(first, text=f"{told}\n\n{first.text}"), *rest]
+    return [alone[0], *messages]
+
+
+def summarise(
+    engine: EnginePort, form: PromptFormat, messages: Sequence[Message], before: str
+) -> Generator[Summarising, None, str | None]:
+    """Have the model summarise `messages`, and `before`, a summary of what came before them ("" if there is none).
+
+    What does not fit into the context at once is summarised in parts, each with the summary of those before it.
+    Returns the summary, "" when the model gave none; `None` when the context is too small for making one.
+
+    Raises:
+        SummaryCancelled: the user stopped it.
+        PromptError: the format cannot take the request.
+        RequestError: the engine refuses.
+    """
+    text = "\n\n".join(f"{message.role.capitalize()}: {message.text.strip()}" for message in messages)
+    limit = summary_tokens(engine.info.max_seq_len)
+    room = engine.info.max_seq_len - limit
+    stop = stop_conditions(engine, form)
+    summary = before
+    while text:
+
+        def ids_of(part: str, told: str = summary) -> list[int]:
+            return prompt_ids(engine, [PromptMessage("user", _request(told, part, limit))], form)
+
+        most = (room - len(ids_of(""))) * _CHARACTERS_PER_TOKEN
+        if most < _SMALLEST_PART * _CHARACTERS_PER_TOKEN:
+            return None
+        part = _beginning(text[:most], lambda part: len(ids_of(part)) <= room, whole=len(text) <= most)
+        if not part:
+            return None
+        text = text[len(part) :]
+        request = GenerationRequest(tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit)
+        summary = (yield from _said(engine, request)) or summary
+    return summary
+
+
+def _request(before: str, part: str, tokens: int) -> str:
+    pieces = [
+        "Summarise the conversation below, so that the assistant can go on with it without seeing it: what the user "
+        "wants, names, numbers, decisions, open questions. Answer with the summary alone, in the language of the "
+        f"conversation, in at most {tokens // 2} words."
+    ]
+    if before:
+        pieces.append(f"What came before it, as a summary to be included:\n{before}")
+    return "\n\n".join([*pieces, f"The conversation:\n{part}"])
+
+
+def _beginning(text: str, fits: Callable[[str], bool], *, whole: bool) -> str:
+    """The longest beginning of `text` that fits, to the end of a paragraph or of a word where that loses little."""
+    if whole and fits(text):
+        return text
+    length = bisect_right(range(1, len(text) + 1), False, key=lambda size: not fits(text[:size]))
+    part = text[:length]
+    for gap in ("\n\n", " "):
+        end = part.rfind(gap) + len(gap)
+        if end > length / 2:
+            return part[:end]
+    return part
+
+
+def _said(engine: EnginePort, request: GenerationRequest) -> Generator[Summarising, None, str]:
+    yield Summarising()
+    finished: Finished | None = None
+    with closing_events(engine.generate(request)) as events:
+        for event in events:
+            if isinstance(event, Finished):
+                finished = event
+            else:
+                yield Summarising()
+    if finished is None:
+        return ""
+    if finished.reason == "cancelled":
+        raise SummaryCancelled(replace(finished, text="", token_ids=()))
+    return _without_thinking(finished.text).strip()
+
+
+def _without_thinking(text: str) -> str:
+    """Some models think aloud first. Thoughts that filled the whole summary are none."""
+    thoughts, _, said = text.rpartition("</think>")
+    return "" if not thoughts and said.lstrip().startswith("<think>") else said
