@@ -17,6 +17,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.driver import hidden_cards
 from exlchat.settings import SettingsError
 from exlchat.state import load_state
+from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.command_line import ask_parser, bench_parser, build_ext_parser, chat_parser, doctor_parser
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.markdown.sanitize import printable
@@ -127,6 +128,7 @@ def _app_options(
         device=typed.device,
         context=typed.context,
         kv_cache=typed.kv_cache,
+        cache_sizes=CacheSizes(typed.cache_tokens, typed.cache_gb, typed.disk_gb),
         extension=typed.extension,
         system=typed.system,
         template=typed.template,

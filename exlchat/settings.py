@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
@@ -44,6 +45,9 @@ class Settings:
         context: the longest prompt plus answer in tokens; `None` takes the model's own limit.
         context_policy: what happens when a conversation does not fit: stop and say so, drop the oldest turns, or
             summarise them first.
+        cache_tokens: tokens of all conversations that are kept in memory; `None` goes by what there is.
+        cache_gb: the same in GiB.
+        disk_gb: GiB of the cache that outlive the program; 0 keeps none.
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
     """
 
@@ -59,14 +63,21 @@ class Settings:
     kv_cache: Literal["auto", "fp32", "fp16", "q8", "q6", "q4"] = "auto"
     context: int | None = None
     context_policy: ContextPolicy = "stop"
+    cache_tokens: int | None = None
+    cache_gb: float | None = None
+    disk_gb: float = 4.0
     extension: bool = True
 
     def __post_init__(self) -> None:
         self.sampling()
-        for name in ("max_tokens", "context"):
+        for name, least in (("max_tokens", 1), ("context", 1), ("cache_tokens", 256)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if self.cache_gb is not None and not 0 < self.cache_gb < math.inf:
+            raise ValueError(f"cache_gb is {self.cache_gb:g}; it must be above 0")
+        if not 0 <= self.disk_gb < math.inf:
+            raise ValueError(f"disk_gb is {self.disk_gb:g}; it must be 0 or above")
         if self.kv_cache not in _KV_CACHES:
             raise ValueError(f"kv_cache is {self.kv_cache!r}; it must be one of {', '.join(_KV_CACHES)}")
         if self.context_policy not in CONTEXT_POLICIES:
@@ -97,6 +108,9 @@ _KEYS: dict[str, tuple[type, str]] = {
     "kv_cache": (str, "a text in quotes"),
     "context": (int, "a whole number"),
     "context_policy": (str, "a text in quotes"),
+    "cache_tokens": (int, "a whole number"),
+    "cache_gb": (float, "a number"),
+    "disk_gb": (float, "a number"),
     "extension": (bool, "true or false"),
 }
 

@@ -6,13 +6,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from exlchat.engine.events import Event, GenerationRequest, ModelInfo
+from exlchat.engine.events import CacheReport, Event, GenerationRequest, ModelInfo
 
 
 class EnginePort(Protocol):
     """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
 
-    `generate` is called from one thread at a time; `cancel` may be called from any thread.
+    Everything is called from one thread at a time, but `cancel`, which may be called from any.
     """
 
     @property
@@ -30,6 +30,15 @@ class EnginePort(Protocol):
 
     def count(self, text: str) -> int:
         """`len(encode(text))`."""
+
+    def cached_tokens(self, ids: Sequence[int]) -> int:
+        """How many of the first tokens of a prompt would not have to be computed now."""
+
+    def cache_report(self) -> CacheReport:
+        """The pages of the cache and what they have saved."""
+
+    def close(self) -> None:
+        """Ends what is being written in the background, within seconds."""
 
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""

@@ -10,9 +10,11 @@ from exlchat import paths
 from exlchat.chat.answer_ids import answer_ids
 from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
+from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
 from exlchat.chat.prompt_format import choose_format
+from exlchat.chat.prompt_ids import prompt_messages
 from exlchat.chat.sight import see
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore, StoreError
@@ -137,7 +139,7 @@ def answer(
     """
     ground = _ground(store, conversation_id, retry_of=retry_of, continue_from=continue_from)
     try:
-        plan = yield from _planned(engine, ground, options)
+        plan = yield from _planned(engine, ground, options, owner=conversation_id)
     except SummaryCancelled as stopped:
         nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
         yield AnswerClosed(nothing, stopped.finished, kept=False)
@@ -210,7 +212,9 @@ def _ground(
     return _Ground(parent_id, told, system, earlier, goes_on=continue_from is not None)
 
 
-def _planned(engine: EnginePort, ground: _Ground, options: TurnOptions) -> Generator[Summarising, None, _Plan]:
+def _planned(
+    engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
+) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
     cut = ground.earlier if ground.goes_on else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
@@ -229,6 +233,8 @@ def _planned(engine: EnginePort, ground: _Ground, options: TurnOptions) -> Gener
         stop=(*options.stop, *stop_conditions(engine, form)),
         max_new_tokens=options.max_new_tokens,
         seed=options.seed,
+        owner=owner,
+        beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
     )
     record = AnswerRecord(
         engine.info.name, form.name, options.sampling, None, None, seen_from=sight.seen_from, summary=sight.summary

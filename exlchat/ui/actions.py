@@ -218,6 +218,16 @@ ACTIONS: tuple[Action, ...] = (
         "/stats",
         available=lambda now: now.has_answer,
     ),
+    Action("cache", "Cache", "Show what the model's cache holds, whose it is, and how much it saves.", (), "/cache"),
+    Action(
+        "cost",
+        "Cost of reading again",
+        "Say how many tokens would be read anew for the next answer; with TEXT, if TEXT were the system prompt.",
+        (),
+        "/cost",
+        "[TEXT]",
+        available=lambda now: now.has_messages,
+    ),
     Action(
         "palette",
         "Command palette",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,22 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    value = number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """A number, 0 or above."""
+    value = number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or above")
+    return value
 
 
 def program(text: str) -> Path:

@@ -9,16 +9,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from exlchat.chat import turn
+from exlchat.chat.cost import prompt_cost
 from exlchat.ui.answering import Answering, was_cut
-from exlchat.ui.engine_thread import Job, JobEnded, JobEvent
+from exlchat.ui.engine_thread import Job, JobEnded, JobEvent, Question
 from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from exlchat.chat.conversation import Conversation, Message
+    from exlchat.chat.cost import PromptCost
     from exlchat.chat.engine_port import EnginePort
     from exlchat.chat.store import ConversationStore
+    from exlchat.engine.events import CacheReport
     from exlchat.ui.generation_settings import GenerationSettings
 
 
@@ -31,6 +34,9 @@ class JobQueue(Protocol):
 
     def submit(self, job: Job) -> None:
         """Run `job` after the ones before it."""
+
+    def ask(self, question: Question) -> None:
+        """Ask between two jobs."""
 
     def stop(self, job: Job) -> None:
         """End `job`."""
@@ -246,6 +252,17 @@ class ChatSession:
     def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
         """Prompts of a conversation that wait for the answer before them."""
         return tuple(self._queued.get(conversation_id or "", ()))
+
+    # What the engine is asked
+
+    def ask_cost(self, tell: Callable[[PromptCost], None], system: str | None = None) -> None:
+        """Ask what reading the open conversation again would cost; with another system prompt, if one is given."""
+        branch, template = self.branch, self.template
+        self._jobs.ask(Question(lambda engine: prompt_cost(engine, branch, template=template, system=system), tell))
+
+    def ask_cache(self, tell: Callable[[CacheReport], None]) -> None:
+        """Ask about the pages of the cache."""
+        self._jobs.ask(Question(lambda engine: engine.cache_report(), tell))
 
     # What the engine thread reports
 

@@ -11,7 +11,18 @@ from exlchat.chat.context import CONTEXT_POLICIES
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.formats.sections import HEAD_RECIPES
-from exlchat.ui.argument_types import number, program, said, some_text, targets, whole, whole_list, words
+from exlchat.ui.argument_types import (
+    not_negative,
+    number,
+    positive,
+    program,
+    said,
+    some_text,
+    targets,
+    whole,
+    whole_list,
+    words,
+)
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.generation_settings import LARGEST_SEED
 
@@ -231,6 +242,15 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         metavar="TYPE",
         choices=("auto", "fp32", "fp16", "q8", "q6", "q4"),
         help="precision of keys and values: auto (default), fp32, fp16, q8, q6 (8-bit keys, 4-bit values) or q4",
+    )
+    size = group.add_mutually_exclusive_group()
+    size.add_argument("--cache-tokens", metavar="N", type=whole(256), help="tokens of all conversations kept in memory")
+    size.add_argument("--cache-gb", metavar="X", type=positive, help="the same in GiB (default: up to three contexts)")
+    group.add_argument(
+        "--disk-gb",
+        metavar="X",
+        type=not_negative,
+        help="GiB of it kept on disk for later starts (default: 4; 0: none)",
     )
     _extension_option(group)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exlchat.ui.errors import error_line
 
@@ -28,6 +28,28 @@ class Job:
 
     conversation_id: str
     work: Callable[[EnginePort], Iterator[TurnEvent]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to be asked of the engine between two jobs.
+
+    Args:
+        ask: runs on the engine thread.
+        tell: takes what it gave; whoever receives the reports calls it, on its own thread.
+    """
+
+    ask: Callable[[EnginePort], Any]
+    tell: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a question gave, or the one-line reason why it gave nothing."""
+
+    question: Question
+    answer: Any
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +89,7 @@ class JobEnded:
     error: str | None
 
 
-Report = Loading | Loaded | LoadFailed | JobEvent | JobEnded
+Report = Loading | Loaded | LoadFailed | JobEvent | JobEnded | Answered
 
 
 # A decode step of a GPU takes 0.25 to 2 ms, and this thread must launch the next one in time. By default a thread that
@@ -91,12 +113,12 @@ class EngineThread:
         """`load` builds the engine and calls back with its progress; `post` receives everything that happens."""
         self._load = load
         self._post = post
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[Job | Question] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._failure: str | None = None
         self._engine: EnginePort | None = None
-        self._current: Job | None = None
+        self._current: Job | Question | None = None
         self._stop_current = False
         # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
         self._thread = threading.Thread(target=self._run, name="exlchat-engine", daemon=True)
@@ -110,6 +132,12 @@ class EngineThread:
         """Run `job` after those already waiting; `JobEnded` follows in any case, at once when there is no model."""
         with self._changed:
             self._jobs.append(job)
+            self._changed.notify()
+
+    def ask(self, question: Question) -> None:
+        """Ask after the jobs that wait already; `Answered` follows in any case."""
+        with self._changed:
+            self._jobs.append(question)
             self._changed.notify()
 
     def stop(self, job: Job) -> None:
@@ -148,14 +176,19 @@ class EngineThread:
         else:
             self._post(LoadFailed(self._failure or ""))
         while (job := self._next_job()) is not None:
-            self._do(job)
+            if isinstance(job, Question):
+                self._answer(job)
+            else:
+                self._do(job)
+        if self._engine is not None:
+            self._engine.close()
 
     def _report_loading(self, progress: LoadProgress) -> None:
         if self._closing:
             raise _ClosingError
         self._post(Loading(progress))
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> Job | Question | None:
         with self._changed:
             self._current = None
             self._changed.wait_for(lambda: self._closing or self._jobs)
@@ -164,6 +197,15 @@ class EngineThread:
             self._current = self._jobs.popleft()
             self._stop_current = False
             return self._current
+
+    def _answer(self, question: Question) -> None:
+        if self._engine is None:
+            self._post(Answered(question, None, self._failure))
+            return
+        try:
+            self._post(Answered(question, question.ask(self._engine), None))
+        except Exception as failure:
+            self._post(Answered(question, None, error_line(failure)))
 
     def _do(self, job: Job) -> None:
         if self._engine is None:

@@ -100,6 +100,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             device=app.device,
             kv_cache=app.kv_cache or settings.kv_cache,
             context=app.context or settings.context,
+            cache_sizes=app.cache_sizes.or_settings(settings),
             extension=settings.extension if app.extension is None else app.extension,
             on_progress=lines.loading,
         )
@@ -111,6 +112,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         return _answer(engine, store, conversation_id, _turn_options(options, settings), output, lines=lines)
     finally:
         store.close()
+        engine.close()
 
 
 def read_prompt(argument: str | None, stdin: BinaryIO | None) -> str:

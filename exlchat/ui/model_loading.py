@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from exlchat import engine, paths
+from exlchat.ui.cache_sizes import CacheSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from exlchat.engine.events import LoadProgress
     from exlchat.ui.options import DeviceChoice, KvCacheChoice
 
+_BY_WHAT_THERE_IS = CacheSizes()
+
 
 def load_model(
     model_path: Path,
@@ -21,13 +24,17 @@ def load_model(
     device: DeviceChoice = "auto",
     kv_cache: KvCacheChoice = "auto",
     context: int | None = None,
+    cache_sizes: CacheSizes = _BY_WHAT_THERE_IS,
     extension: bool = True,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> EnginePort:
     """Load the model in `model_path`; blocks, so call it away from the UI thread.
 
-    `context` is the longest sequence in tokens (`None`: the model's own). Without `extension` a GPU does without the
-    CUDA kernels. `on_progress` runs on the calling thread; before the weights it tells of a compile, if one is needed.
+    Args:
+        context: the longest sequence in tokens; the model's own unless given.
+        cache_sizes: how much of all sequences is kept; nothing on the disk unless given.
+        extension: without it a GPU does without the CUDA kernels.
+        on_progress: runs on the calling thread; before the weights it tells of a compile, if one is needed.
 
     Raises:
         ModelError: one line that names the file, what is wrong and how to mend it.
@@ -37,6 +44,10 @@ def load_model(
         device=device,
         kv_cache=_cache_precision(kv_cache, device),
         max_seq_len=context,
+        cache_tokens=cache_sizes.tokens,
+        cache_gigabytes=cache_sizes.gigabytes,
+        page_folder=paths.folders().cache,
+        page_bytes=cache_sizes.disk_bytes,
         extension=extension,
         build_cache=paths.folders().cache,
         on_progress=on_progress,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from exlchat.ui.cache_sizes import CacheSizes
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -58,6 +60,7 @@ class AppOptions:
         sampling: sampling values that were typed.
         seed: makes the answers reproducible.
         max_tokens: the longest answer, in tokens.
+        cache_sizes: how much of the cache is kept, where.
         context_policy: what happens when a conversation does not fit into the context.
         continue_last: open the most recent conversation.
         notices: lines to show once at the start, such as "the model used last is gone".
@@ -74,6 +77,7 @@ class AppOptions:
     sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
     seed: int | None = None
     max_tokens: int | None = None
+    cache_sizes: CacheSizes = field(default_factory=CacheSizes)
     context_policy: ContextPolicy | None = None
     continue_last: bool = False
     notices: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from exlchat.engine.events import (
+    CacheReport,
     Event,
     Finished,
     FinishReason,
@@ -151,6 +152,15 @@ class ScriptedEngine:
             joined = self.encode_ordinary("x" + character)
             ids += joined[len(alone) :] if joined[: len(alone)] == alone else self.encode_ordinary(character)
         return ids
+
+    def cached_tokens(self, ids: Sequence[int]) -> int:
+        return len(ids) // 2
+
+    def cache_report(self) -> CacheReport:
+        return CacheReport("fp16", 256, 2**20, 64, 3, 5, (), 2, 1000, 750, None)
+
+    def close(self) -> None:
+        self.closed = True
 
     def cancel(self) -> None:
         self._cancelled.set()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from exlchat.engine.events import (
+    CacheReport,
     Event,
     Finished,
     FinishReason,
@@ -68,6 +69,15 @@ class ScriptedEngine:
 
     def count(self, text: str) -> int:
         return len(text)
+
+    def cached_tokens(self, ids: Sequence[int]) -> int:
+        return len(ids) // 2
+
+    def cache_report(self) -> CacheReport:
+        return CacheReport("fp16", 256, 2**20, 64, 3, 5, (), 2, 1000, 750, None)
+
+    def close(self) -> None:
+        self.closed = True
 
     def cancel(self) -> None:
         with self._changed:

@@ -12,7 +12,7 @@ from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.engine.events import PrefillProgress, TextDelta
-from exlchat.ui.engine_thread import JobEnded, JobEvent, Loaded, LoadFailed, Loading
+from exlchat.ui.engine_thread import Answered, JobEnded, JobEvent, Loaded, LoadFailed, Loading
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.items import SEEN_FROM, footer, waiting_item, waiting_key
 from exlchat.ui.tui.widgets.status_line import StatusFacts
@@ -59,6 +59,10 @@ class AnswerDisplay:
                     self._job_event(report)
                 case JobEnded():
                     self._job_ended(report)
+                case Answered(question=question, answer=answer, error=None):
+                    question.tell(answer)
+                case Answered(error=error):
+                    self._screen.tell(str(error), warning=True)
         except StoreError as error:
             self._screen.tell(str(error), warning=True)
 

@@ -13,8 +13,10 @@ from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.sight import newest_record
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID
+from exlchat.ui.cache_panel import cache_rows, cost_line
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from textual.types import IgnoreReturnCallbackType
 
     from exlchat.chat.conversation import ConversationSummary
+    from exlchat.engine.events import CacheReport
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
 
@@ -65,6 +68,8 @@ class Commands:
             "set": self._set,
             "model": lambda _: screen.note(screen.answers.describe_model()),
             "stats": lambda _: screen.note(screen.answers.describe_last()),
+            "cache": self._cache,
+            "cost": self._cost,
             "palette": lambda _: self._app.action_command_palette(),
             "help": lambda _: self._show_help(),
             "copy-or-stop": self._copy_or_stop,
@@ -203,6 +208,8 @@ class Commands:
             if screen.session.branch:
                 screen.show_messages()
             screen.tell("The system prompt is set")
+            if screen.session.last_said is not None:
+                screen.session.ask_cost(lambda cost: screen.tell(cost_line(cost, "With it this conversation")))
         else:
             prompt = screen.session.system_prompt
             screen.note(f"System prompt: {prompt}" if prompt else "There is no system prompt; /system TEXT sets one")
@@ -213,6 +220,8 @@ class Commands:
             self._screen.answers.check_template(name)
             session.template = None if name == "model" else name
             self._screen.tell(f"The prompt template is {name} from the next message on")
+            if session.last_said is not None:
+                session.ask_cost(lambda cost: self._screen.tell(cost_line(cost, "With it this conversation")))
         else:
             self._screen.note(f"Prompt template: {session.template or 'model'}")
 
@@ -235,6 +244,23 @@ class Commands:
         elif words:
             raise NotPossibleError("/set needs a name and a value, such as /set temperature 0.7")
         self._screen.note(session.generation.describe())
+
+    # The cache
+
+    def _cache(self, _: str) -> None:
+        try:
+            titles = {one.id: one.title for one in self._screen.session.store.list_conversations()}
+        except StoreError:
+            titles = {}
+
+        def show(report: CacheReport) -> None:
+            self._app.push_screen(CacheScreen(list(cache_rows(report, titles))))
+
+        self._screen.session.ask_cache(show)
+
+    def _cost(self, system: str) -> None:
+        what = "With that system prompt this conversation" if system else "This conversation"
+        self._screen.session.ask_cost(lambda cost: self._screen.tell(cost_line(cost, what)), system or None)
 
     # The rest
 

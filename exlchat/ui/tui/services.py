@@ -143,6 +143,7 @@ def _loader(options: AppOptions, settings: Settings) -> Callable[[Callable[[Load
             device=options.device,
             kv_cache=options.kv_cache or settings.kv_cache,
             context=options.context or settings.context,
+            cache_sizes=options.cache_sizes.or_settings(settings),
             extension=settings.extension if options.extension is None else options.extension,
             on_progress=on_progress,
         )

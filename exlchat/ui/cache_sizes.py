@@ -1,0 +1,38 @@
+"""How much of the cache is kept in memory and on the disk: from the command line, else from the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from exlchat.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """`None` means "not typed", or for `tokens` and `gigabytes`: by what there is.
+
+    Args:
+        tokens: of all conversations together, in memory.
+        gigabytes: the same in GiB.
+        disk_gigabytes: GiB of pages that outlive the program, of all models; 0 keeps none.
+    """
+
+    tokens: int | None = None
+    gigabytes: float | None = None
+    disk_gigabytes: float | None = None
+
+    def or_settings(self, settings: Settings) -> CacheSizes:
+        """What was typed; what was not, from the settings. A size in memory that was typed is the only one."""
+        typed = self.tokens is not None or self.gigabytes is not None
+        return CacheSizes(
+            self.tokens if typed else settings.cache_tokens,
+            self.gigabytes if typed else settings.cache_gb,
+            settings.disk_gb if self.disk_gigabytes is None else self.disk_gigabytes,
+        )
+
+    @property
+    def disk_bytes(self) -> int:
+        """On the disk."""
+        return int((self.disk_gigabytes or 0) * 2**30)
