@@ -132,11 +132,12 @@ def test_opening_does_not_wait_for_the_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "scandir", slow)
     files = PageFiles(tmp_path, ROOT, SMALL, PLENTY)
     assert files.counts.files == 0
+    assert files.put(pages[0])
     assert not files.flush(0.01)
     go.set()
     assert there(files, pages) == [True] * 3
     assert files.close(WAIT)
-    assert files.counts.files == 3
+    assert (files.counts.files, files.counts.written) == (3, 0)
 
 
 def test_a_lookup_touches_no_file_but_lists_names(tmp_path: Path) -> None:
@@ -232,6 +233,25 @@ def test_the_cap_is_over_all_roots_and_empty_folders_go(tmp_path: Path) -> None:
         put_all(files, [make_page(range(1, 257))])
         assert not folder.exists()
         assert files.counts.evicted == 2
+
+
+def test_pages_read_together_stay_in_order_of_use(tmp_path: Path) -> None:
+    pages = chain(12)
+    with opened(tmp_path) as files:
+        put_all(files, pages)
+        assert all(files.read_many(map(hash_of, pages)))
+    used = [path_of(tmp_path, page).stat().st_mtime_ns for page in pages]
+    assert used == sorted(used, reverse=True)
+    assert len(set(used)) == len(used)
+
+
+def test_what_others_write_meanwhile_is_noticed(tmp_path: Path) -> None:
+    cap = 32 * PAGE
+    with opened(tmp_path, cap=cap) as files, opened(tmp_path, OTHER_ROOT, cap=cap) as other:
+        put_all(other, [make_page(range(first, first + 256), OTHER_ROOT) for first in range(32)])
+        put_all(files, chain(10))
+        assert files.counts.evicted > 0
+        assert len(files_below(tmp_path)) <= 34
 
 
 def test_a_smaller_cap_than_before_is_kept_from_the_next_page_on(tmp_path: Path) -> None:
@@ -536,7 +556,9 @@ def universe() -> list[StoredPage]:
 
 
 def harm_file(path: Path, place: int) -> None:
+    """Flips a bit, or cuts the file short."""
     content = bytearray(path.read_bytes())
+    place %= 2 * len(content)
     if place < len(content):
         content[place] ^= 1
         path.write_bytes(content)
