@@ -251,12 +251,12 @@ class PageFiles:
         self._all.scan()
 
     def _work(self, item: StoredPage | PageName) -> None:
-        if isinstance(item, PageName):
-            self._own.touch(item, time.time_ns())
-            return
-        name = PageName.of(item)
+        name = item if isinstance(item, PageName) else PageName.of(item)
         try:
-            if self._trouble is None and self._fits(name):
+            # A page may have been put before the folder was listed.
+            if isinstance(item, PageName) or self._own.index.find(name.hash) == name:
+                self._own.touch(name, time.time_ns())
+            elif self._trouble is None and self._fits(name):
                 self._own.write(item)
                 self._count("written")
             else:

@@ -32,7 +32,7 @@ def root_hash(**parts: str) -> bytes:
     """
     state = blake2b(digest_size=HASH_BYTES)
     for name, value in sorted(parts.items()):
-        for text in (name.encode(), value.encode()):
+        for text in (name.encode(), value.encode(errors="surrogatepass")):
             state.update(len(text).to_bytes(8, "little") + text)
     return state.digest()
 
