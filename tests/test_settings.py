@@ -78,7 +78,7 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
         ("top_p = 0", ["top_p is 0.0"]),
         ("max_tokens = 0", ["max_tokens is 0", "at least 1"]),
         ("context = -5", ["context is -5"]),
-        ('kv_cache = "fp8"', ["kv_cache is 'fp8'", "auto, fp32, fp16, q8, q6, q4"]),
+        ('kv_cache = "q5"', ["kv_cache is 'q5'", "auto, fp32, fp16, fp8, q8, q6, q4"]),
         ("[sampling]", ["'sampling'"]),
         ("theme = ", ["not TOML", "line 1"]),
     ],

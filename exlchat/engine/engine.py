@@ -124,7 +124,7 @@ def load(
     Args:
         model_dir: holds `config.json`, `tokenizer.json` and `*.safetensors`; or a checkpoint, opened or made.
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
-        kv_cache: how keys and values are stored: `fp32`, `fp16`, `q8`, `q6` or `q4`.
+        kv_cache: how keys and values are stored: `fp32`, `fp16`, `fp8`, `q8`, `q6` or `q4`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
         prefill_chunk: prompt tokens a step; by device and size of the model unless given.
         extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without

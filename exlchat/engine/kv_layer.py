@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext.attention import LayerPages
-from exlchat.ext.kv_formats import GROUP, PAGE_TOKENS, CacheKind, decode, encode
-
-_DTYPES = {16: torch.float16, 32: torch.float32}
+from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind, Element, decode, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +17,8 @@ class LayerStore:
 
     Args:
         kind: how they are stored.
-        keys, values: `[kv_heads, capacity, head_dim]`, or codes as `kv_formats.encode` makes them.
-        scales: of the keys and of the values, float16 `[kv_heads, capacity, head_dim / 32]`; none of plain ones.
+        keys, values: `[kv_heads, capacity, row]`, rows as `kv_formats.encode` makes them.
+        scales: of the keys and of the values, float16 `[kv_heads, capacity, head_dim / 32]`, where the kind has any.
     """
 
     kind: CacheKind
@@ -54,33 +52,35 @@ class LayerStore:
     def append(self, start: int, keys: Tensor, values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Stores new positions from `start` on and returns all up to their end, as `KVCache.append` says."""
         end = start + keys.shape[1]
-        if self.scales is None:
+        if not self.kind.quantized:
             self.keys[:, start:end], self.values[:, start:end] = keys, values
             return self.keys[:, :end].to(dtype), self.values[:, :end].to(dtype)
-        all_keys = self._append_codes(self.keys, self.scales[0], self.kind.key_bits, start, keys.to(dtype))
-        return all_keys, self._append_codes(self.values, self.scales[1], self.kind.value_bits, start, values.to(dtype))
+        key_scales, value_scales = self.scales or (None, None)
+        all_keys = self._append_codes(self.keys, key_scales, self.kind.key, start, keys.to(dtype))
+        return all_keys, self._append_codes(self.values, value_scales, self.kind.value, start, values.to(dtype))
 
     @staticmethod
-    def _append_codes(codes: Tensor, scales: Tensor, bits: int, start: int, new: Tensor) -> Tensor:
+    def _append_codes(codes: Tensor, scales: Tensor | None, element: Element, start: int, new: Tensor) -> Tensor:
         """What new tokens see: the older ones rounded, themselves and each other as they are."""
         end = start + new.shape[1]
-        old = decode(codes[:, :start], scales[:, :start], bits).to(new.dtype)
-        codes[:, start:end], scales[:, start:end] = encode(new, bits)
+        old = decode(codes[:, :start], None if scales is None else scales[:, :start], element).to(new.dtype)
+        codes[:, start:end], new_scales = encode(new, element)
+        if scales is not None and new_scales is not None:
+            scales[:, start:end] = new_scales
         return torch.cat((old, new), dim=1)
 
 
 def make_layer(kind: CacheKind, kv_heads: int, capacity: int, head_dim: int, device: torch.device) -> LayerStore:
     """An empty store. What it holds before tokens are stored is undefined."""
-    if not kind.quantized:
-        keys, values = (
-            torch.empty(kv_heads, capacity, head_dim, dtype=_DTYPES[kind.key_bits], device=device) for _ in range(2)
-        )
-        return LayerStore(kind, keys, values, None)
+    elements = (kind.key, kind.value)
     keys, values = (
-        torch.empty(kv_heads, capacity, head_dim * bits // 8, dtype=torch.uint8, device=device)
-        for bits in (kind.key_bits, kind.value_bits)
+        torch.empty(kv_heads, capacity, element.row(head_dim), dtype=element.dtype, device=device)
+        for element in elements
     )
+    if not kind.has_scales:
+        return LayerStore(kind, keys, values, None)
     key_scales, value_scales = (
-        torch.empty(kv_heads, capacity, head_dim // GROUP, dtype=torch.float16, device=device) for _ in range(2)
+        torch.empty(kv_heads, capacity, element.scales(head_dim), dtype=torch.float16, device=device)
+        for element in elements
     )
     return LayerStore(kind, keys, values, (key_scales, value_scales))
