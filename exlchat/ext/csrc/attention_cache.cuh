@@ -1,9 +1,9 @@
 // How stored keys and values become operands of the tensor cores.
 //
 // A head's vector of one token is one row of elements as kv_format.cuh has them, with a half scale for each 32 codes.
-// 16 tokens are a piece, which comes to shared memory as it is stored. Both products read a piece in
-// rows only: the keys' product may take the elements of a row in any order, as long as the query has the same, and the
-// values' product takes two tokens to a register.
+// 16 tokens are a piece, which comes to shared memory as it is stored. Both products read a piece in rows only: the
+// keys' product may take the elements of a row in any order, as long as the query has the same, and the values' product
+// takes two tokens to a register.
 #pragma once
 #include "kv_format.cuh"
 

@@ -136,8 +136,9 @@ typedef struct {
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
 
 /* Tokens first to first + tokens - 1 of all heads of a layer, between the cache and plain vectors. What is named as in
-   ExlAttention means the same. plain_keys, plain_values: half; the vector of token first + t and head h begins at element
-   h * keys_head + t * keys_token, or values_head and values_token: multiples of 8, as the pointers are of 16 bytes. */
+   ExlAttention means the same. plain_keys, plain_values: half; the vector of token first + t and head h begins at
+   element h * keys_head + t * keys_token, or with values_head and values_token: multiples of 8, as the pointers are of
+   16 bytes. */
 typedef struct {
     const void *page_table;
     void *keys, *values, *key_scales, *value_scales, *plain_keys, *plain_values;

@@ -74,8 +74,9 @@ __device__ __forceinline__ uint32_t float8_of(float low, float high) {
 #endif
 }
 
-// Two elements of a word as halves, codes around zero. 0x6400 is 1024 with a unit in the last place of 1, so a code put into its
-// low bits is 1024 + code, and into its next four 1024 + 16 code. 8 bits: elements 2i and 2i + 1; 4 bits: i and i + 4.
+// Two elements of a word as halves, codes around zero. 0x6400 is 1024 with a unit in the last place of 1, so a code put
+// into its low bits is 1024 + code, and into its next four 1024 + 16 code. 8 bits: elements 2i and 2i + 1; 4 bits: i and
+// i + 4.
 template <int FORMAT> __device__ __forceinline__ half2 pair(uint32_t word, int i) {
     if constexpr (FORMAT == EXL_CACHE_HALF) {
         return reinterpret_cast<const half2 &>(word);
