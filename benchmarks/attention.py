@@ -39,7 +39,7 @@ def main() -> None:
     print(f"\n{card.name}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s\n")
     print("| cache | splits | cached tokens | plain edges | dependent | TB/s | floor | floor / time |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    for name in ("fp16", "q8", "q6", "q4"):
+    for name in ("fp16", "fp8", "q8", "q6", "q4"):
         best = best_splits(HEADS, KV_HEADS, card.multi_processor_count)
         for splits in wanted or [best]:
             for cached in CONTEXTS:
@@ -80,11 +80,9 @@ def chain(kernels: Kernels, name: str, cached: int, splits: int) -> list[Job]:
 def pages(name: str, count: int) -> LayerPages:
     """A layer's cache of random vectors."""
     kind = KINDS[name]
-    rows = torch.randn(KV_HEADS, count, PAGE_TOKENS, HEAD_DIM, device="cuda").half()
-    if not kind.quantized:
-        return LayerPages(kind, rows, torch.randn_like(rows))
-    keys, key_scales = encode(rows, kind.key_bits)
-    values, value_scales = encode(rows, kind.value_bits)
+    rows = torch.randn(2, KV_HEADS, count, PAGE_TOKENS, HEAD_DIM, device="cuda").half()
+    keys, key_scales = encode(rows[0], kind.key)
+    values, value_scales = encode(rows[1], kind.value)
     return LayerPages(kind, keys, values, key_scales, value_scales)
 
 

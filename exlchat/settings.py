@@ -20,7 +20,7 @@ SettingValue = str | int | float | bool | None
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
 
-_KV_CACHES = ("auto", "fp32", "fp16", "q8", "q6", "q4")
+_KV_CACHES = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
 
 
 class SettingsError(Exception):
@@ -60,7 +60,7 @@ class Settings:
     template: str | None = None
     system: str | None = None
     sidebar: bool = True
-    kv_cache: Literal["auto", "fp32", "fp16", "q8", "q6", "q4"] = "auto"
+    kv_cache: Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"] = "auto"
     context: int | None = None
     context_policy: ContextPolicy = "stop"
     cache_tokens: int | None = None

@@ -30,6 +30,7 @@ from exlchat.engine.loading import capture_step, load_weights, open_extension, w
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.page_archive import PageArchive, open_archive
 from exlchat.engine.page_hash import root_hash
+from exlchat.engine.page_rows import KernelPageRows
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -145,7 +146,7 @@ def load(
     Args:
         model_dir: holds `config.json`, `tokenizer.json` and `*.safetensors`; or a checkpoint, opened or made.
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
-        kv_cache: how keys and values are stored: `fp32`, `fp16`, `q8`, `q6` or `q4`.
+        kv_cache: how keys and values are stored: `fp32`, `fp16`, `fp8`, `q8`, `q6` or `q4`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
         cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
             contexts, as far as there is room, unless one of them is given.
@@ -181,9 +182,10 @@ def load(
     operations = TorchOperations() if kernels is None else KernelOperations(kernels)
     loader = LayerLoader(checkpoint, target, dtype, kernels)
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
+    rows = KernelPageRows(kernels) if kernels is not None and kv_cache != "fp32" and dtype == torch.float16 else None
     # Everything that keys and values depend on besides the ids.
     root = root_hash(model=checkpoint.identity, rope=repr(spec.rope), cache=kv_cache, dtype=str(dtype))
-    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root)
+    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
     archive = None if page_folder is None or page_bytes <= 0 else open_archive(cache, page_folder, page_bytes)
     chunk = prefill_chunk or _prefill_chunk(target, parameters)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)

@@ -17,7 +17,7 @@ from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import CacheReport, ModelError
 from exlchat.engine.page_hash import HASH_BYTES
 from exlchat.engine.page_pool import Page, PagePool, PoolFullError
-from exlchat.engine.page_rows import PageRows, TorchPageRows
+from exlchat.engine.page_rows import PageList, PageRows, TorchPageRows
 from exlchat.engine.page_store import PageStore, make_store
 from exlchat.engine.placement import free_memory
 from exlchat.ext.attention import LayerPages
@@ -207,8 +207,10 @@ class KVCache:
             `[kv_heads, start + tokens, head_dim]` each, in the compute dtype. The new positions come back as they were
             given where they are stored in few bits: only later calls see them as they are stored.
         """
-        slots = [page.slot for page in self._pages]
-        return self._rows.append(self.pages(layer), slots, start, keys=keys, values=values, dtype=self._compute_dtype)
+        sequence = PageList([page.slot for page in self._pages], self.page_table)
+        return self._rows.append(
+            self.pages(layer), sequence, start, keys=keys, values=values, dtype=self._compute_dtype
+        )
 
     def _use(self, page: Page) -> None:
         page.owners.add(self._owner)

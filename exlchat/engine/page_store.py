@@ -10,9 +10,7 @@ from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.ext.attention import LayerPages
-from exlchat.ext.kv_formats import GROUP, PAGE_TOKENS, CacheKind
-
-_DTYPES = {16: torch.float16, 32: torch.float32}
+from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,8 @@ class PageStore:
 
 def make_store(spec: ModelSpec, kind: CacheKind, pages: int, device: torch.device) -> PageStore:
     """An empty store. Raises what torch raises when memory is short."""
-    widths = [(spec.head_dim, _DTYPES.get(bits, torch.uint8), bits) for bits in (kind.key_bits, kind.value_bits)]
-    rows = [(width * bits // 8 if dtype == torch.uint8 else width, dtype) for width, dtype, bits in widths]
-    if kind.quantized:
-        rows += [(spec.head_dim // GROUP, torch.float16)] * 2
+    elements, head_dim = (kind.key, kind.value), spec.head_dim
+    rows = [(element.row(head_dim), element.dtype) for element in elements]
+    rows += [(element.scales(head_dim), torch.float16) for element in elements if element.scaled]
     shape = (spec.num_layers, spec.num_kv_heads, pages, PAGE_TOKENS)
     return PageStore(kind, tuple(torch.empty(*shape, row, dtype=dtype, device=device) for row, dtype in rows))

@@ -12,12 +12,15 @@ from torch import Tensor
 
 from exlchat.ext import functions as c
 from exlchat.ext.job import Job, check, check_on_gpu
-from exlchat.ext.kv_formats import GROUP, PAGE_TOKENS, CacheKind
+from exlchat.ext.kv_formats import CODES4, CODES8, FLOAT8, FLOAT16, PAGE_TOKENS, CacheKind
 from exlchat.ext.library import Library
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 MAX_SPLITS = 64
+CACHE_FORMATS = {FLOAT16: c.CACHE_HALF, FLOAT8: c.CACHE_FLOAT8, CODES8: c.CACHE_CODES8, CODES4: c.CACHE_CODES4}
+"""What the kernels read."""
 _TILE = 8  # query heads of a block
+_MOST_ROWS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,11 @@ class LayerPages:
     """Keys and values of one layer in pages of 256 tokens.
 
     Args:
-        kind: how they are stored, not `fp32`.
-        keys, values: `[kv_heads, pages, 256, head_dim]` in float16, or uint8 `[..., head_dim * bits / 8]`. Tokens of a
-            page lie one behind the other; heads and pages may lie anywhere, so `[pages, kv_heads, ...]` transposed is
-            as good.
-        key_scales, value_scales: float16 `[kv_heads, pages, 256, head_dim / 32]` in the same order; `None` for float16.
+        kind: how they are stored; the kernels do not read `fp32`.
+        keys, values: `[kv_heads, pages, 256, row]`, rows as `kv_formats.encode` makes them. Tokens of a page lie one
+            behind the other; heads and pages may lie anywhere, so `[pages, kv_heads, ...]` transposed is as good.
+        key_scales, value_scales: float16 `[kv_heads, pages, 256, head_dim / 32]` in the same order, where the kind has
+            scales.
     """
 
     kind: CacheKind
@@ -41,7 +44,17 @@ class LayerPages:
     @property
     def head_dim(self) -> int:
         """Elements of a head."""
-        return self.keys.shape[-1] * 8 * self.keys.element_size() // self.kind.key_bits
+        return self.keys.shape[-1] * 8 * self.keys.element_size() // self.kind.key.bits
+
+    @property
+    def page_stride(self) -> int:
+        """Rows from a page to the next one of the same head."""
+        return self.keys.stride(1) // self.keys.shape[3]
+
+    @property
+    def head_stride(self) -> int:
+        """Rows from a head to the next one in the same page."""
+        return self.keys.stride(0) // self.keys.shape[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +145,7 @@ class Attention:
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout, or a head that the kernels do not know.
         """
-        _check_pages(pages)
+        check_pages(pages)
         kv_heads, head_dim = pages.keys.shape[0], pages.head_dim
         heads = qkv.shape[0] - 2 * kv_heads
         if heads < 1 or heads % kv_heads:
@@ -167,8 +180,8 @@ class Attention:
         check_on_gpu(**tensors)
         job = c.CAttention(
             **{name: tensor.data_ptr() for name, tensor in tensors.items()},
-            page_stride=pages.keys.stride(1) // pages.keys.shape[3],
-            head_stride=pages.keys.stride(0) // pages.keys.shape[3],
+            page_stride=pages.page_stride,
+            head_stride=pages.head_stride,
             scale=rules.scale,
             softcap=rules.softcap,
             eps=rules.eps,
@@ -176,8 +189,8 @@ class Attention:
             kv_heads=kv_heads,
             head_dim=head_dim,
             rotary_dim=2 * turns.shape[1],
-            key_bits=pages.kind.key_bits,
-            value_bits=pages.kind.value_bits,
+            key_format=CACHE_FORMATS[pages.kind.key],
+            value_format=CACHE_FORMATS[pages.kind.value],
             window=rules.window,
             splits=scratch.splits,
         )
@@ -194,27 +207,33 @@ def _check_positions(page_table: Tensor, turns: Tensor, head_dim: int) -> None:
     check("turns", turns, torch.float32, (turns.shape[0], turns.shape[1], 2))
 
 
-def _check_pages(pages: LayerPages) -> None:
-    kind, head_dim, quantized = pages.kind, pages.head_dim, pages.kind.quantized
-    if head_dim not in HEAD_DIMS or kind.key_bits > 16 or not kind.fits(head_dim):
+def check_pages(pages: LayerPages) -> None:
+    """Raises `ValueError` where the kernels do not read such pages: their kind, dtypes, shapes or layout."""
+    kind, head_dim = pages.kind, pages.head_dim
+    if head_dim not in HEAD_DIMS or kind.key not in CACHE_FORMATS or not kind.fits(head_dim):
         raise ValueError(f"the kernels do not read {kind.name} heads of {head_dim} elements; use fp16")
-    dtype, element_bits = (torch.uint8, 8) if quantized else (torch.float16, 16)
-    _check_rows("keys", pages.keys, dtype, head_dim * kind.key_bits // element_bits, pages.keys)
-    _check_rows("values", pages.values, dtype, head_dim * kind.value_bits // element_bits, pages.keys)
-    for name, scales in (("key_scales", pages.key_scales), ("value_scales", pages.value_scales)):
-        if (scales is not None) != quantized:
-            raise ValueError(f"{name} belong to quantized pages, all of which have them; these are {kind.name}")
+    for name, rows, scales, element in (
+        ("key", pages.keys, pages.key_scales, kind.key),
+        ("value", pages.values, pages.value_scales, kind.value),
+    ):
+        _check_rows(f"{name}s", rows, element.dtype, element.row(head_dim), pages)
+        if (scales is not None) != kind.has_scales:
+            raise ValueError(f"{name}_scales belong to pages of codes, all of which have them; these are {kind.name}")
         if scales is not None:
-            _check_rows(name, scales, torch.float16, head_dim // GROUP, pages.keys)
+            _check_rows(f"{name}_scales", scales, torch.float16, element.scales(head_dim), pages)
 
 
-def _check_rows(name: str, tensor: Tensor, dtype: torch.dtype, row: int, like: Tensor) -> None:
-    """Whole pages of rows, in the order of `like` where heads and pages are concerned."""
-    shape = (*like.shape[:2], PAGE_TOKENS, row)
-    strides = (like.stride(0) // like.shape[3] * row, like.stride(1) // like.shape[3] * row, row, 1)
+def _check_rows(name: str, tensor: Tensor, dtype: torch.dtype, row: int, pages: LayerPages) -> None:
+    """Whole pages of rows, in the order of the keys where heads and pages are concerned."""
+    kv_heads, count = pages.keys.shape[:2]
+    shape = (kv_heads, count, PAGE_TOKENS, row)
+    strides = (pages.head_stride * row, pages.page_stride * row, row, 1)
     whole = all(stride % (PAGE_TOKENS * row) == 0 for stride in strides[:2])
     if tensor.dtype != dtype or tuple(tensor.shape) != shape or tensor.stride() != strides or not whole:
         raise ValueError(
             f"{name} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}; it must be {dtype} "
             f"{shape} of whole pages, in the order of the keys"
         )
+    last = (kv_heads - 1) * pages.head_stride + (count - 1) * pages.page_stride + PAGE_TOKENS
+    if last > _MOST_ROWS:
+        raise ValueError(f"{name} reach over {last} rows; the kernels count up to {_MOST_ROWS}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 MAX_SECTIONS = 6
@@ -12,6 +12,7 @@ MAX_MATRICES = 3
 X_HALF, X_NORM = 0, 1
 Y_HALF, Y_ADD, Y_GATED, Y_FLOAT = 0, 1, 2, 3
 SILU, GELU_TANH = 0, 1
+CACHE_HALF, CACHE_FLOAT8, CACHE_CODES8, CACHE_CODES4 = 0, 1, 2, 3
 
 
 class CSection(Structure):
@@ -126,9 +127,30 @@ class CAttention(Structure):
         *((name, c_float) for name in ("scale", "softcap", "eps")),
         *(
             (name, c_int32)
-            for name in ("heads", "kv_heads", "head_dim", "rotary_dim", "key_bits", "value_bits", "window", "splits")
+            for name in (
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "rotary_dim",
+                "key_format",
+                "value_format",
+                "window",
+                "splits",
+            )
         ),
         *((name, c_int32) for name in ("page_stride", "head_stride")),
+    ]
+
+
+class CPages(Structure):
+    """`ExlPages`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("page_table", "keys", "values", "key_scales", "value_scales")),
+        *((name, c_void_p) for name in ("plain_keys", "plain_values")),
+        *((name, c_int64) for name in ("keys_head", "keys_token", "values_head", "values_token")),
+        *((name, c_int32) for name in ("kv_heads", "head_dim", "key_format", "value_format")),
+        *((name, c_int32) for name in ("page_stride", "head_stride", "first", "tokens")),
     ]
 
 
@@ -162,6 +184,8 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_gemm": [POINTER(CGemm), c_void_p],
     "exl_dequantize": [POINTER(CMatrix), c_void_p, c_void_p],
     "exl_attention": [POINTER(CAttention), c_int, c_void_p],
+    "exl_read_pages": [POINTER(CPages), c_void_p],
+    "exl_write_pages": [POINTER(CPages), c_void_p],
     "exl_embed": [POINTER(CEmbed), c_int, c_void_p],
     "exl_add_norm": [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_float, c_void_p],
     "exl_gate": [c_void_p, c_void_p, c_int, c_int, c_void_p],

@@ -1,8 +1,8 @@
 """Cached keys and values in few bits: the exact definition, in torch, of what the attention kernel reads and writes.
 
 A vector of one head and one token is turned by a normalised Walsh-Hadamard transform, which spreads outliers evenly
-(QuaRot, Ashkboos et al. 2024, arXiv 2404.00456), cut into groups of 32 and rounded to codes of one width with a
-float16 scale a group. `docs/kv-cache.md` describes the format; `csrc/attention_cache.cuh` computes the same.
+(QuaRot, Ashkboos et al. 2024, arXiv 2404.00456), and rounded: to floats of 8 bits, or in groups of 32 to codes of one
+width with a float16 scale a group. `docs/kv-cache.md` describes the formats; `csrc/kv_format.cuh` computes the same.
 """
 
 from __future__ import annotations
@@ -18,39 +18,84 @@ PAGE_TOKENS = 256
 GROUP = 32
 MOST_TURNED = 256
 _LARGEST_HALF = 65504.0
+_LARGEST_FLOAT8 = 448.0
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """How an element of a vector is stored.
+
+    Args:
+        bits: 32 and 16 are plain floating point; with fewer, vectors are turned first.
+        scaled: whether it is a code, of which each 32 have a float16 scale.
+    """
+
+    bits: int
+    scaled: bool = False
+
+    @property
+    def turned(self) -> bool:
+        """Whether vectors are turned before they are stored so."""
+        return self.bits < 16
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor that holds them."""
+        return {32: torch.float32, 16: torch.float16}.get(self.bits, torch.uint8)
+
+    def row(self, head_dim: int) -> int:
+        """Entries of `dtype` in one head's vector."""
+        return head_dim * self.bits // (8 * self.dtype.itemsize)
+
+    def scales(self, head_dim: int) -> int:
+        """Scales of one head's vector."""
+        return head_dim // GROUP if self.scaled else 0
+
+
+FLOAT32 = Element(32)
+FLOAT16 = Element(16)
+FLOAT8 = Element(8)
+"""`torch.float8_e4m3fn`, kept as its byte."""
+CODES8 = Element(8, scaled=True)
+CODES4 = Element(4, scaled=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """How keys and values are stored: bits an element; 16 and 32 are plain floating point, 4 and 8 are codes."""
+    """How keys and values are stored."""
 
     name: str
-    key_bits: int
-    value_bits: int
+    key: Element
+    value: Element
 
     @property
     def quantized(self) -> bool:
-        """Whether keys and values are codes with scales."""
-        return self.key_bits < 16
+        """Whether keys and values are turned and stored in few bits."""
+        return self.key.turned
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether scales belong to keys and values."""
+        return self.key.scaled
 
     def fits(self, head_dim: int) -> bool:
-        """Whether heads of this size can be stored so: codes come in whole groups of 32."""
+        """Whether heads of this size can be stored so: what is turned comes in whole groups of 32."""
         return not self.quantized or head_dim % GROUP == 0
 
     def token_bytes(self, head_dim: int) -> int:
         """Bytes of one token's key and value of one head, scales included."""
-        scales = 2 * 2 * (head_dim // GROUP) if self.quantized else 0
-        return head_dim * (self.key_bits + self.value_bits) // 8 + scales
+        return sum(head_dim * part.bits // 8 + 2 * part.scales(head_dim) for part in (self.key, self.value))
 
 
 KINDS = {
     kind.name: kind
     for kind in (
-        CacheKind("fp32", 32, 32),
-        CacheKind("fp16", 16, 16),
-        CacheKind("q8", 8, 8),
-        CacheKind("q6", 8, 4),
-        CacheKind("q4", 4, 4),
+        CacheKind("fp32", FLOAT32, FLOAT32),
+        CacheKind("fp16", FLOAT16, FLOAT16),
+        CacheKind("fp8", FLOAT8, FLOAT8),
+        CacheKind("q8", CODES8, CODES8),
+        CacheKind("q6", CODES8, CODES4),
+        CacheKind("q4", CODES4, CODES4),
     )
 }
 
@@ -77,19 +122,24 @@ def _hadamard(size: int, device: torch.device) -> Tensor:
     return (matrix / math.sqrt(size)).to(device)
 
 
-def encode(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Vectors as codes and scales.
+def encode(x: Tensor, element: Element) -> tuple[Tensor, Tensor | None]:
+    """Vectors as they are stored.
 
     Args:
-        x: `[..., head_dim]`, any float dtype, finite; `head_dim` a multiple of 32.
-        bits: 4 or 8.
+        x: `[..., head_dim]`, any float dtype, finite; `head_dim` a multiple of 32 where vectors are turned.
 
     Returns:
-        uint8 `[..., head_dim * bits / 8]`, of 4-bit codes the even element in the low half of a byte;
-        float16 `[..., head_dim / 32]`, the smallest with which no element is cut off. The element of largest magnitude
-        is on the side of the lowest code, which has one step more, so scales can be negative.
+        `[..., element.row(head_dim)]` of `element.dtype`. 8-bit floats are the nearest ones, halves to even, and what
+        is beyond +-448 becomes that. Of 4-bit codes the even element is in the low half of a byte.
+        Of codes the scales, float16 `[..., head_dim / 32]`, the smallest with which no element is cut off. The element
+        of largest magnitude is on the side of the lowest code, which has one step more, so scales can be negative.
     """
-    middle = 1 << (bits - 1)
+    if not element.turned:
+        return x.to(element.dtype), None
+    if not element.scaled:
+        floats = turn(x).clamp(-_LARGEST_FLOAT8, _LARGEST_FLOAT8).to(torch.float8_e4m3fn)
+        return floats.view(torch.uint8), None
+    middle = 1 << (element.bits - 1)
     groups = turn(x).clamp(-_LARGEST_HALF, _LARGEST_HALF).view(*x.shape[:-1], x.shape[-1] // GROUP, GROUP)
     high, low = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
     larger, smaller = torch.maximum(high, -low), torch.minimum(high, -low)
@@ -97,19 +147,21 @@ def encode(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     scales = torch.where(high > -low, -step, step).half()
     inverse = torch.where(scales == 0, 0.0, 1.0 / scales.float())
     codes = ((groups * inverse).round() + middle).clamp(0, 2 * middle - 1).to(torch.uint8).flatten(-2)
-    if bits == 4:
+    if element.bits == 4:
         codes = codes[..., 0::2] | codes[..., 1::2] << 4
     return codes, scales.squeeze(-1)
 
 
-def decode_turned(codes: Tensor, scales: Tensor, bits: int) -> Tensor:
-    """float16 `[..., head_dim]`, still turned: what the products of the kernel read."""
-    if bits == 4:
-        codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
-    whole = (codes.to(torch.int16) - (1 << (bits - 1))).half()
+def decode_turned(stored: Tensor, scales: Tensor | None, element: Element) -> Tensor:
+    """float16 `[..., head_dim]` of 8-bit floats or codes, still turned: what the products of the kernel read."""
+    if scales is None:
+        return stored.view(torch.float8_e4m3fn).half()
+    if element.bits == 4:
+        stored = torch.stack((stored & 15, stored >> 4), dim=-1).flatten(-2)
+    whole = (stored.to(torch.int16) - (1 << (element.bits - 1))).half()
     return (whole.view(*scales.shape, GROUP) * scales.unsqueeze(-1)).flatten(-2)
 
 
-def decode(codes: Tensor, scales: Tensor, bits: int) -> Tensor:
+def decode(stored: Tensor, scales: Tensor | None, element: Element) -> Tensor:
     """float32 `[..., head_dim]`: what `encode` was given, rounded."""
-    return turn(decode_turned(codes, scales, bits))
+    return turn(decode_turned(stored, scales, element)) if element.turned else stored.float()

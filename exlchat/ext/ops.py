@@ -5,12 +5,13 @@ from __future__ import annotations
 from exlchat.ext.attention import Attention
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.library import Library
+from exlchat.ext.pages import PageKernels
 from exlchat.ext.products import Products
 from exlchat.ext.prompt import PromptKernels
 from exlchat.ext.sampling import SamplerKernels
 
 
-class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels):
+class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels, PageKernels):
     """The functions of one open library."""
 
     def __init__(self, library: Library) -> None:
@@ -19,3 +20,4 @@ class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels):
         Attention.__init__(self, library)
         SamplerKernels.__init__(self, library)
         PromptKernels.__init__(self, library)
+        PageKernels.__init__(self, library)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext.attention import AttentionRules, LayerPages
-from exlchat.ext.kv_formats import PAGE_TOKENS, decode_turned, encode, turn
+from exlchat.ext.reference_pages import cached_rows, write_pages
 
 
 def attention(
@@ -21,8 +21,8 @@ def attention(
     keys = _turned(_normed(qkv[heads:-kv_heads].double(), rules.key_norm, rules.eps), turns[position])
     values = qkv[-kv_heads:].double()
     first = max(position + 1 - rules.window, 0) if rules.window else 0
-    old = _rows(pages, page_table, torch.arange(first, position, device=qkv.device))
-    _store(pages, page_table, position, keys, values)
+    old = cached_rows(pages, page_table, first, position - first, torch.float64)
+    write_pages(pages, page_table, position, keys.unsqueeze(1), values.unsqueeze(1))
     all_keys, all_values = (torch.cat((o, n.unsqueeze(1)), 1) for o, n in zip(old, (keys, values), strict=True))
     group = heads // kv_heads
     scores = queries.unsqueeze(1) @ all_keys.repeat_interleave(group, 0).transpose(1, 2) * rules.scale
@@ -43,24 +43,3 @@ def _turned(x: Tensor, turns: Tensor) -> Tensor:
     pairs = len(cos)
     first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
-
-
-def _rows(pages: LayerPages, page_table: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of cached tokens, float64 `[kv_heads, tokens, head_dim]`."""
-    page, row = page_table.long()[tokens // PAGE_TOKENS], tokens % PAGE_TOKENS
-    kind, keys, values = pages.kind, pages.keys[:, page, row], pages.values[:, page, row]
-    if pages.key_scales is None or pages.value_scales is None:
-        return keys.double(), values.double()
-    return (
-        turn(decode_turned(keys, pages.key_scales[:, page, row], kind.key_bits)).double(),
-        turn(decode_turned(values, pages.value_scales[:, page, row], kind.value_bits)).double(),
-    )
-
-
-def _store(pages: LayerPages, page_table: Tensor, position: int, keys: Tensor, values: Tensor) -> None:
-    page, row = int(page_table[position // PAGE_TOKENS]), position % PAGE_TOKENS
-    if pages.key_scales is None or pages.value_scales is None:
-        pages.keys[:, page, row], pages.values[:, page, row] = keys.half(), values.half()
-        return
-    pages.keys[:, page, row], pages.key_scales[:, page, row] = encode(keys, pages.kind.key_bits)
-    pages.values[:, page, row], pages.value_scales[:, page, row] = encode(values, pages.kind.value_bits)

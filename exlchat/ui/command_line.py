@@ -240,8 +240,8 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-cache",
         metavar="TYPE",
-        choices=("auto", "fp32", "fp16", "q8", "q6", "q4"),
-        help="precision of keys and values: auto (default), fp32, fp16, q8, q6 (8-bit keys, 4-bit values) or q4",
+        choices=("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"),
+        help="precision of keys and values: auto (default), fp32, fp16, fp8, q8, q6 (8-bit keys, 4-bit values) or q4",
     )
     size = group.add_mutually_exclusive_group()
     size.add_argument("--cache-tokens", metavar="N", type=whole(256), help="tokens of all conversations kept in memory")

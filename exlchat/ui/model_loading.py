@@ -54,7 +54,7 @@ def load_model(
     )
 
 
-def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp32", "fp16", "q8", "q6", "q4"]:
+def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp32", "fp16", "fp8", "q8", "q6", "q4"]:
     """`auto` is fp32 on the CPU, whose half-precision arithmetic is slow and saves nothing that matters there."""
     if wanted != "auto":
         return wanted

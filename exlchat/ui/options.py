@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from exlchat.engine.sampling_settings import SamplingSettings
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-KvCacheChoice = Literal["auto", "fp32", "fp16", "q8", "q6", "q4"]
+KvCacheChoice = Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"]
 
 
 @dataclass(frozen=True, slots=True)

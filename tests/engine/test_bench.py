@@ -72,12 +72,12 @@ def test_everything_is_measured_so_often_and_in_this_order() -> None:
 def test_each_type_of_cache_is_measured_and_what_they_share_only_once() -> None:
     report, _ = run(BenchSettings(device="cpu", contexts=(16,), runs=1, new_tokens=4, turn_cached=32, turn_new=2))
     kinds = [figure.kv_cache for figure in report.figures if figure.kind == "decode"]
-    assert sorted(kinds) == ["fp16", "fp32", "q4", "q6", "q8"]
+    assert sorted(kinds) == ["fp16", "fp32", "fp8", "q4", "q6", "q8"]
     assert len([figure for figure in report.figures if figure.kind == "prefill"]) == 1
     sizes = {memory.kv_cache: memory.footprint.cache_per_token for memory in report.memory}
     assert sizes["fp32"] == 2 * sizes["fp16"]
     # Codes and a float16 scale for 32 of them.
-    assert [sizes[kind] / sizes["fp16"] for kind in ("q8", "q6", "q4")] == [8.5 / 16, 6.5 / 16, 4.5 / 16]
+    assert [sizes[kind] / sizes["fp16"] for kind in ("fp8", "q8", "q6", "q4")] == [8 / 16, 8.5 / 16, 6.5 / 16, 4.5 / 16]
 
 
 def test_requests_are_what_the_figures_claim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +210,10 @@ def test_what_was_measured_before_an_error_stands(monkeypatch: pytest.MonkeyPatc
 
 def test_types_of_cache() -> None:
     cuda = torch.device("cuda")
-    assert set(cache_types(CPU, 64, ("all",))) == {"fp32", "fp16", "q8", "q6", "q4"}
+    assert set(cache_types(CPU, 64, ("all",))) == {"fp32", "fp16", "fp8", "q8", "q6", "q4"}
     assert cache_types(CPU, 64, ("auto", "fp16", "fp32")) == ("fp32", "fp16")
     assert cache_types(cuda, 128, ("auto",)) == ("fp16",)
-    assert cache_types(cuda, 128, ("all",)) == ("fp16", "q8", "q6", "q4")
+    assert cache_types(cuda, 128, ("all",)) == ("fp16", "fp8", "q8", "q6", "q4")
     assert cache_types(cuda, 80, ("all",)) == ("fp16",)
     with pytest.raises(ModelError, match=r"kv_cache 'q3' is not known; there are fp32, .*auto and all"):
         cache_types(CPU, 64, ("fp16", "q3"))

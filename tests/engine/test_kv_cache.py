@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from exlchat.engine.architecture import ModelSpec, read_spec
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
-from exlchat.ext.kv_formats import KINDS, decode, encode
+from exlchat.ext.kv_formats import CODES4, KINDS, decode, encode
 from exlchat.settings import Settings
 from exlchat.ui.options import KvCacheChoice
 from tests.engine.decoding import logits_in_steps, open_transformer
@@ -46,9 +46,8 @@ def test_later_calls_see_what_is_stored(kind: str) -> None:
     cache = KVCache(spec(), kind, torch.float32, CPU, 4096)
     keys, values = torch.randn(2, 2, 700, 64).unbind(0)
     stored = []
-    for part, bits in ((keys, KINDS[kind].key_bits), (values, KINDS[kind].value_bits)):
-        plain = part.half().float() if bits == 16 else part
-        stored.append(decode(*encode(part, bits), bits) if KINDS[kind].quantized else plain)
+    for part, element in ((keys, KINDS[kind].key), (values, KINDS[kind].value)):
+        stored.append(decode(*encode(part, element), element))
     for start, end in ((0, 300), (300, 301), (301, 700)):
         cache.reserve(end)
         for layer in (0, 1):
@@ -99,9 +98,9 @@ def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:
         cache.reserve(21)
         return cache.append(1, 20, second[:, :0], second[:, :0])[0]
 
-    assert same(stored(), decode(*encode(torch.cat((first[:, :10], second), 1), 4), 4))
+    assert same(stored(), decode(*encode(torch.cat((first[:, :10], second), 1), CODES4), CODES4))
     assert cache.begin(range(20)) == 20
-    assert same(stored(), decode(*encode(first, 4), 4))
+    assert same(stored(), decode(*encode(first, CODES4), CODES4))
 
 
 def test_heads_that_have_no_groups_of_32() -> None:
@@ -111,7 +110,7 @@ def test_heads_that_have_no_groups_of_32() -> None:
 
 
 def test_the_choices_of_the_program_are_the_kinds_of_the_engine() -> None:
-    choices: tuple[KvCacheChoice, ...] = ("auto", "fp32", "fp16", "q8", "q6", "q4")
+    choices: tuple[KvCacheChoice, ...] = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
     assert choices == ("auto", *KINDS)
     for choice in choices:
         Settings(kv_cache=choice)
@@ -128,7 +127,9 @@ def _ids(row: int) -> torch.Tensor:
 
 
 @needs_shared
-@pytest.mark.parametrize(("kind", "most"), [("fp16", 0.0693), ("q8", 0.0693), ("q6", 0.0718), ("q4", 0.0808)])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("fp16", 0.0693), ("fp8", 0.09), ("q8", 0.0693), ("q6", 0.0718), ("q4", 0.0808)]
+)
 def test_divergence_is_no_larger_than_the_known_formats(kind: str, most: float) -> None:
     """../shared/README.md: KL to the FP16 model on 8 rows, 4.0 bpw weights, 32 tokens at a time; half a last digit."""
     transformer = open_transformer(DATA / "tiny-llama-exl2-4.0bpw")

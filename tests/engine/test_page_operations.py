@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.page_archive import PageArchive, open_archive
-from exlchat.ext.kv_formats import PAGE_TOKENS, decode, encode
+from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
 from tests.engine.test_kv_cache import CPU, spec
 
 SIZES = spec(32, layers=2)
@@ -31,7 +31,7 @@ def vectors(ids: list[int], kind: str) -> torch.Tensor:
         code = (code * 31 + token + 7) % 2039
         rows.append(code)
     whole = torch.tensor(rows, dtype=torch.float32)[:, None] * torch.linspace(0.5, 1, 32)
-    return whole.half().float() if kind == "fp16" else decode(*encode(whole, 4), 4)
+    return whole.half().float() if kind == "fp16" else decode(*encode(whole, CODES4), CODES4)
 
 
 class Operations(RuleBasedStateMachine):
@@ -131,7 +131,7 @@ class Operations(RuleBasedStateMachine):
         wanted = vectors(list(cache.ids), "fp16")
         nothing = torch.zeros(2, 0, 32)
         for layer in range(SIZES.num_layers):
-            stored = wanted + layer if self.kind == "fp16" else decode(*encode(wanted + layer, 4), 4)
+            stored = wanted + layer if self.kind == "fp16" else decode(*encode(wanted + layer, CODES4), CODES4)
             for found in cache.append(layer, len(cache), nothing, nothing):
                 assert torch.allclose(found, stored.half().float().expand(2, -1, -1), rtol=1e-3, atol=1e-3)
 

@@ -20,13 +20,10 @@ from tests.ext.never_called import NeverCalled
 def arguments(kind: str = "fp16", head_dim: int = 64, cached: int = 300) -> dict[str, Any]:
     """4 heads over 2 behind random tokens."""
     count = cached // PAGE_TOKENS + 1
-    rows = [torch.randn(2, count, PAGE_TOKENS, head_dim).half() for _ in range(2)]
-    pages = LayerPages(KINDS["fp16"], *rows)
-    if KINDS[kind].quantized:
-        (keys, key_scales), (values, value_scales) = (
-            encode(part, bits) for part, bits in zip(rows, (KINDS[kind].key_bits, KINDS[kind].value_bits), strict=True)
-        )
-        pages = LayerPages(KINDS[kind], keys, values, key_scales, value_scales)
+    rows = torch.randn(2, 2, count, PAGE_TOKENS, head_dim).half()
+    keys, key_scales = encode(rows[0], KINDS[kind].key)
+    values, value_scales = encode(rows[1], KINDS[kind].value)
+    pages = LayerPages(KINDS[kind], keys, values, key_scales, value_scales)
     return {
         "qkv": torch.randn(8, head_dim).half(),
         "out": torch.zeros(4 * head_dim, dtype=torch.float16),
@@ -39,25 +36,26 @@ def arguments(kind: str = "fp16", head_dim: int = 64, cached: int = 300) -> dict
     }
 
 
-@pytest.mark.parametrize("kind", ["fp16", "q8", "q6", "q4"])
+@pytest.mark.parametrize("kind", ["fp16", "fp8", "q8", "q6", "q4"])
 @pytest.mark.parametrize("window", [0, 100])
 def test_the_definition_is_torchs_attention(kind: str, window: int) -> None:
     given = arguments(kind)
     pages, table = given["pages"], given["page_table"]
     given["turns"] = torch.tensor([1.0, 0.0]).expand(512, 32, 2)
     rules = replace(given["rules"], window=window)
-    order = table.long()
-    before = [part[:, order].flatten(1, 2)[:, :300].clone() for part in (pages.keys, pages.values)]
-    if pages.key_scales is not None:
-        scales = [part[:, order].flatten(1, 2)[:, :300].clone() for part in (pages.key_scales, pages.value_scales)]
-        bits = (pages.kind.key_bits, pages.kind.value_bits)
-        before = [decode(part, scale, width) for part, scale, width in zip(before, scales, bits, strict=True)]
+    before = [
+        decode(part, scales, element)[:, table.long()].flatten(1, 2)[:, :300]
+        for part, scales, element in (
+            (pages.keys, pages.key_scales, pages.kind.key),
+            (pages.values, pages.value_scales, pages.kind.value),
+        )
+    ]
     found = reference_attention.attention(
         given["qkv"], pages=pages, page_table=table, position=300, turns=given["turns"], rules=rules
     )
     queries, keys, values = (part.float() for part in given["qkv"].split((4, 2, 2)))
-    all_keys = torch.cat((before[0].float(), keys.unsqueeze(1)), 1)[:, -window if window else 0 :]
-    all_values = torch.cat((before[1].float(), values.unsqueeze(1)), 1)[:, -window if window else 0 :]
+    all_keys = torch.cat((before[0], keys.unsqueeze(1)), 1)[:, -window if window else 0 :]
+    all_values = torch.cat((before[1], values.unsqueeze(1)), 1)[:, -window if window else 0 :]
     wanted = functional.scaled_dot_product_attention(
         queries.unsqueeze(1)[None], all_keys[None], all_values[None], enable_gqa=True
     )
@@ -87,6 +85,7 @@ def wrong(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
     [
         (arguments(), "qkv is on the cpu"),
         (arguments("q4"), "qkv is on the cpu"),
+        (arguments("fp8"), "qkv is on the cpu"),
         (wrong("qkv", lambda t: t[:7]), "qkv has 7 rows"),
         (wrong("qkv", lambda t: t.float()), "qkv is torch.float32"),
         (wrong("qkv", lambda t: t[:, :32].contiguous()), "qkv is torch.float16 (8, 32)"),
@@ -96,8 +95,10 @@ def wrong(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
         (wrong("turns", lambda t: t[:100]), "turns is (100, 32, 2); it must have 512 positions"),
         (wrong("scratch", lambda _: AttentionScratch(4, 2, 128, 8, torch.device("cpu"))), "scratch is"),
         (wrong("pages", lambda p: replace(p, values=p.values[:, :1])), "values is"),
-        (wrong("pages", lambda p: replace(p, key_scales=None)), "key_scales belong to quantized pages"),
+        (wrong("pages", lambda p: replace(p, key_scales=None)), "key_scales belong to pages of codes"),
         (wrong("pages", lambda p: replace(p, value_scales=p.value_scales.float())), "value_scales is torch.float32"),
+        (wrong("pages", lambda p: replace(p, kind=KINDS["fp8"])), "these are fp8"),
+        (wrong("pages", lambda p: replace(p, kind=KINDS["fp32"])), "the kernels do not read fp32 heads of 16"),
         (wrong("rules", lambda r: replace(r, key_norm=torch.ones(64))), "key_norm is torch.float32"),
     ],
 )
@@ -110,6 +111,14 @@ def test_the_operation_names_the_tensor_that_does_not_fit(given: dict[str, Any],
 def test_heads_that_the_kernels_do_not_read() -> None:
     given = arguments(head_dim=48)
     with pytest.raises(ValueError, match="do not read fp16 heads of 48"):
+        Attention(cast(Library, NeverCalled())).attention(**given)
+
+
+def test_more_rows_than_the_kernels_count() -> None:
+    given = arguments()
+    far = torch.empty(0, dtype=torch.float16, device="meta").as_strided((2, 2, 256, 64), (2**37, 256 * 64, 64, 1))
+    given["pages"] = replace(given["pages"], keys=far, values=far)
+    with pytest.raises(ValueError, match="keys reach over 2147484160 rows"):
         Attention(cast(Library, NeverCalled())).attention(**given)
 
 

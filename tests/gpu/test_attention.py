@@ -10,13 +10,13 @@ import torch
 from exlchat.ext import reference_attention
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.job import Job
-from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
+from exlchat.ext.kv_formats import CODES4, CODES8, FLOAT8, FLOAT16, KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.ops import Kernels
 
 BOTH_EDGES = pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
 KIND_AND_DIM = [
     (kind, head_dim)
-    for kind in ("fp16", "q8", "q6", "q4")
+    for kind in ("fp16", "fp8", "q8", "q6", "q4")
     for head_dim in (64, 80, 96, 128, 256)
     if KINDS[kind].fits(head_dim)
 ]
@@ -53,21 +53,23 @@ class Case:
 
     def _fill(self, count: int) -> LayerPages:
         kind, token = KINDS[self.kind], torch.arange(self.cached, device="cuda")
-        tensors = []
-        for bits in (kind.key_bits, kind.value_bits):
+        tensors: list[torch.Tensor | None] = []
+        for element in (kind.key, kind.value):
             rows = torch.randn(self.kv_heads, self.cached, self.head_dim, device="cuda").half()
-            parts = encode(rows, bits) if kind.quantized else (rows,)
-            for part in parts:
+            for part in encode(rows, element):
+                if part is None:
+                    tensors.append(None)
+                    continue
                 lead = (count, self.kv_heads) if self.pages_first else (self.kv_heads, count)
                 store = torch.empty(*lead, PAGE_TOKENS, part.shape[-1], dtype=part.dtype, device="cuda")
                 store.view(torch.uint8).fill_(0xFF)
                 store = store.transpose(0, 1) if self.pages_first else store
                 store[:, self.page_table.long()[token // PAGE_TOKENS], token % PAGE_TOKENS] = part
                 tensors.append(store)
-        if kind.quantized:
-            keys, key_scales, values, value_scales = tensors
-            return LayerPages(kind, keys, values, key_scales, value_scales)
-        return LayerPages(kind, *tensors)
+        keys, key_scales, values, value_scales = tensors
+        assert keys is not None
+        assert values is not None
+        return LayerPages(kind, keys, values, key_scales, value_scales)
 
     def job(self, kernels: Kernels, scatter: torch.Tensor | None = None, out: torch.Tensor | None = None) -> Job:
         assert self.rules is not None
@@ -102,12 +104,11 @@ class Case:
         """The stored key and value of the new token as float32."""
         page, row = int(self.page_table[self.cached // PAGE_TOKENS]), self.cached % PAGE_TOKENS
         kind, found = pages.kind, []
-        for store, scales, bits in (
-            (pages.keys, pages.key_scales, kind.key_bits),
-            (pages.values, pages.value_scales, kind.value_bits),
+        for store, scales, element in (
+            (pages.keys, pages.key_scales, kind.key),
+            (pages.values, pages.value_scales, kind.value),
         ):
-            part = store[:, page, row]
-            found.append(part.float() if scales is None else decode(part, scales[:, page, row], bits))
+            found.append(decode(store[:, page, row], None if scales is None else scales[:, page, row], element))
         return found
 
 
@@ -125,11 +126,11 @@ def check(kernels: Kernels, case: Case, *, dependent: bool) -> None:
         job.launch(dependent=dependent)
         assert relative_error(case.out, mixed) < 2e-3, case.cached
     # A code may be rounded the other way where the two disagree in the last bit of float32: one step at most.
-    step = {16: 2e-3, 8: 0.04, 4: 0.6}
-    bits = (pages.kind.key_bits, pages.kind.value_bits)
-    for found, wanted, width in zip(case.new_row(case.pages), case.new_row(pages), bits, strict=True):
-        assert (found - wanted).abs().max() < step[width]
-        assert (found - wanted).square().mean().sqrt() < step[width] / 8
+    step = {FLOAT16: 2e-3, FLOAT8: 0.5, CODES8: 0.04, CODES4: 0.6}
+    elements = (pages.kind.key, pages.kind.value)
+    for found, wanted, element in zip(case.new_row(case.pages), case.new_row(pages), elements, strict=True):
+        assert (found - wanted).abs().max() < step[element]
+        assert (found - wanted).square().mean().sqrt() < step[element] / 8
     page, row = int(case.page_table[case.cached // PAGE_TOKENS]), case.cached % PAGE_TOKENS
     changed = (case.pages.keys.contiguous().view(torch.uint8) != before.contiguous().view(torch.uint8)).flatten(3)
     assert not changed[:, page, :row].any()
@@ -145,7 +146,7 @@ def test_every_size(kernels: Kernels, kind: str, head_dim: int, heads: tuple[int
         check(kernels, Case(kind, *heads, head_dim, cached), dependent=dependent)
 
 
-@pytest.mark.parametrize("kind", ["fp16", "q8", "q6", "q4"])
+@pytest.mark.parametrize("kind", ["fp16", "fp8", "q8", "q6", "q4"])
 @pytest.mark.parametrize("splits", [1, 7, 16, 33, 64])
 def test_long_contexts(kernels: Kernels, kind: str, splits: int) -> None:
     for cached in (2048, 16384, 16385):
@@ -190,7 +191,7 @@ def test_the_output_is_scattered(kernels: Kernels, cached: int) -> None:
     assert bool((out == -7.0).all())
 
 
-@pytest.mark.parametrize("kind", ["fp16", "q8", "q6", "q4"])
+@pytest.mark.parametrize("kind", ["fp16", "fp8", "q8", "q6", "q4"])
 def test_a_hundred_runs_give_the_same_bits(kernels: Kernels, kind: str) -> None:
     case = Case(kind, 32, 8, 128, 5000)
     job = case.job(kernels)
@@ -202,7 +203,7 @@ def test_a_hundred_runs_give_the_same_bits(kernels: Kernels, kind: str) -> None:
         assert torch.equal(case.out, first)
 
 
-@pytest.mark.parametrize("kind", ["q8", "q4"])
+@pytest.mark.parametrize("kind", ["fp8", "q8", "q4"])
 def test_large_and_zero_vectors_are_stored(kernels: Kernels, kind: str) -> None:
     for factor in (0.0, 1e-6, 3000.0):
         case = Case(kind, 8, 8, 128, 17)

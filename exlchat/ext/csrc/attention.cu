@@ -1,12 +1,13 @@
 // Decode attention: what the kernels accept, and which of them a job is for.
 #include "attention.cuh"
+#include "kv_format.cuh"
 
 namespace exl {
 
 static bool attention_ok(const ExlAttention &job) {
     const bool pointers = job.qkv && job.position && job.page_table && job.keys && job.values && job.out &&
                           job.partial && job.tickets && (job.turns || job.rotary_dim == 0) &&
-                          (job.key_bits == 16 || (job.key_scales && job.value_scales));
+                          (!scaled(job.key_format) || (job.key_scales && job.value_scales));
     return pointers && job.heads > 0 && job.kv_heads > 0 && job.heads % job.kv_heads == 0 && job.rotary_dim >= 0 &&
            job.rotary_dim <= job.head_dim && job.rotary_dim % 2 == 0 && job.window >= 0 && job.splits > 0 &&
            job.splits <= MOST_SPLITS && job.page_stride > 0 && job.page_stride % 256 == 0 && job.head_stride > 0 &&
@@ -18,11 +19,12 @@ static bool attention_ok(const ExlAttention &job) {
 extern "C" int exl_attention(const ExlAttention *job, int dependent, void *stream) {
     if (!job || !exl::attention_ok(*job)) return EXL_BAD_ARGUMENT;
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
-    switch (job->key_bits * 100 + job->value_bits) {
-        case 1616: return exl::attention_fp16(*job, dependent, s);
-        case 808: return exl::attention_q8(*job, dependent, s);
-        case 804: return exl::attention_q6(*job, dependent, s);
-        case 404: return exl::attention_q4(*job, dependent, s);
+    switch (exl::kind_of(job->key_format, job->value_format)) {
+        case exl::KIND_FP16: return exl::attention_fp16(*job, dependent, s);
+        case exl::KIND_FP8: return exl::attention_fp8(*job, dependent, s);
+        case exl::KIND_Q8: return exl::attention_q8(*job, dependent, s);
+        case exl::KIND_Q6: return exl::attention_q6(*job, dependent, s);
+        case exl::KIND_Q4: return exl::attention_q4(*job, dependent, s);
         default: return EXL_BAD_ARGUMENT;
     }
 }

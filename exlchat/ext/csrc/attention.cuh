@@ -8,6 +8,7 @@ namespace exl {
 constexpr int MOST_SPLITS = 64;
 
 int attention_fp16(const ExlAttention &job, int dependent, cudaStream_t stream);
+int attention_fp8(const ExlAttention &job, int dependent, cudaStream_t stream);
 int attention_q8(const ExlAttention &job, int dependent, cudaStream_t stream);
 int attention_q6(const ExlAttention &job, int dependent, cudaStream_t stream);
 int attention_q4(const ExlAttention &job, int dependent, cudaStream_t stream);

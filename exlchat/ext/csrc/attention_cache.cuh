@@ -1,43 +1,38 @@
-// How the cache holds keys and values, and how they become operands of the tensor cores. The format is that of
-// kv_formats.py.
+// How stored keys and values become operands of the tensor cores.
 //
-// A head's vector of one token is one row of halves, or of codes turned by a Walsh-Hadamard transform, with a half
-// scale for each 32. 16 tokens are a piece, which comes to shared memory as it is stored. Both products read a piece in
-// rows only: the keys' product may take the elements of a row in any order, as long as the query has the same, and the
-// values' product takes two tokens to a register.
+// A head's vector of one token is one row of elements as kv_format.cuh has them, with a half scale for each 32 codes.
+// 16 tokens are a piece, which comes to shared memory as it is stored. Both products read a piece in rows only: the
+// keys' product may take the elements of a row in any order, as long as the query has the same, and the values' product
+// takes two tokens to a register.
 #pragma once
-#include "device.cuh"
+#include "kv_format.cuh"
 
 namespace exl {
 
-constexpr int PAGE = 256;  // tokens
-constexpr int UNIT = 16;   // tokens of a piece
-constexpr int GROUP = 32;  // elements of a scale
-
-__host__ __device__ constexpr int power_of_two_in(int n, int most) { return (n & -n) < most ? (n & -n) : most; }
+constexpr int UNIT = 16;  // tokens of a piece
 
 // A row of DIM elements that READERS lanes share: each takes LOAD bytes, then LOAD more after the other lanes' turn. A
 // piece is UNIT rows and then their scales.
-template <int BITS, int DIM, int READERS> struct Rows {
-    static constexpr int BYTES = DIM * BITS / 8;
+template <int FORMAT, int DIM, int READERS> struct Rows {
+    static constexpr int BITS = width_of(FORMAT), BYTES = DIM * BITS / 8;
     static constexpr int LOAD = power_of_two_in(BYTES / READERS, 16);
     static constexpr int LOADS = BYTES / READERS / LOAD;
     static constexpr int ELEMENTS = LOAD * 8 / BITS;  // of a load
-    static constexpr int SCALES = BITS < 16 ? DIM / GROUP : 0;
+    static constexpr int SCALES = scaled(FORMAT) ? DIM / GROUP : 0;
 };
 
 // Where a byte of a piece lies, so that the lanes of one load fall on different banks. Keys: 4 lanes read one row, 8 or
 // fewer rows at once, so rows that begin on the same bank change places of their halves of 64 bytes.
-template <int BITS, int DIM> struct KeyPiece : Rows<BITS, DIM, 4> {
-    using R = Rows<BITS, DIM, 4>;
+template <int FORMAT, int DIM> struct KeyPiece : Rows<FORMAT, DIM, 4> {
+    using R = Rows<FORMAT, DIM, 4>;
     static constexpr int SCALES_AT = UNIT * R::BYTES, SIZE = SCALES_AT + UNIT * R::SCALES * 2;
     static __device__ __forceinline__ int at(int row, int byte) {
         return row * R::BYTES + (R::BYTES % 128 == 0 ? byte ^ (row & 1) * 64 : byte);
     }
 };
 // Values: 8 lanes read 32 bytes or fewer of a row, and four rows are read at once, two apart.
-template <int BITS, int DIM> struct ValuePiece : Rows<BITS, DIM, 8> {
-    using R = Rows<BITS, DIM, 8>;
+template <int FORMAT, int DIM> struct ValuePiece : Rows<FORMAT, DIM, 8> {
+    using R = Rows<FORMAT, DIM, 8>;
     static constexpr int STRIDE = R::BYTES % 64 == 0 || R::BYTES / 16 % 2 ? R::BYTES : R::BYTES + 16;
     static constexpr int SCALES_AT = UNIT * STRIDE, SIZE = SCALES_AT + UNIT * R::SCALES * 2;
     static __device__ __forceinline__ int at(int row, int byte) {
@@ -99,41 +94,23 @@ template <int BYTES> __device__ __forceinline__ void load(uint32_t (&words)[(BYT
     }
 }
 
-// Two codes of a word as halves around zero. 0x6400 is 1024 with a unit in the last place of 1, so a code put into its
-// low bits is 1024 + code, and into its next four 1024 + 16 code. 8 bits: codes 2i and 2i + 1; 4 bits: i and i + 4.
-template <int BITS> __device__ __forceinline__ half2 pair(uint32_t word, int i) {
-    if constexpr (BITS == 16) {
-        return reinterpret_cast<const half2 &>(word);
-    } else if constexpr (BITS == 8) {
-        const uint32_t v = __byte_perm(word, 0x64646464, i ? 0x4342 : 0x4140);
-        return __hsub2(reinterpret_cast<const half2 &>(v), __float2half2_rn(1024 + 128));
-    } else {
-        const uint32_t nibbles = i < 2 ? word : word >> 8;
-        uint32_t v;  // (nibbles & mask) | 0x64006400 in one instruction
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(nibbles), "r"(i % 2 ? 0x00f000f0 : 0x000f000f),
-            "r"(0x64006400));
-        const half2 h = reinterpret_cast<const half2 &>(v);
-        if (i % 2) return __hfma2(h, __float2half2_rn(1.f / 16), __float2half2_rn(-64 - 8));
-        return __hsub2(h, __float2half2_rn(1024 + 8));
-    }
-}
 __device__ __forceinline__ uint32_t bits_of(half2 h) { return reinterpret_cast<const uint32_t &>(h); }
 
 // Where element d of the query stands, so that lane c of four finds its share, in the order of the pairs, in one run.
-template <int BITS, int DIM> __device__ __forceinline__ int query_place(int d) {
-    using R = Rows<BITS, DIM, 4>;
+template <int FORMAT, int DIM> __device__ __forceinline__ int query_place(int d) {
+    using R = Rows<FORMAT, DIM, 4>;
     const int load = d / R::ELEMENTS;
     int e = d % R::ELEMENTS;
-    if (BITS == 4) e = (e & ~7) + e % 4 * 2 + e % 8 / 4;
+    if (R::BITS == 4) e = (e & ~7) + e % 4 * 2 + e % 8 / 4;
     return load % 4 * (DIM / 4) + load / 4 * R::ELEMENTS + e;
 }
 
 // Scores of 16 tokens with 8 heads: score[2 r + e] is token 8 r + lane / 4, head lane % 4 * 2 + e.
-template <int BITS, int DIM>
+template <int FORMAT, int DIM>
 __device__ __forceinline__ void multiply_keys(const uint8_t *piece, const uint32_t (&query)[DIM / 8], float (&score)[4],
                                               int lane) {
-    using P = KeyPiece<BITS, DIM>;
-    constexpr int PAIRS = BITS == 16 ? 1 : 16 / BITS;
+    using P = KeyPiece<FORMAT, DIM>;
+    constexpr int PAIRS = P::BITS == 16 ? 1 : 16 / P::BITS;
     const half *scales = reinterpret_cast<const half *>(piece + P::SCALES_AT);
 #pragma unroll
     for (int i = 0; i < P::LOADS; i++) {
@@ -144,7 +121,7 @@ __device__ __forceinline__ void multiply_keys(const uint8_t *piece, const uint32
         for (int r = 0; r < 2; r++) {
             const int row = r * 8 + lane / 4;
             load<P::LOAD>(words[r], piece + P::at(row, part * P::LOAD));
-            if constexpr (BITS < 16) scale[r] = __half2half2(scales[row * P::SCALES + part * P::ELEMENTS / GROUP]);
+            if constexpr (scaled(FORMAT)) scale[r] = __half2half2(scales[row * P::SCALES + part * P::ELEMENTS / GROUP]);
         }
 #pragma unroll
         for (int k = 0; k < P::ELEMENTS / 4; k++) {
@@ -152,8 +129,8 @@ __device__ __forceinline__ void multiply_keys(const uint8_t *piece, const uint32
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 const int p = 2 * k + n / 2;
-                half2 v = pair<BITS>(words[n % 2][p / PAIRS], p % PAIRS);
-                if constexpr (BITS < 16) v = __hmul2(v, scale[n % 2]);
+                half2 v = pair<FORMAT>(words[n % 2][p / PAIRS], p % PAIRS);
+                if constexpr (scaled(FORMAT)) v = __hmul2(v, scale[n % 2]);
                 a[n % 2][n / 2] = bits_of(v);
             }
             const uint32_t *q = query + (i * (P::ELEMENTS / 4) + k) * 2;
@@ -163,8 +140,8 @@ __device__ __forceinline__ void multiply_keys(const uint8_t *piece, const uint32
 }
 
 // Which element of a head row r (0 or 1) of tile m of the mixture is for this lane.
-template <int BITS, int DIM> __device__ __forceinline__ int mixed_place(int m, int r, int lane) {
-    constexpr int E = Rows<BITS, DIM, 8>::ELEMENTS;
+template <int FORMAT, int DIM> __device__ __forceinline__ int mixed_place(int m, int r, int lane) {
+    constexpr int E = Rows<FORMAT, DIM, 8>::ELEMENTS;
     return (m / (E / 2) * 8 + lane / 4) * E + m % (E / 2) * 2 + r;
 }
 
@@ -177,12 +154,12 @@ __device__ __forceinline__ uint32_t turned_block(uint32_t v) {
 
 // Adds the values of 16 tokens to the mixture of 8 heads: mixed[m][2 r + e] is element mixed_place(m, r) of head
 // lane % 4 * 2 + e. weights: of head lane / 4, tokens lane % 4 * 2 and the next, then the same 8 tokens on.
-template <int BITS, int DIM>
+template <int FORMAT, int DIM>
 __device__ __forceinline__ void add_values(const uint8_t *piece, const uint32_t (&weights)[2],
                                            float (&mixed)[DIM / 16][4], int lane) {
-    using P = ValuePiece<BITS, DIM>;
-    constexpr int WORDS = (P::LOAD + 3) / 4, COUPLES = P::LOAD == 2 ? 1 : 2, EACH = 16 / BITS;
-    constexpr int LOW = BITS == 8 ? 0x5140 : 0x5410, HIGH = BITS == 8 ? 0x7362 : 0x7632;
+    using P = ValuePiece<FORMAT, DIM>;
+    constexpr int WORDS = (P::LOAD + 3) / 4, COUPLES = P::LOAD == 2 ? 1 : 2, EACH = 16 / P::BITS;
+    constexpr int LOW = P::BITS == 8 ? 0x5140 : 0x5410, HIGH = P::BITS == 8 ? 0x7362 : 0x7632;
     const half *scales = reinterpret_cast<const half *>(piece + P::SCALES_AT);
     const int token = lane % 4 * 2;
 #pragma unroll
@@ -192,7 +169,7 @@ __device__ __forceinline__ void add_values(const uint8_t *piece, const uint32_t 
         half2 scale[2];
 #pragma unroll
         for (int r = 0; r < 4; r++) load<P::LOAD>(row[r], piece + P::at(token + r % 2 + r / 2 * 8, part * P::LOAD));
-        if constexpr (BITS < 16) {
+        if constexpr (scaled(FORMAT)) {
             const half *s = scales + token * P::SCALES + part * P::ELEMENTS / GROUP;
             scale[0] = __halves2half2(s[0], s[P::SCALES]);
             scale[1] = __halves2half2(s[8 * P::SCALES], s[9 * P::SCALES]);
@@ -207,8 +184,8 @@ __device__ __forceinline__ void add_values(const uint8_t *piece, const uint32_t 
                     const uint32_t both = __byte_perm(row[2 * h][w], row[2 * h + 1][w], n ? HIGH : LOW);
 #pragma unroll
                     for (int e = 0; e < EACH; e++) {
-                        half2 v = pair<BITS>(both, e);
-                        if constexpr (BITS < 16) v = __hmul2(v, scale[h]);
+                        half2 v = pair<FORMAT>(both, e);
+                        if constexpr (scaled(FORMAT)) v = __hmul2(v, scale[h]);
                         a[n * EACH + e][h] = bits_of(v);
                     }
                 }
@@ -218,53 +195,6 @@ __device__ __forceinline__ void add_values(const uint8_t *piece, const uint32_t 
                     a[2 * m][1], a[2 * m + 1][1], weights[0], weights[1]);
         }
     }
-}
-
-// A head's vector in a warp's registers: x[i] is element lane + 32 i.
-template <int DIM> constexpr int SHARE = (DIM + LANES - 1) / LANES;
-
-// The normalised Walsh-Hadamard transform over the largest power of two that divides a head; its own inverse.
-template <int DIM> __device__ __forceinline__ void hadamard(float (&x)[SHARE<DIM>], int lane) {
-    constexpr int SIZE = power_of_two_in(DIM, 256);
-    static_assert(DIM % LANES == 0, "");
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2)
-#pragma unroll
-        for (int i = 0; i < SHARE<DIM>; i++) {
-            const float other = __shfl_xor_sync(~0u, x[i], step);
-            x[i] = lane & step ? other - x[i] : other + x[i];
-        }
-#pragma unroll
-    for (int step = 1; step < SIZE / LANES; step *= 2)
-#pragma unroll
-        for (int i = 0; i < SHARE<DIM>; i++)
-            if ((i & step) == 0) {
-                const float low = x[i], high = x[i + step];
-                x[i] = low + high, x[i + step] = low - high;
-            }
-    const float norm = rsqrtf(SIZE);
-#pragma unroll
-    for (int i = 0; i < SHARE<DIM>; i++) x[i] *= norm;
-}
-
-// A warp stores 32 turned elements, one a lane, as codes with their scale.
-__device__ __forceinline__ void store_group(uint8_t *codes, half *scale, float x, int bits, int lane) {
-    const int middle = 1 << (bits - 1);
-    const float value = fminf(fmaxf(x, -65504.f), 65504.f);
-    float high = value, low = -value;
-#pragma unroll
-    for (int lanes = 1; lanes < GROUP; lanes *= 2) {
-        high = fmaxf(high, __shfl_xor_sync(~0u, high, lanes));
-        low = fmaxf(low, __shfl_xor_sync(~0u, low, lanes));
-    }
-    const float step = fmaxf(__fdiv_rn(fmaxf(high, low), middle), __fdiv_rn(fminf(high, low), middle - 1));
-    const half rounded = __float2half_rn(high > low ? -step : step);
-    const float s = __half2float(rounded), inverse = s == 0.f ? 0.f : __frcp_rn(s);
-    const int code = min(max(__float2int_rn(value * inverse) + middle, 0), 2 * middle - 1);
-    const int next = __shfl_down_sync(~0u, code, 1);
-    if (lane == 0) *scale = rounded;
-    if (bits == 8) codes[lane] = code;
-    else if (lane % 2 == 0) codes[lane / 2] = code | next << 4;
 }
 
 }  // namespace exl

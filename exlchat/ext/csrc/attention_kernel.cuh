@@ -21,16 +21,16 @@ __host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
     return job.kv_heads * ((job.heads / job.kv_heads + HEADS - 1) / HEADS);
 }
 
-template <int K_BITS, int V_BITS, int DIM> struct Attention {
-    using K = KeyPiece<K_BITS, DIM>;
-    using V = ValuePiece<V_BITS, DIM>;
+template <int KEY, int VALUE, int DIM> struct Attention {
+    using K = KeyPiece<KEY, DIM>;
+    using V = ValuePiece<VALUE, DIM>;
     static constexpr int SLOT = K::SIZE > V::SIZE ? K::SIZE : V::SIZE;
     // Enough for two pieces of keys and values, all that a warp has up to 256 tokens, to be asked for before the
     // previous kernel ends. Odd, so that keys free a slot for keys.
     static constexpr int FIT = 22 * 1024 / SLOT, SLOTS = FIT < 3 ? 3 : (FIT > 7 ? 7 : (FIT - 1) / 2 * 2 + 1);
     static constexpr int RING = SLOT * SLOTS;
     static constexpr int RECORD = HEADS * (DIM + 2);  // floats of a range in `partial`: mixtures, then best and sum
-    static constexpr bool TURNED = K_BITS < 16;
+    static constexpr bool TURNED = turned(KEY);
 
     struct Common {
         half query[HEADS][DIM + 8];
@@ -119,7 +119,7 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
             for (int i = 0; i < SHARE<DIM>; i++) {
                 const int d = i * LANES + lane;
                 if (d >= DIM) continue;
-                if (g < heads) common.query[g][query_place<K_BITS, DIM>(d)] = __float2half_rn(x[i] * factor);
+                if (g < heads) common.query[g][query_place<KEY, DIM>(d)] = __float2half_rn(x[i] * factor);
                 else (g == heads ? common.key : common.value)[d] = x[i];
             }
         }
@@ -149,11 +149,11 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
             uint32_t weights[2];
             const uint8_t *keys = oldest();
             ask_keys();
-            multiply_keys<K_BITS, DIM>(keys, query, score, lane);
+            multiply_keys<KEY, DIM>(keys, query, score, lane);
             soften(job, range, unit, score, weights, mixed, best, sum, lane);
             const uint8_t *values = oldest();
             ask_values();
-            add_values<V_BITS, DIM>(values, weights, mixed, lane);
+            add_values<VALUE, DIM>(values, weights, mixed, lane);
         }
         wait_for_copies<0>();
         __syncwarp();
@@ -166,7 +166,7 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
 #pragma unroll
             for (int m = 0; m < DIM / 16; m++)
                 *reinterpret_cast<float2 *>(
-                    &part(warp).mixed[lane % 4 * 2 + e][mixed_place<V_BITS, DIM>(m, 0, lane)]) =
+                    &part(warp).mixed[lane % 4 * 2 + e][mixed_place<VALUE, DIM>(m, 0, lane)]) =
                     float2{mixed[m][e], mixed[m][2 + e]};
         }
     }
@@ -176,17 +176,22 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
         const int others = warps > heads ? warps - heads : warps, mine = warps > heads ? warp - heads : warp;
         if (!newest() || from > 0 || mine < 0) return;
         const size_t at = row_of(range.cached);
-        if constexpr (K_BITS == 16) {
+        if constexpr (!TURNED) {
             for (int d = mine * LANES + lane; d < DIM; d += others * LANES) {
                 static_cast<half *>(job.keys)[at * DIM + d] = __float2half_rn(common.key[d]);
                 static_cast<half *>(job.values)[at * DIM + d] = __float2half_rn(common.value[d]);
+            }
+        } else if constexpr (KEY == EXL_CACHE_FLOAT8) {
+            for (int d = mine * LANES + lane; d < DIM; d += others * LANES) {
+                static_cast<uint8_t *>(job.keys)[at * DIM + d] = float8_of(common.key[d], 0.f);
+                static_cast<uint8_t *>(job.values)[at * DIM + d] = float8_of(common.value[d], 0.f);
             }
         } else {
             constexpr int GROUPS = DIM / GROUP;
 #pragma unroll 1
             for (int i = mine; i < 2 * GROUPS; i += others) {
                 const bool key = i < GROUPS;
-                const int g = key ? i : i - GROUPS, bits = key ? K_BITS : V_BITS;
+                const int g = key ? i : i - GROUPS, bits = key ? K::BITS : V::BITS;
                 const float x = (key ? common.key : common.value)[g * GROUP + lane];
                 uint8_t *codes = static_cast<uint8_t *>(key ? job.keys : job.values);
                 half *scales = static_cast<half *>(key ? job.key_scales : job.value_scales);
@@ -203,7 +208,7 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++) {
                 const int d = i * LANES + lane;
-                if (d < DIM) product += __half2float(common.query[g][query_place<K_BITS, DIM>(d)]) * common.key[d];
+                if (d < DIM) product += __half2float(common.query[g][query_place<KEY, DIM>(d)]) * common.key[d];
             }
             product = warp_sum(product);
             if (job.softcap > 0.f) product = capped(job, product);
@@ -281,13 +286,13 @@ template <int K_BITS, int V_BITS, int DIM> struct Attention {
     }
 };
 
-template <int K_BITS, int V_BITS, int DIM>
+template <int KEY, int VALUE, int DIM>
 __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     attention(const __grid_constant__ ExlAttention job) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ bool last;
     let_next_start();
-    Attention<K_BITS, V_BITS, DIM> block(job, shared);
+    Attention<KEY, VALUE, DIM> block(job, shared);
     if (block.split >= block.range.active) {
         wait_for_previous();
         return;
@@ -309,9 +314,9 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
 }
 
 // As many warps as the card has shared memory for.
-template <int K_BITS, int V_BITS, int DIM>
+template <int KEY, int VALUE, int DIM>
 int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream) {
-    using A = Attention<K_BITS, V_BITS, DIM>;
+    using A = Attention<KEY, VALUE, DIM>;
     int device = 0, most = 0, processors = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
@@ -322,7 +327,7 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
     // this start there early, and it takes twice as long.
     const int working = columns_of(job) * job.splits, grid = working > processors ? working : processors;
-    return launch(attention<K_BITS, V_BITS, DIM>, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
+    return launch(attention<KEY, VALUE, DIM>, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 
 }  // namespace exl

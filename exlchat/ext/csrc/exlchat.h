@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 4
+#define EXL_ABI_VERSION 5
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -109,15 +109,20 @@ int exl_gemm(const ExlGemm *job, void *stream);
 /* half [features][columns], rows in the order of the features; the weights themselves, rounded as the format says. */
 int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream);
 
+/* How an element of a cached vector is stored, as exlchat/ext/kv_formats.py defines it: a half; an 8-bit float (e4m3),
+   or a code of 8 or 4 bits with a scale for each 32, of a vector that was turned by a Walsh-Hadamard transform. */
+enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE_CODES4 = 3 };
+
 /* One new token attends to the cached ones and to itself; its key and value are stored.
    qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half, element i of all heads at scatter[i].
    position: int32, how many tokens are cached. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
    rotary_dim elements of a head, halves rotated. query_norm, key_norm: half [head_dim] or null.
    keys, values, and where they are codes the scales, of one layer: token t of head h is row
-   page_table[t / 256] * page_stride + h * head_stride + t % 256; a row is head_dim elements of key_bits or value_bits,
-   its scales half [head_dim / 32]. Bits are 16 and 16, 8 and 8, 8 and 4, or 4 and 4; strides are multiples of 256.
+   page_table[t / 256] * page_stride + h * head_stride + t % 256; a row is head_dim elements of key_format or
+   value_format, its scales half [head_dim / 32]. Formats are the same for both, or codes of 8 and of 4 bits; strides
+   are multiples of 256, and rows are counted in an int32.
    window: how many tokens are seen, the new one included; 0: all. softcap: c tanh(score / c); 0: none.
-   head_dim: 64, 96, 128, 256, and 80 with 16 bits. Work is split over at most `splits` (1 to 64) blocks a head.
+   head_dim: 64, 96, 128, 256, and 80 of halves. Work is split over at most `splits` (1 to 64) blocks a head.
    partial: float [kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [kv_heads * tiles], zero at first,
    where tiles is heads / kv_heads / 8 rounded up.
    page_table and the cached rows may only change between steps. */
@@ -125,10 +130,27 @@ typedef struct {
     const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter;
     void *keys, *values, *key_scales, *value_scales, *out, *partial, *tickets;
     float scale, softcap, eps;
-    int32_t heads, kv_heads, head_dim, rotary_dim, key_bits, value_bits, window, splits, page_stride, head_stride;
+    int32_t heads, kv_heads, head_dim, rotary_dim, key_format, value_format, window, splits, page_stride, head_stride;
 } ExlAttention;
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
+
+/* Tokens first to first + tokens - 1 of all heads of a layer, between the cache and plain vectors. What is named as in
+   ExlAttention means the same. plain_keys, plain_values: half; the vector of token first + t and head h begins at
+   element h * keys_head + t * keys_token, or with values_head and values_token: multiples of 8, as the pointers are of
+   16 bytes. */
+typedef struct {
+    const void *page_table;
+    void *keys, *values, *key_scales, *value_scales, *plain_keys, *plain_values;
+    int64_t keys_head, keys_token, values_head, values_token;
+    int32_t kv_heads, head_dim, key_format, value_format, page_stride, head_stride, first, tokens;
+} ExlPages;
+
+/* The cache decoded into the plain vectors. */
+int exl_read_pages(const ExlPages *job, void *stream);
+
+/* The plain vectors into the cache; the bytes are those that exl_attention stores. */
+int exl_write_pages(const ExlPages *job, void *stream);
 
 /* residual = row `*token` (int64) of a half table [vocab][width]; width a multiple of 16. */
 typedef struct {
