@@ -96,6 +96,10 @@ class PageArchive:
         """So many tokens of a prompt took so long to compute."""
         self._files.note_prefill(tokens, seconds)
 
+    def pays(self, tokens: int) -> bool:
+        """Whether reading so many whole pages is expected to be faster than computing them."""
+        return self._files.pays(tokens // PAGE_TOKENS * self._files.page_bytes(), tokens)
+
     def flush(self, seconds: float) -> bool:
         """Waits for what is being written, that long at most; whether it is done."""
         return self._files.flush(seconds)

@@ -1,0 +1,130 @@
+"""What the cache saves: turns on a long conversation, decoding with each kind of cache, pages back from disk.
+
+    python -m benchmarks.prefix_reuse [--shape llama-8b] [--mix 4.1bpw] [--disk FOLDER]
+
+Random weights of a named shape on this machine's GPU. Prints three tables. The restart is a second engine in the same
+process: the weights are made again, and what it knows of the conversation is what lies on the disk. Known rates are
+removed before, so that pages are read even where computing them is faster; the last column says which one it would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from exlchat.engine import Engine, load
+from exlchat.engine.bench.figures import BenchSettings, Report
+from exlchat.engine.bench.measure import benchmark
+from exlchat.engine.bench.mixes import parse_mix
+from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
+from exlchat.engine.bench.shapes import named_shape
+from exlchat.engine.events import Finished, GenerationRequest, GenerationStats
+from exlchat.engine.page_rates import RATES_FILE
+
+KINDS = ("fp16", "fp8", "q8", "q6", "q4")
+CONTEXTS = (16384, 32768)
+CACHED, TURN, RUNS = 8192, 50, 7
+GB = 10**9
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="llama-8b")
+    parser.add_argument("--mix", default="4.1bpw")
+    parser.add_argument("--disk", type=Path, help="folder for pages (default: a temporary one)")
+    typed = parser.parse_args()
+
+    def make() -> RandomCheckpoint:
+        return RandomCheckpoint(named_shape(typed.shape), parse_mix(typed.mix), device="cuda")
+
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, {typed.shape}, {typed.mix}\n")
+    settings = BenchSettings(
+        device="cuda", kv_caches=KINDS, contexts=CONTEXTS, turn_cached=CACHED, turn_new=TURN, new_tokens=64, runs=3
+    )
+    report = Report(settings)
+    for result in benchmark(make, settings, lambda line: print(line, file=sys.stderr)):
+        report.add(result)
+    print_turns(report)
+    with tempfile.TemporaryDirectory(dir=typed.disk) as folder:
+        print("\n| cache | on disk | computed | restored | what pays | first token after a restart |")
+        print("|---|--:|--:|--:|--:|--:|")
+        for kind in ("q4", "fp16"):
+            print_restart(make, kind, Path(folder) / kind)
+
+
+def print_turns(report: Report) -> None:
+    """Decode rates at long contexts and turns, a row a kind."""
+    names = " | ".join(f"decode at {context:,}" for context in CONTEXTS)
+    print(f"| cache | {names} | turn of {TURN} on {CACHED:,} |")
+    print("|---|" + "--:|" * (len(CONTEXTS) + 1))
+    for kind in KINDS:
+        cells = []
+        for context in CONTEXTS:
+            figure = report.find("decode", context, kind)
+            cells.append("" if figure is None else f"{figure.median:,.0f} tok/s")
+        turn = report.find("turn", CACHED, kind)
+        cells.append("" if turn is None else f"{1000 * turn.median:.1f} ms")
+        print(f"| {kind} | {' | '.join(cells)} |")
+
+
+def print_restart(make, kind: str, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    """One row: a conversation computed, put on disk, and brought back by another engine."""
+    draws = random.Random(1)
+
+    def open_engine() -> Engine:
+        return load(make(), device="cuda", kv_cache=kind, max_seq_len=16384, page_folder=folder, page_bytes=64 * GB)
+
+    engine = open_engine()
+    prompt = draws.choices(range(engine.info.vocab_size), k=CACHED)
+    answer(engine, draws.choices(range(engine.info.vocab_size), k=CACHED))
+    computed = answer(engine, prompt).time_to_first_token
+    archive = engine._parts.archive
+    assert archive is not None
+    archive.flush(60)
+    report = engine.cache_report().disk
+    engine.close()
+    del engine, archive
+    gc.collect()
+    torch.cuda.empty_cache()
+    for rates in folder.rglob(RATES_FILE):
+        rates.unlink()
+    engine = open_engine()
+    archive = engine._parts.archive
+    assert archive is not None
+    assert report is not None
+    cache = engine._parts.cache
+    start = time.perf_counter()
+    archive.restore(prompt, len(prompt), lambda: False)
+    torch.cuda.synchronize()
+    restored = time.perf_counter() - start
+    found = cache.known(prompt)
+    again = answer(engine, prompt)
+    archive.note_prefill(CACHED, computed)
+    pays = "restored" if archive.pays(CACHED) else "computed"
+    print(
+        f"| {kind} | {report.bytes / 1e6:,.0f} MB | {computed:.3f} s | {restored:.3f} s ({found:,} tokens) | {pays} "
+        f"| {again.time_to_first_token:.3f} s, {again.cached_tokens:,} cached |"
+    )
+    engine.close()
+    del engine, archive, cache
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def answer(engine: Engine, prompt: list[int]) -> GenerationStats:
+    """One token behind a prompt."""
+    *_, last = engine.generate(GenerationRequest(prompt, max_new_tokens=1, seed=1))
+    assert isinstance(last, Finished)
+    return last.stats
+
+
+if __name__ == "__main__":
+    main()
