@@ -30,7 +30,7 @@ from exlchat.engine.loading import capture_step, load_weights, open_extension, w
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.page_archive import PageArchive, open_archive
 from exlchat.engine.page_hash import root_hash
-from exlchat.engine.page_rows import KernelPageRows
+from exlchat.engine.page_rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -182,7 +182,9 @@ def load(
     operations = TorchOperations() if kernels is None else KernelOperations(kernels)
     loader = LayerLoader(checkpoint, target, dtype, kernels)
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
-    rows = KernelPageRows(kernels) if kernels is not None and kv_cache != "fp32" and dtype == torch.float16 else None
+    rows: OpenRows = TorchLayerRows
+    if kernels is not None and kv_cache != "fp32" and dtype == torch.float16:
+        rows = kernel_rows(kernels)
     # Everything that keys and values depend on besides the ids.
     root = root_hash(model=checkpoint.identity, rope=repr(spec.rope), cache=kv_cache, dtype=str(dtype))
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)

@@ -17,7 +17,7 @@ from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import CacheReport, ModelError
 from exlchat.engine.page_hash import HASH_BYTES
 from exlchat.engine.page_pool import Page, PagePool, PoolFullError
-from exlchat.engine.page_rows import PageList, PageRows, TorchPageRows
+from exlchat.engine.page_rows import LayerRows, OpenRows, PageList, TorchLayerRows
 from exlchat.engine.page_store import PageStore, make_store
 from exlchat.engine.placement import free_memory
 from exlchat.ext.attention import LayerPages
@@ -53,12 +53,14 @@ class KVCache:
         *,
         tokens: int | None = None,
         root: PageHash = _NO_ROOT,
-        rows: PageRows | None = None,
+        rows: OpenRows = TorchLayerRows,
     ) -> None:
         self.max_seq_len = max_seq_len
         self.kind = cache_kind(spec, kind)
         """How keys and values are stored."""
-        self._rows = rows or TorchPageRows()
+        self._open_rows = rows
+        self._rows: list[LayerRows] = []
+        self._list = PageList()
         self._spec = spec
         self._compute_dtype = compute_dtype
         self._device = device
@@ -114,6 +116,10 @@ class KVCache:
         """
         if self._store is None:
             self._store = self._make_store()
+            self._rows = [
+                self._open_rows(self._store.layer(layer), self.page_table, self._compute_dtype)
+                for layer in range(self._spec.num_layers)
+            ]
         return self._store
 
     def pages(self, layer: int) -> LayerPages:
@@ -207,10 +213,7 @@ class KVCache:
             `[kv_heads, start + tokens, head_dim]` each, in the compute dtype. The new positions come back as they were
             given where they are stored in few bits: only later calls see them as they are stored.
         """
-        sequence = PageList([page.slot for page in self._pages], self.page_table)
-        return self._rows.append(
-            self.pages(layer), sequence, start, keys=keys, values=values, dtype=self._compute_dtype
-        )
+        return self._rows[layer].append(self._list, start, keys, values)
 
     def _use(self, page: Page) -> None:
         page.owners.add(self._owner)
@@ -250,7 +253,8 @@ class KVCache:
         return self._pages[index - 1].end if index else self.pool.root
 
     def _write_table(self, start: int) -> None:
-        slots = torch.tensor([page.slot for page in self._pages[start:]], dtype=torch.int32)
+        self._list = PageList.of([page.slot for page in self._pages])
+        slots = torch.tensor(self._list.slots[start:], dtype=torch.int32)
         self.page_table[start : start + len(slots)] = slots.to(self._device, non_blocking=True)
 
     def _make_store(self) -> PageStore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import PAGE_TOKENS, Element, decode, encode
+from exlchat.ext.pages import PageAccess, PageKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,110 +20,110 @@ class PageList:
 
     Args:
         slots: where they are.
-        table: the same on the device, int32, perhaps with room behind.
+        neighbours: how many of the first lie one behind the other.
     """
 
-    slots: Sequence[int]
-    table: Tensor
+    slots: tuple[int, ...] = ()
+    neighbours: int = 0
 
-    def are_neighbours(self, tokens: int) -> bool:
-        """Whether the pages of so many tokens lie one behind the other."""
-        count = -(-tokens // PAGE_TOKENS)
-        first = self.slots[0] if count else 0
-        return list(self.slots[:count]) == list(range(first, first + count))
+    @classmethod
+    def of(cls, slots: Sequence[int]) -> PageList:
+        """Of pages in these places."""
+        apart = (index for index, slot in enumerate(slots) if slot != slots[0] + index)
+        return cls(tuple(slots), next(apart, len(slots)))
 
 
-class PageRows(Protocol):
-    """One way to do it."""
+class LayerRows(Protocol):
+    """The pages of one layer."""
 
-    def append(
-        self, pages: LayerPages, sequence: PageList, start: int, *, keys: Tensor, values: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """Stores new positions of one layer and returns all up to their end.
+    def append(self, sequence: PageList, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores new positions and returns all up to their end.
 
         Args:
-            pages: of the layer, of all sequences.
             sequence: enough pages.
             start: how many tokens stand before the new ones.
             keys, values: `[kv_heads, tokens, head_dim]`.
 
         Returns:
-            `[kv_heads, start + tokens, head_dim]` each, in `dtype`; new positions as they were given where pages are in
-            few bits.
+            `[kv_heads, start + tokens, head_dim]` each, in the compute dtype; new positions as they were given where
+            pages are in few bits.
         """
 
 
-class TorchPageRows:
-    """In plain torch, on any device."""
+OpenRows = Callable[[LayerPages, Tensor, torch.dtype], LayerRows]
+"""Gives the rows of a layer's pages, the page table of the sequence (int32, on the device) and the compute dtype."""
 
-    def append(
-        self, pages: LayerPages, sequence: PageList, start: int, *, keys: Tensor, values: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """See `PageRows`."""
-        kind = pages.kind
+
+class TorchLayerRows:
+    """In plain torch, on any device: an `OpenRows`."""
+
+    def __init__(self, pages: LayerPages, page_table: Tensor, dtype: torch.dtype) -> None:
+        self._pages, self._table, self._dtype = pages, page_table, dtype
+
+    def append(self, sequence: PageList, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LayerRows`."""
+        pages = self._pages
         return (
-            _append((pages.keys, pages.key_scales), kind.key, sequence, start, keys.to(dtype)),
-            _append((pages.values, pages.value_scales), kind.value, sequence, start, values.to(dtype)),
+            self._append((pages.keys, pages.key_scales), pages.kind.key, sequence, start, keys.to(self._dtype)),
+            self._append((pages.values, pages.value_scales), pages.kind.value, sequence, start, values.to(self._dtype)),
         )
 
-
-class PageKernels(Protocol):
-    """What `KernelPageRows` needs of the CUDA extension: see `exlchat.ext.pages.PageKernels`."""
-
-    def read_pages(
-        self, pages: LayerPages, page_table: Tensor, first: int, tokens: int, *, keys_out: Tensor, values_out: Tensor
-    ) -> None:
-        """See `exlchat.ext.pages`."""
-
-    def write_pages(self, pages: LayerPages, page_table: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
-        """See `exlchat.ext.pages`."""
-
-
-class KernelPageRows:
-    """Through the CUDA extension: float16, of any kind but `fp32`, each byte read and written once."""
-
-    def __init__(self, kernels: PageKernels) -> None:
-        self._kernels = kernels
-
-    def append(
-        self, pages: LayerPages, sequence: PageList, start: int, *, keys: Tensor, values: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """See `PageRows`."""
-        end, table = start + keys.shape[1], sequence.table
-        self._kernels.write_pages(pages, table, start, keys, values)
-        if not pages.kind.quantized and sequence.are_neighbours(end):
-            return _rows(pages.keys, sequence, end), _rows(pages.values, sequence, end)
-        shape = (keys.shape[0], end, keys.shape[2])
-        all_keys, all_values = (torch.empty(shape, dtype=dtype, device=keys.device) for _ in range(2))
-        self._kernels.read_pages(pages, table, 0, start, keys_out=all_keys, values_out=all_values)
-        all_keys[:, start:], all_values[:, start:] = keys, values
-        return all_keys, all_values
+    def _append(
+        self, parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, start: int, new: Tensor
+    ) -> Tensor:
+        """What new tokens see: the older ones as stored; themselves and each other too, unless in few bits."""
+        end = start + new.shape[1]
+        for part, rows in zip(parts, encode(new, element), strict=True):
+            if part is not None and rows is not None:
+                _write(part, sequence, start, rows)
+        seen = start if element.turned else end
+        stored, scales = (None if part is None else _rows(part, sequence, self._table, seen) for part in parts)
+        assert stored is not None
+        if not element.turned:
+            return stored.to(new.dtype)
+        return torch.cat((decode(stored, scales, element).to(new.dtype), new), dim=1)
 
 
-def _append(
-    parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, start: int, new: Tensor
-) -> Tensor:
-    """What new tokens see: the older ones as they are stored; themselves and each other too, unless in few bits."""
-    end = start + new.shape[1]
-    for part, rows in zip(parts, encode(new, element), strict=True):
-        if part is not None and rows is not None:
-            _write(part, sequence, start, rows)
-    seen = start if element.turned else end
-    stored, scales = (None if part is None else _rows(part, sequence, seen) for part in parts)
-    assert stored is not None
-    if not element.turned:
-        return stored.to(new.dtype)
-    return torch.cat((decode(stored, scales, element).to(new.dtype), new), dim=1)
+class KernelLayerRows:
+    """Through the CUDA extension: float16, of any kind but `fp32`, each byte read and written once.
+
+    Args:
+        access: of the layer.
+        pages, page_table: what it accesses.
+    """
+
+    def __init__(self, access: PageAccess, pages: LayerPages, page_table: Tensor) -> None:
+        self._access, self._pages, self._table = access, pages, page_table
+
+    def append(self, sequence: PageList, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LayerRows`."""
+        end, pages = start + keys.shape[1], self._pages
+        self._access.write(start, keys, values)
+        if not pages.kind.quantized and end <= sequence.neighbours * PAGE_TOKENS:
+            return _rows(pages.keys, sequence, self._table, end), _rows(pages.values, sequence, self._table, end)
+        both = torch.empty(2, keys.shape[0], end, keys.shape[2], dtype=torch.float16, device=keys.device)
+        self._access.read(0, start, keys_out=both[0], values_out=both[1])
+        both[0, :, start:], both[1, :, start:] = keys, values
+        return both[0], both[1]
 
 
-def _rows(part: Tensor, sequence: PageList, end: int) -> Tensor:
+def kernel_rows(kernels: PageKernels) -> OpenRows:
+    """Rows through the kernels of one library."""
+
+    def open_rows(pages: LayerPages, page_table: Tensor, _dtype: torch.dtype) -> LayerRows:
+        return KernelLayerRows(kernels.page_access(pages, page_table), pages, page_table)
+
+    return open_rows
+
+
+def _rows(part: Tensor, sequence: PageList, table: Tensor, end: int) -> Tensor:
     """The first rows of a sequence, `[kv_heads, end, row]`: a view where its pages are neighbours."""
     count = -(-end // PAGE_TOKENS)
-    if sequence.are_neighbours(end):
+    if count <= sequence.neighbours:
         first = sequence.slots[0] if count else 0
         chosen = part[:, first : first + count]
     else:
-        chosen = part[:, sequence.table[:count].long()]
+        chosen = part[:, table[:count].long()]
     return chosen.flatten(1, 2)[:, :end]
 
 
