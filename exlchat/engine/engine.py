@@ -28,9 +28,9 @@ from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache, cache_kind
 from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
-from exlchat.engine.page_archive import PageArchive, open_archive
-from exlchat.engine.page_hash import root_hash
-from exlchat.engine.page_rows import OpenRows, TorchLayerRows, kernel_rows
+from exlchat.engine.pages.archive import PageArchive, open_archive
+from exlchat.engine.pages.hash import root_hash
+from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer

@@ -25,7 +25,7 @@ from exlchat.engine.events import (
     TextDelta,
 )
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.page_archive import PageArchive
+from exlchat.engine.pages.archive import PageArchive
 from exlchat.engine.placement import free_memory
 from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
 from exlchat.engine.sampling import NotNumbersError, Sampler

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import CacheReport, ModelError
-from exlchat.engine.page_hash import HASH_BYTES
-from exlchat.engine.page_pool import Page, PagePool, PoolFullError
-from exlchat.engine.page_rows import LayerRows, OpenRows, PageList, TorchLayerRows
-from exlchat.engine.page_store import PageStore, make_store
+from exlchat.engine.pages.hash import HASH_BYTES
+from exlchat.engine.pages.pool import Page, PagePool, PoolFullError
+from exlchat.engine.pages.rows import LayerRows, OpenRows, PageList, TorchLayerRows
+from exlchat.engine.pages.store import PageStore, make_store
 from exlchat.engine.placement import free_memory
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind

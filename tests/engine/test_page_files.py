@@ -16,8 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exlchat.engine.page_file import StoredPage
-from exlchat.engine.page_files import PageFiles
+from exlchat.engine.page_disk.file import StoredPage
+from exlchat.engine.page_disk.store import PageFiles
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.engine.random_pages import (
     OTHER_ROOT,

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.page_archive import PageArchive, open_archive
-from exlchat.engine.page_rows import TorchLayerRows
+from exlchat.engine.pages.archive import PageArchive, open_archive
+from exlchat.engine.pages.rows import TorchLayerRows
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
 from tests.engine.test_kv_cache import CPU, spec
 

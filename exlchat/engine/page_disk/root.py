@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from exlchat.engine.page_file import (
+from exlchat.engine.page_disk.file import (
     MakeBuffer,
     PageDamagedError,
     PageLayout,
@@ -17,8 +17,8 @@ from exlchat.engine.page_file import (
     read_page,
     write_page,
 )
-from exlchat.engine.page_folder import PagesFolder, remove_file
-from exlchat.engine.page_index import PageIndex
+from exlchat.engine.page_disk.folder import PagesFolder, remove_file
+from exlchat.engine.page_disk.index import PageIndex
 
 
 @dataclass(frozen=True, slots=True)

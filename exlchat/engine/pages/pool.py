@@ -2,7 +2,7 @@
 
 A page is 256 tokens. It is found by content: by the hash of everything before it and the ids of its own tokens. Pages
 that nobody uses keep what they hold until their room is wanted, the one that was let go longest ago first. No torch
-here: `page_store.py` has the memory that slots stand for.
+here: `store.py` has the memory that slots stand for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from exlchat.engine.page_hash import page_hash
+from exlchat.engine.pages.hash import page_hash
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
 _MOST_BEGINNINGS = 8

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from exlchat.engine.page_file import PageName
+from exlchat.engine.page_disk.file import PageName
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
 

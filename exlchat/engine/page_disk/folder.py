@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exlchat.engine.page_file import SUFFIX, TEMPORARY_SUFFIX, PageName
-from exlchat.engine.page_rates import RATES_FILE
+from exlchat.engine.page_disk.file import SUFFIX, TEMPORARY_SUFFIX, PageName
+from exlchat.engine.page_disk.rates import RATES_FILE
 
 _ROOT = re.compile(r"[0-9a-f]{32}")
 _LEFTOVER_SECONDS = 3600.0

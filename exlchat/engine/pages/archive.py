@@ -10,11 +10,11 @@ from torch import Tensor
 
 from exlchat.engine.events import DiskReport
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.page_file import PageLayout, PageTensor, StoredPage
-from exlchat.engine.page_files import PageFiles
-from exlchat.engine.page_hash import page_hash
-from exlchat.engine.page_pool import Known, Page, PagePool, PoolFullError
-from exlchat.engine.page_store import PageStore
+from exlchat.engine.page_disk.file import PageLayout, PageTensor, StoredPage
+from exlchat.engine.page_disk.store import PageFiles
+from exlchat.engine.pages.hash import page_hash
+from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError
+from exlchat.engine.pages.store import PageStore
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
 # Fewer tokens are computed in less time than a file is found and opened.

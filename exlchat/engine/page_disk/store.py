@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.page_file import MakeBuffer, PageLayout, PageName, StoredPage
-from exlchat.engine.page_folder import PagesFolder
-from exlchat.engine.page_hash import HASH_BYTES
-from exlchat.engine.page_queue import BackgroundQueue
-from exlchat.engine.page_rates import RATES_FILE, Rates
-from exlchat.engine.page_root import PageRoot, PartialPage
+from exlchat.engine.page_disk.file import MakeBuffer, PageLayout, PageName, StoredPage
+from exlchat.engine.page_disk.folder import PagesFolder
+from exlchat.engine.page_disk.queue import BackgroundQueue
+from exlchat.engine.page_disk.rates import RATES_FILE, Rates
+from exlchat.engine.page_disk.root import PageRoot, PartialPage
+from exlchat.engine.pages.hash import HASH_BYTES
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
 PAGES = "pages"
@@ -62,7 +62,7 @@ class PageFiles:
 
     Args:
         cache: the cache folder. Nothing is made in it before the first page is written.
-        root: 16 bytes for everything besides ids that changes a page (`page_hash.root_hash`).
+        root: 16 bytes for everything besides ids that changes a page (`pages.hash.root_hash`).
         layout: the tensors of its pages.
         cap: bytes of all pages in `<cache>/pages`; with 0 the store is off: it finds nothing and takes nothing.
         make_buffer: where pages are read into: pinned memory makes their way to a GPU shorter.

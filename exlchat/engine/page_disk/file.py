@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.page_hash import HASH_BYTES, pack_ids, page_hash, unpack_ids
+from exlchat.engine.pages.hash import HASH_BYTES, pack_ids, page_hash, unpack_ids
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
 HEADER_BYTES = 8192

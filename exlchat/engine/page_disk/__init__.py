@@ -1,0 +1,1 @@
+"""Pages on disk: a content-addressed store that knows nothing about models."""
