@@ -31,7 +31,7 @@ def cache_rows(report: CacheReport, titles: Mapping[str, str]) -> Iterator[tuple
     if report.owners:
         yield "Used by", ""
         for owner, pages in report.owners[:_MOST_OWNERS]:
-            title = one_line(titles.get(owner, "something that is no longer listed"), _TITLE_CELLS)
+            title = one_line(titles.get(owner, "not listed any more"), _TITLE_CELLS)
             yield title, f"{pages:,} page{'s' if pages > 1 else ''}"
         if len(report.owners) > _MOST_OWNERS:
             yield f"{len(report.owners) - _MOST_OWNERS} more", ""

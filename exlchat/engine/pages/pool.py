@@ -196,7 +196,7 @@ class PagePool:
     def keep_warm(self, ids: Sequence[int]) -> None:
         """These tokens are how many conversations begin (a system prompt): their pages go last.
 
-        Holds for the eight beginnings that were named last, and for a quarter of the pool at most.
+        Holds for the eight beginnings that were named last, and for half of the pool at most.
         """
         known = self.find(ids, len(ids))
         pages = known.pages if known.partial is None else (*known.pages, known.partial)
@@ -205,7 +205,7 @@ class PagePool:
         name = page_hash(self.root, ids)
         self._beginnings.pop(name, None)
         self._beginnings[name] = pages
-        while len(self._beginnings) > _MOST_BEGINNINGS or 4 * len(self._warm_pages()) > self._size:
+        while len(self._beginnings) > _MOST_BEGINNINGS or 2 * len(self._warm_pages()) > self._size:
             del self._beginnings[next(iter(self._beginnings))]
 
     def _closest(self, parent: bytes, ids: Sequence[int]) -> tuple[Page | None, int]:

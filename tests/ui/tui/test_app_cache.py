@@ -1,0 +1,113 @@
+"""The panel of the cache and what things cost, in the real app."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from exlchat.chat.cost import PromptCost
+from exlchat.chat.store import ConversationStore
+from exlchat.engine.events import CacheReport, DiskReport
+from exlchat.ui.cache_panel import cache_rows, cost_line
+from tests.ui.app_harness import app, say, shown, told, until
+from tests.ui.scripted_engine import ScriptedEngine
+
+REPORT = CacheReport(
+    kind="q4",
+    page_tokens=256,
+    page_bytes=9 * 2**20,
+    pages=400,
+    running=32,
+    idle=100,
+    owners=(("known", 30), ("gone", 1)),
+    evictions=7,
+    prompt_tokens=10_000,
+    found_tokens=9_000,
+    disk=DiskReport(12, 3 * 2**30, 4 * 2**30, 12, 5_000, 2, "the disk is full; free space"),
+)
+
+
+class Engine(ScriptedEngine):
+    """Reports a cache whose pages the newest conversation uses."""
+
+    owner = ""
+
+    def cache_report(self) -> CacheReport:
+        return dataclasses.replace(REPORT, owners=((self.owner, 30), ("gone", 1)))
+
+
+async def test_the_panel_shows_pages_owners_and_savings(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "conversations.db")
+    engine = Engine("an answer")
+    chat = app(tmp_path, engine, store=store)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "What is a page?")
+        await until(pilot, lambda: "an answer" in shown(chat))
+        engine.owner = store.list_conversations()[0].id
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "Esc closes" in shown(chat))
+        text = shown(chat)
+        for words in (
+            "132 of 400 hold something, 32 of them",
+            "9,000 of 10,000 prompt tokens (90%)",
+            "7 pages made room",
+            "What is a page?",
+            "30 pages",
+            "not listed any more",
+            "3.0 GiB of 4.0 GiB",
+            "12 pages written, 5,000 tokens came back",
+            "2 damaged files",
+            "the disk is full; free space",
+        ):
+            assert words in text, words
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc closes" not in shown(chat))
+
+
+async def test_the_panel_opens_before_anything_was_said(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "Esc closes" in shown(chat))
+        assert "is kept for later starts" in shown(chat)
+
+
+async def test_costs_are_told_before_and_when_a_persona_changes(tmp_path: Path) -> None:
+    engine = ScriptedEngine("an answer", chat_template=None)
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "Hello")
+        await until(pilot, lambda: "an answer" in shown(chat))
+        await say(pilot, "/cost")
+        await until(pilot, lambda: "would be read anew" in told(chat))
+        assert "This conversation has" in told(chat)
+        await say(pilot, "/cost You are a pirate.")
+        await until(pilot, lambda: "With that system prompt this conversation has" in told(chat))
+        assert chat.session.system_prompt is None
+        await say(pilot, "/system You are a pirate.")
+        await until(pilot, lambda: "With it this conversation has" in told(chat))
+
+
+async def test_a_model_that_could_not_be_loaded_has_no_cache_to_show(tmp_path: Path) -> None:
+    def fail(_: object) -> ScriptedEngine:
+        raise RuntimeError("no such model")
+
+    chat = app(tmp_path, load=fail)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "no such model" in told(chat))
+
+
+def test_rows_name_what_is_there() -> None:
+    rows = dict(cache_rows(REPORT, {"known": "A title\x1b[2J"}))
+    assert rows["Memory"] == "3.5 GiB, q4, 9.0 MiB a page"
+    assert "A title" in " ".join(rows)
+    assert "\x1b" not in "".join(rows)
+    assert dict(cache_rows(dataclasses.replace(REPORT, disk=None), {}))["Nothing"].startswith("is kept")
+
+
+def test_cost_lines() -> None:
+    assert cost_line(PromptCost(0, 0), "This") == "This has nothing to read yet"
+    assert cost_line(PromptCost(1_500, 400), "This") == (
+        "This has 1,500 tokens: 400 are cached, 1,100 would be read anew"
+    )
