@@ -47,7 +47,7 @@ def main() -> None:
 
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, {typed.shape}, {typed.mix}\n")
     settings = BenchSettings(
-        device="cuda", kv_caches=KINDS, contexts=CONTEXTS, turn_cached=CACHED, turn_new=TURN, new_tokens=64, runs=3
+        device="cuda", kv_caches=KINDS, contexts=CONTEXTS, turn_cached=CACHED, turn_new=TURN, new_tokens=64, runs=5
     )
     report = Report(settings)
     for result in benchmark(make, settings, lambda line: print(line, file=sys.stderr)):

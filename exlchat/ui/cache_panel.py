@@ -58,7 +58,7 @@ def _disk_rows(disk: DiskReport | None) -> Iterator[tuple[str, str]]:
         yield "Nothing", "is kept for later starts (--disk-gb or disk_gb)"
         return
     yield "Files", f"{disk.files:,} of all models, {_size(disk.bytes)} of {_size(disk.most_bytes)}"
-    yield "This run", f"{disk.written:,} pages written, {disk.restored_tokens:,} tokens came back"
+    yield "This run", f"{disk.written:,} written, {disk.restored_tokens:,} tokens came back"
     if disk.damaged:
         yield "Dropped", f"{disk.damaged:,} damaged files"
     if disk.trouble:

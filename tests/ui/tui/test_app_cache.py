@@ -55,7 +55,7 @@ async def test_the_panel_shows_pages_owners_and_savings(tmp_path: Path) -> None:
             "30 pages",
             "not listed any more",
             "3.0 GiB of 4.0 GiB",
-            "12 pages written, 5,000 tokens came back",
+            "12 written, 5,000 tokens came back",
             "2 damaged files",
             "the disk is full; free space",
         ):
