@@ -11,7 +11,7 @@ from exlchat.engine.events import ModelError
 
 RopeType = Literal["default", "linear", "llama3"]
 
-SUPPORTED = ("LlamaForCausalLM",)
+SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,10 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a decoder is, whatever its weights are stored as."""
+    """What a decoder is, whatever its weights are stored as.
+
+    `windows` has for each layer how many tokens it sees, the new one included; 0 sees all.
+    """
 
     architecture: str
     vocab_size: int
@@ -44,6 +47,7 @@ class ModelSpec:
     tied_head: bool
     attention_bias: bool
     mlp_bias: bool
+    windows: tuple[int, ...]
 
 
 class ConfigReader:
@@ -131,12 +135,13 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
     activation = reader.text("hidden_act", "silu")
     if activation != "silu":
         raise reader.error("hidden_act", f"is {activation!r}; a Llama with another activation than silu is not known")
+    architecture, num_layers = _architecture(reader), reader.integer("num_hidden_layers")
     return ModelSpec(
-        architecture=_architecture(reader),
+        architecture=architecture,
         vocab_size=reader.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=reader.integer("intermediate_size"),
-        num_layers=reader.integer("num_hidden_layers"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -146,7 +151,15 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         tied_head=reader.flag("tie_word_embeddings", default=False),
         attention_bias=reader.flag("attention_bias", default=False),
         mlp_bias=reader.flag("mlp_bias", default=False),
+        windows=(_window(reader, architecture),) * num_layers,
     )
+
+
+def _window(reader: ConfigReader, architecture: str) -> int:
+    """Mistral's window for all layers; newer ones have none (null)."""
+    if architecture != "MistralForCausalLM" or reader.get("sliding_window") is None:
+        return 0
+    return reader.integer("sliding_window")
 
 
 def _architecture(reader: ConfigReader) -> str:

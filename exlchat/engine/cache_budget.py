@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
-from exlchat.engine.kv_cache import bytes_per_token, pages_of
+from exlchat.engine.kv_cache import cache_bytes, pages_of, window_slots
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
 # A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
@@ -17,6 +17,7 @@ _SHORTEST_CONTEXT = 512
 # that other programs find some too.
 _OTHER_CONTEXTS = 2
 _SHARE = 0.6
+_MOST_PAGES_BITS = 22  # 4 million pages, a thousand million tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,13 @@ def plan_cache(
     Raises:
         ModelError: what was asked for does not fit the model, the memory or each other, or nothing of use fits.
     """
-    per_token, room = bytes_per_token(spec, kind), max(room, 0)
+    sizes = _Sizes(spec, kind, max(room, 0))
     context = _context(spec, wishes.context)
-    budget = _budget(wishes, per_token)
+    budget = sizes.budget(wishes, context)
     if budget is None:
         if at_once:
-            context = _fitting(name, spec, kind, context, room, asked=wishes.context is not None)
-        spare = int(_SHARE * room) // per_token
+            context = _fitting(name, sizes, context, asked=wishes.context is not None)
+        spare = sizes.fitting(context, int(_SHARE * sizes.room))
         return CachePlan(context, max(context, min((1 + _OTHER_CONTEXTS) * context, spare)))
     if budget < context:
         if wishes.context is not None or budget < min(_SHORTEST_CONTEXT, context):
@@ -71,21 +72,58 @@ def plan_cache(
                 "--context"
             )
         context = budget
-    if at_once and budget * per_token > room:
-        raise ModelError(
-            f"{name}: a cache of {budget:,} tokens takes {budget * per_token / 2**30:.2f} GiB, and the weights leave "
-            f"{room / 2**30:.2f} GiB free: {_mends(spec, kind, budget, room, '--cache-tokens')} would fit"
-        )
+    if at_once and sizes.bytes(context, budget) > sizes.room:
+        raise sizes.too_large(name, f"a cache of {budget:,} tokens", context, budget, option="--cache-tokens")
     return CachePlan(context, budget)
 
 
-def _budget(wishes: CacheWishes, per_token: int) -> int | None:
-    """Tokens of the cache that was asked for, in whole pages."""
-    if wishes.tokens is not None:
-        return pages_of(wishes.tokens) * PAGE_TOKENS
-    if wishes.gigabytes is not None:
-        return int(wishes.gigabytes * 2**30 / per_token) // PAGE_TOKENS * PAGE_TOKENS
-    return None
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Arithmetic for one model, one kind of cache and the bytes that there are."""
+
+    spec: ModelSpec
+    kind: CacheKind
+    room: int
+
+    def bytes(self, context: int, tokens: int) -> int:
+        """Of a cache of so many tokens, for conversations of `context`."""
+        pages = pages_of(max(tokens, context))
+        return cache_bytes(self.spec, self.kind, pages, window_slots(self.spec, pages_of(context), pages))
+
+    def fitting(self, context: int | None, room: int) -> int:
+        """Tokens in whole pages that take no more than `room`.
+
+        Args:
+            context: of one conversation; `None` for a single one that has them all.
+        """
+        fits = 0
+        for step in (1 << bit for bit in reversed(range(_MOST_PAGES_BITS))):
+            tokens = (fits + step) * PAGE_TOKENS
+            if self.bytes(tokens if context is None else min(context, tokens), tokens) <= room:
+                fits += step
+        return fits * PAGE_TOKENS
+
+    def budget(self, wishes: CacheWishes, context: int) -> int | None:
+        """Tokens of the cache that was asked for, in whole pages."""
+        if wishes.tokens is not None:
+            return pages_of(wishes.tokens) * PAGE_TOKENS
+        if wishes.gigabytes is None:
+            return None
+        return self.fitting(context, int(wishes.gigabytes * 2**30))
+
+    def too_large(self, name: str, what: str, context: int, tokens: int, *, option: str) -> ModelError:
+        """What it takes, what there is, and what would fit."""
+        needed, fits = self.bytes(context, tokens), self.fitting(None, self.room)
+        mends = [f"{option} {fits}"] if fits >= _SHORTEST_CONTEXT else []
+        for smaller in KINDS.values():
+            size = _Sizes(self.spec, smaller, self.room).bytes(context, tokens)
+            if smaller.fits(self.spec.head_dim) and size < needed and size <= self.room:
+                mends.append(f"--kv-cache {smaller.name}")
+                break
+        return ModelError(
+            f"{name}: {what} takes {needed / 2**30:.2f} GiB, and the weights leave {self.room / 2**30:.2f} GiB free: "
+            f"{' or '.join(mends) or 'fewer bits or a smaller model'} would fit"
+        )
 
 
 def _context(spec: ModelSpec, wanted: int | None) -> int:
@@ -98,27 +136,11 @@ def _context(spec: ModelSpec, wanted: int | None) -> int:
     return wanted
 
 
-def _fitting(name: str, spec: ModelSpec, kind: CacheKind, context: int, room: int, *, asked: bool) -> int:
+def _fitting(name: str, sizes: _Sizes, context: int, *, asked: bool) -> int:
     """The context, shortened to what fits unless the user asked for one."""
-    per_token = bytes_per_token(spec, kind)
-    fits = room // per_token
-    if pages_of(context) * PAGE_TOKENS <= fits:
+    if sizes.bytes(context, context) <= sizes.room:
         return context
+    fits = sizes.fitting(None, sizes.room)
     if not asked and fits >= _SHORTEST_CONTEXT:
-        return fits // PAGE_TOKENS * PAGE_TOKENS
-    raise ModelError(
-        f"{name}: a context of {context:,} tokens takes {context * per_token / 2**30:.2f} GiB, and the weights leave "
-        f"{room / 2**30:.2f} GiB free: {_mends(spec, kind, context, room, '--context')} would fit"
-    )
-
-
-def _mends(spec: ModelSpec, kind: CacheKind, tokens: int, room: int, option: str) -> str:
-    """What would fit instead of so many tokens: fewer of them, or fewer bits."""
-    fits = room // bytes_per_token(spec, kind) // PAGE_TOKENS * PAGE_TOKENS
-    mends = [f"{option} {fits}"] if fits >= _SHORTEST_CONTEXT else []
-    for smaller in KINDS.values():
-        per_token = bytes_per_token(spec, smaller)
-        if smaller.fits(spec.head_dim) and per_token < bytes_per_token(spec, kind) and per_token * tokens <= room:
-            mends.append(f"--kv-cache {smaller.name}")
-            break
-    return " or ".join(mends) or "fewer bits or a smaller model"
+        return fits
+    raise sizes.too_large(name, f"a context of {context:,} tokens", context, context, option="--context")

@@ -25,7 +25,7 @@ from exlchat.engine.events import (
 from exlchat.engine.formats.inventory import describe_format, is_quantized, parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.generator import Generator
-from exlchat.engine.kv_cache import KVCache, cache_kind
+from exlchat.engine.kv_cache import MOST_AT_ONCE, KVCache, cache_kind
 from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.pages.archive import PageArchive, open_archive
@@ -37,7 +37,7 @@ from exlchat.engine.transformer import Transformer
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
-_CUDA_PREFILL_CHUNK = 2048
+_CUDA_PREFILL_CHUNK = MOST_AT_ONCE
 _CPU_PREFILL_WEIGHTS = 5e10
 BUILD_CACHE = Path.home() / ".cache" / "exlchat"
 
@@ -188,8 +188,10 @@ def load(
     # Everything that keys and values depend on besides the ids.
     root = root_hash(model=checkpoint.identity, rope=repr(spec.rope), cache=kv_cache, dtype=str(dtype))
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
-    archive = None if page_folder is None or page_bytes <= 0 else open_archive(cache, page_folder, page_bytes)
-    chunk = prefill_chunk or _prefill_chunk(target, parameters)
+    archive = None
+    if page_folder is not None and page_bytes > 0 and not cache.has_windows:
+        archive = open_archive(cache, page_folder, page_bytes)
+    chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
     if target.type == "cuda":
         warm_up(transformer, cache)

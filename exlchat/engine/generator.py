@@ -169,10 +169,11 @@ class Generator:
         if self._archive is not None:
             self._archive.restore(prompt, most, self._cancelled.is_set)
         cached = done = self._cache.begin(prompt, most=most, owner=request.owner)
-        self._cache.reserve(len(prompt))
         yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
         while done < len(prompt) and not self._cancelled.is_set():
             chunk = prompt[done : done + self._prefill_chunk]
+            self._check_newest(run)
+            self._cache.reserve(done + len(chunk))
             logits = self._compute(chunk, run)
             done += len(chunk)
             if done == len(prompt):

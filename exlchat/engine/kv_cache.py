@@ -16,14 +16,16 @@ from torch import Tensor
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import CacheReport, ModelError
 from exlchat.engine.pages.hash import HASH_BYTES
-from exlchat.engine.pages.pool import Page, PagePool, PoolFullError
-from exlchat.engine.pages.rows import LayerRows, OpenRows, PageList, TorchLayerRows
-from exlchat.engine.pages.store import PageStore, make_store
-from exlchat.engine.placement import free_memory
+from exlchat.engine.pages.memory import CacheRows, PageMemory, SequenceTables
+from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError
+from exlchat.engine.pages.rows import OpenRows, TorchLayerRows
+from exlchat.engine.pages.windows import WindowSlots
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
 PageHash = bytes
+MOST_AT_ONCE = 2048
+"""Tokens of a prompt that are computed in one go, at most."""
 _NO_ROOT = bytes(HASH_BYTES)
 
 
@@ -58,28 +60,30 @@ class KVCache:
         self.max_seq_len = max_seq_len
         self.kind = cache_kind(spec, kind)
         """How keys and values are stored."""
-        self._open_rows = rows
-        self._rows: list[LayerRows] = []
-        self._list = PageList()
         self._spec = spec
         self._compute_dtype = compute_dtype
         self._device = device
         longest = pages_of(max_seq_len)
         self.pool = PagePool(max(longest, (tokens or 0) // PAGE_TOKENS), root)
-        self._store: PageStore | None = None
+        self._window: int = max(spec.windows)
+        slots = window_slots(spec, longest, self.pool.size)
+        self._windows = WindowSlots(slots) if slots else None
+        self._tables = SequenceTables(longest, self._windows, device)
+        self._open_rows = rows
+        self._memory: PageMemory | None = None
+        self._rows: CacheRows | None = None
         self._ids: list[int] = []
         self._pages: list[Page] = []
+        self._in_window: list[Page] = []
         self._owner = ""
         self._asked = self._found = 0
-        self.page_table = torch.zeros(longest, dtype=torch.int32, device=device)
-        """int32 `[pages of the longest sequence]`, the page of tokens 256 i and on; its address never changes."""
 
     def __len__(self) -> int:
         return len(self._ids)
 
     @property
     def ids(self) -> Sequence[int]:
-        """`ids[i]` is the token whose key and value stand at position `i` of every layer."""
+        """`ids[i]` is the token whose key and value stand at position `i` of every layer that sees it."""
         return self._ids
 
     @property
@@ -90,12 +94,13 @@ class KVCache:
     @property
     def bytes(self) -> int:
         """Of the pool, on the device."""
-        return self.pool.size * PAGE_TOKENS * self.bytes_per_token
+        slots = self._windows.size if self._windows else 0
+        return cache_bytes(self._spec, self.kind, self.pool.size, slots)
 
     @property
     def bytes_per_token(self) -> int:
         """Of one position's keys and values in all layers, as they are stored."""
-        return bytes_per_token(self._spec, self.kind)
+        return self._spec.num_layers * layer_bytes(self._spec, self.kind)
 
     @property
     def capacity(self) -> int:
@@ -108,28 +113,34 @@ class KVCache:
         return self._device.type == "cuda"
 
     @property
-    def store(self) -> PageStore:
-        """The memory of the pool.
+    def has_windows(self) -> bool:
+        """Whether some layers see a window only, so that old pages have nothing in them there."""
+        return self._windows is not None
 
-        Raises:
-            ModelError: there is not enough.
-        """
-        if self._store is None:
-            self._store = self._make_store()
-            self._rows = [
-                self._open_rows(self._store.layer(layer), self.page_table, self._compute_dtype)
-                for layer in range(self._spec.num_layers)
-            ]
-        return self._store
+    @property
+    def memory(self) -> PageMemory:
+        """Of all pages. Raises `ModelError` when there is not enough."""
+        if self._memory is None:
+            self._memory = PageMemory(self._spec, self.kind, self.pool.size, self._windows, self._device)
+            self._rows = CacheRows(self._memory, self._tables, self._spec, self._compute_dtype, self._open_rows)
+        return self._memory
+
+    @property
+    def page_table(self) -> Tensor:
+        """int32 `[pages of the longest sequence]`, the page of tokens 256 i and on; its address never changes."""
+        return self._tables.whole
+
+    def table(self, layer: int) -> Tensor:
+        """As `page_table`, for one layer: those that see a window have another."""
+        return self._tables.narrow if self._spec.windows[layer] else self._tables.whole
 
     def pages(self, layer: int) -> LayerPages:
         """Keys and values of one layer, of all sequences; always at the same place."""
-        return self.store.layer(layer)
+        return self.memory.layer(layer)
 
     def known(self, ids: Sequence[int]) -> int:
         """How many tokens `ids` shares with what is there, from its beginning. Changes nothing."""
-        running = _common_length(self._ids, ids)
-        return max(running, self.pool.find(ids, len(ids)).tokens)
+        return self._usable(self.pool.find(ids, len(ids)))
 
     def begin(self, ids: Sequence[int], *, most: int | None = None, owner: str = "") -> int:
         """Leaves the sequence so far for the longest known beginning of another, and returns its length.
@@ -142,21 +153,29 @@ class KVCache:
         self.clear()
         self._owner = owner
         known = self.pool.find(ids, len(ids) if most is None else most)
-        for page in known.pages:
+        tokens = self._usable(known)
+        for page in known.pages[: tokens // PAGE_TOKENS]:
             self.pool.hold(page)
             self._use(page)
-        whole, tokens = len(known.pages) * PAGE_TOKENS, known.tokens
-        if known.partial is not None and not self._continue_in(known.partial, ids[whole:tokens]):
-            tokens = whole
+        whole = len(self._pages) * PAGE_TOKENS
+        if tokens > whole:
+            assert known.partial is not None
+            if not self._continue_in(known.partial, ids[whole:tokens]):
+                tokens = self._usable(Known(known.pages, None, 0))
+                self.pool.release(self._pages[tokens // PAGE_TOKENS :])
+                del self._pages[tokens // PAGE_TOKENS :]
         self._ids = list(ids[:tokens])
         self._asked, self._found = self._asked + len(ids), self._found + tokens
-        self._write_table(0)
+        self._hold_window(tokens)
+        self._tables.write(self._pages, 0)
         return tokens
 
     def clear(self) -> None:
         """Leaves the sequence. Its pages stay known."""
+        if self._windows is not None:
+            self._windows.release(self._in_window)
         self.pool.release(self._pages)
-        self._pages, self._ids = [], []
+        self._pages, self._ids, self._in_window = [], [], []
 
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all. Raises `ModelError` when there is none; the content stays."""
@@ -165,16 +184,17 @@ class KVCache:
             return
         if needed > len(self.page_table):
             raise ModelError(f"the context holds {self.max_seq_len:,} tokens, and {length:,} were wanted")
-        _ = self.store
+        _ = self.memory
         try:
             while len(self._pages) < needed:
                 self._take()
+            self._hold_window(length)
         except PoolFullError:
             raise ModelError(
                 f"the cache has no room for {length:,} tokens in one conversation; load with a larger --cache-tokens"
             ) from None
         finally:
-            self._write_table(before)
+            self._tables.write(self._pages, before)
 
     def extend(self, ids: Sequence[int]) -> None:
         """The next positions, which have been stored in every layer, hold these tokens."""
@@ -186,13 +206,27 @@ class KVCache:
             self._ids += new
             at += len(new)
 
+    def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores new positions of one layer and returns all that any of them sees.
+
+        Args:
+            keys, values: `[kv_heads, tokens, head_dim]` of positions `start` and on, for which there is room.
+
+        Returns:
+            `[kv_heads, seen, head_dim]` each, in the compute dtype: all up to the end of the new ones, in a layer with
+            a window from the first on that the first new one sees. The new positions come back as they were given where
+            they are stored in few bits: only later calls see them as they are stored.
+        """
+        assert self._rows is not None
+        return self._rows.append(layer, start, keys, values)
+
     def report(self) -> CacheReport:
         """What the pool holds and has saved, without the disk."""
         owners = Counter(owner for page in self.pool.listed for owner in page.owners if owner)
         return CacheReport(
             kind=self.kind.name,
             page_tokens=PAGE_TOKENS,
-            page_bytes=PAGE_TOKENS * self.bytes_per_token,
+            page_bytes=self.bytes // self.pool.size,
             pages=self.pool.size,
             running=len(self._pages),
             idle=len(self.pool.idle),
@@ -202,18 +236,6 @@ class KVCache:
             found_tokens=self._found,
             disk=None,
         )
-
-    def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores new positions of one layer and returns all up to their end.
-
-        Args:
-            keys, values: `[kv_heads, tokens, head_dim]` of positions `start` and on, for which there is room.
-
-        Returns:
-            `[kv_heads, start + tokens, head_dim]` each, in the compute dtype. The new positions come back as they were
-            given where they are stored in few bits: only later calls see them as they are stored.
-        """
-        return self._rows[layer].append(self._list, start, keys, values)
 
     def _use(self, page: Page) -> None:
         page.owners.add(self._owner)
@@ -243,29 +265,47 @@ class KVCache:
             else:
                 self.pool.release([known])
             return alone
-        self.store.copy_rows(known.slot, page.slot, len(ids))
+        if self._windows is not None:
+            both = [known, page]
+            self._windows.hold(both)
+            self._windows.release(both)
+        self.memory.copy_rows(known, page, len(ids))
         self.pool.extend(page, parent, ids)
         self.pool.release([known])
         return True
 
+    def _usable(self, known: Known) -> int:
+        """How many of the known tokens a sequence can begin with: the window of the next one has to be there too."""
+        if self._windows is None:
+            return known.tokens
+        pages = known.pages if known.partial is None else (*known.pages, known.partial)
+        there = [self._windows.slot(page) is not None for page in pages]
+        ends: list[int] = [known.tokens, *range(len(known.pages) * PAGE_TOKENS, 0, -PAGE_TOKENS)]
+        for tokens in ends:
+            if all(there[self._first_page(tokens) : pages_of(tokens)]):
+                return tokens
+        return 0
+
+    def _first_page(self, tokens: int) -> int:
+        """The first page of which the token behind so many sees something in a layer with a window."""
+        return max(tokens + 1 - self._window, 0) // PAGE_TOKENS
+
+    def _hold_window(self, length: int) -> None:
+        """Memory in layers with a window, for what the next tokens up to `length` see."""
+        if self._windows is None:
+            return
+        held, self._in_window = self._in_window, self._pages[self._first_page(len(self._ids)) : pages_of(length)]
+        try:
+            self._windows.hold(self._in_window)
+        except PoolFullError:
+            self._in_window = []
+            raise
+        finally:
+            self._windows.release(held)
+
     def _parent(self, index: int) -> PageHash:
         """Hash of what stands before a page of the sequence."""
         return self._pages[index - 1].end if index else self.pool.root
-
-    def _write_table(self, start: int) -> None:
-        self._list = PageList.of([page.slot for page in self._pages])
-        slots = torch.tensor(self._list.slots[start:], dtype=torch.int32)
-        self.page_table[start : start + len(slots)] = slots.to(self._device, non_blocking=True)
-
-    def _make_store(self) -> PageStore:
-        try:
-            return make_store(self._spec, self.kind, self.pool.size, self._device)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            needed, free = self.bytes / 2**30, free_memory(self._device) / 2**30
-            raise ModelError(
-                f"a cache of {self.pool.size * PAGE_TOKENS:,} tokens needs {needed:.2f} GiB, and {free:.2f} GiB are "
-                "free; load with a smaller --cache-tokens or --context, or with --kv-cache q4"
-            ) from error
 
 
 def cache_kind(spec: ModelSpec, name: str) -> CacheKind:
@@ -283,16 +323,34 @@ def cache_kind(spec: ModelSpec, name: str) -> CacheKind:
     return KINDS[name]
 
 
-def bytes_per_token(spec: ModelSpec, kind: CacheKind) -> int:
-    """Of one position's keys and values in all layers, as they are stored."""
-    return spec.num_layers * spec.num_kv_heads * kind.token_bytes(spec.head_dim)
+def layer_bytes(spec: ModelSpec, kind: CacheKind) -> int:
+    """Of one position's key and value in one layer, as they are stored."""
+    return spec.num_kv_heads * kind.token_bytes(spec.head_dim)
+
+
+def cache_bytes(spec: ModelSpec, kind: CacheKind, pages: int, slots: int) -> int:
+    """Of a pool with so many pages, `slots` of which have memory in layers that see a window only."""
+    narrow = sum(window > 0 for window in spec.windows)
+    return PAGE_TOKENS * layer_bytes(spec, kind) * ((spec.num_layers - narrow) * pages + narrow * slots)
+
+
+def window_slots(spec: ModelSpec, longest: int, pages: int) -> int:
+    """How many pages have memory in layers that see a window only; 0 without such layers.
+
+    Enough for the window, a chunk of a prompt and the pages that both only touch, for as many sequences as the pool
+    holds long ones.
+
+    Args:
+        longest: pages of the longest sequence.
+        pages: of the pool.
+    """
+    window = max(spec.windows)
+    if not window:
+        return 0
+    each = pages_of(window) + pages_of(MOST_AT_ONCE) + 2
+    return min(pages, max(1, pages // longest) * each)
 
 
 def pages_of(tokens: int) -> int:
     """Pages that so many tokens take."""
     return -(-tokens // PAGE_TOKENS)
-
-
-def _common_length(ids: Sequence[int], others: Sequence[int]) -> int:
-    pairs = zip(ids, others, strict=False)
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(others)))

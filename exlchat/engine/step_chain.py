@@ -158,14 +158,13 @@ class StepChain:
         """The operations in order."""
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
-        page_table = self._cache.page_table
-        turns = self._transformer.rope.slice(0, len(page_table) * PAGE_TOKENS)
+        turns = self._transformer.rope.slice(0, len(self._cache.page_table) * PAGE_TOKENS)
         for index, layer in enumerate(self._layers):
-            jobs += self._attention_jobs(index, layer, turns, page_table)
+            jobs += self._attention_jobs(index, layer, turns)
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
 
-    def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor, page_table: Tensor) -> list[Launch]:
+    def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
         jobs = []
         for reader in layer.qkv:
             columns = sum(matrix.outputs for matrix in reader.run.matrices)
@@ -177,10 +176,10 @@ class StepChain:
                 layer.heads.view(-1, head_dim),
                 layer.mixed[0],
                 pages=self._cache.pages(index),
-                page_table=page_table,
+                page_table=self._cache.table(index),
                 position=self.position,
                 turns=turns,
-                rules=AttentionRules(scale=head_dim**-0.5),
+                rules=AttentionRules(scale=head_dim**-0.5, window=self._transformer.spec.windows[index]),
                 scratch=self._scratch,
                 scatter=layer.output.scatter,
             )

@@ -23,7 +23,7 @@ def plan(room: int, wishes: CacheWishes = NOTHING, longest: int = 102_400) -> Ca
 def test_without_wishes_three_contexts_and_no_more_than_a_share_of_the_room() -> None:
     assert plan(10**12) == CachePlan(32_768, 3 * 32_768)
     assert plan(40_000 * PER_TOKEN) == CachePlan(32_768, 32_768)
-    assert plan(100_000 * PER_TOKEN) == CachePlan(32_768, 60_000)
+    assert plan(100_000 * PER_TOKEN) == CachePlan(32_768, 59_904)
     assert plan(10**12, longest=2_000) == CachePlan(2_000, 6_000)
 
 

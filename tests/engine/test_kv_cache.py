@@ -78,7 +78,7 @@ def test_memory_is_what_the_format_says(kind: str) -> None:
     }[kind]
     cache = KVCache(spec(), kind, torch.float32, CPU, 1024, tokens=5_000)
     assert cache.bytes_per_token == wanted
-    assert cache.store.bytes == cache.bytes == 19 * 256 * wanted
+    assert cache.memory.bytes == cache.bytes == 19 * 256 * wanted
 
 
 def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.archive import PageArchive, open_archive
+from exlchat.engine.pages.memory import CacheRows
 from exlchat.engine.pages.rows import TorchLayerRows
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
 from tests.engine.test_kv_cache import CPU, spec
@@ -51,9 +52,8 @@ class Operations(RuleBasedStateMachine):
             KVCache(SIZES, self.kind, torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS) for _ in range(SEQUENCES)
         ]
         for cache in self.caches[1:]:
-            cache.pool, store = self.caches[0].pool, self.caches[0].store
-            cache._store = store
-            cache._rows = [TorchLayerRows(store.layer(i), cache.page_table, torch.float32) for i in range(2)]
+            cache.pool, cache._memory = self.caches[0].pool, self.caches[0].memory
+            cache._rows = CacheRows(cache.memory, cache._tables, SIZES, torch.float32, TorchLayerRows)
         self.archive = self.open_archive()
 
     def open_archive(self) -> PageArchive:

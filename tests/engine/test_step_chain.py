@@ -17,7 +17,7 @@ from exlchat.engine.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
-from tests.random_models import save_random_llama
+from tests.random_models import edit_json, save_random_llama
 from tests.shared_data import DATA, needs_shared
 
 CPU = torch.device("cpu")
@@ -87,6 +87,19 @@ def one_order_for_gate_and_up(path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(tensors, file)
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+def test_layers_that_see_a_window(tmp_path: Path) -> None:
+    path = written("gptq", tmp_path, tied=False)
+    one_order_for_gate_and_up(path)
+    edit_json(path / "config.json", architectures=["MistralForCausalLM"], sliding_window=40)
+    transformer = open_quantized(path)
+    assert why_not(transformer, new_cache(transformer, 1)) is None
+    ids = torch.randint(391, (300,), generator=torch.Generator().manual_seed(3)).tolist()
+    wanted = logits_in_steps(open_transformer(path), ids, [300])
+    assert relative_error(chain_logits(transformer, ids, 250), wanted[250:]) < 1e-2
 
 
 @pytest.mark.usefixtures("decoded_once")

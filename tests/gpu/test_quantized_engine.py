@@ -25,7 +25,7 @@ from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import c_draw
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.gptq_vectors import DEVICE_CASES, device_case
-from tests.random_models import save_random_llama
+from tests.random_models import edit_json, save_random_llama
 from tests.shared_data import DATA, needs_shared
 
 EXL2 = DATA / "tiny-llama-exl2-4.0bpw"
@@ -206,6 +206,23 @@ def test_a_gptq_model_with_biases(
     assert relative_error(logits_in_steps(transformer, ids, [50, 3, 67], kv_cache="fp16"), wanted) < 1e-2
     engine = load(path, device="cuda", build_cache=build_cache)
     assert finish(engine.generate(GenerationRequest(ids[:20], max_new_tokens=20))).stats.decode_path == "run-ahead"
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kv_cache", ["fp16", "q8"])
+def test_layers_that_see_a_window(kernels: Kernels, kv_cache: str, tmp_path: Path, build_cache: Path) -> None:
+    path = gptq_model(tmp_path, GptqRecipe(128), tied=False)
+    edit_json(path / "config.json", architectures=["MistralForCausalLM"], sliding_window=100)
+    ids = torch.randint(391, (700,), generator=torch.Generator().manual_seed(3)).tolist()
+    wanted = logits_in_steps(open_transformer(path, torch.float32, "cuda"), ids, [700])
+    transformer = open_quantized(path, kernels)
+    assert relative_error(step_logits(transformer, kernels, ids, dependent=True), wanted) < 1e-2
+    assert relative_error(logits_in_steps(transformer, ids, [50, 3, 647], kv_cache=kv_cache), wanted) < 2e-2
+    engine = load(path, device="cuda", build_cache=build_cache, kv_cache=kv_cache, max_seq_len=4096)
+    answer = finish(engine.generate(GenerationRequest(ids, max_new_tokens=600)))
+    assert answer.stats.decode_path == "run-ahead"
+    again = finish(engine.generate(GenerationRequest([*ids, *answer.token_ids, 5], max_new_tokens=2)))
+    assert again.stats.cached_tokens >= len(ids) + len(answer.token_ids) - 1
 
 
 def test_logits_that_are_not_numbers_end_the_answer(tmp_path: Path, build_cache: Path) -> None:

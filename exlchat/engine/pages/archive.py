@@ -145,7 +145,7 @@ def open_archive(cache: KVCache, folder: Path, most_bytes: int) -> PageArchive:
     Raises:
         ModelError: no memory for the cache.
     """
-    store = cache.store
+    store = cache.memory.whole
     make_buffer = _pinned_memory if cache.on_gpu else None
     files = PageFiles(folder, cache.pool.root, page_layout(store), most_bytes, make_buffer=make_buffer)
     return PageArchive(cache.pool, store, files, most_bytes)

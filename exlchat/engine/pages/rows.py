@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,37 +16,38 @@ from exlchat.ext.pages import PageAccess, PageKernels
 
 @dataclass(frozen=True, slots=True)
 class PageList:
-    """The pages of a sequence, in order.
-
-    Args:
-        slots: where they are.
-        neighbours: how many of the first lie one behind the other.
-    """
+    """Where the pages of a sequence are, in order. What stands for a page without memory is never used."""
 
     slots: tuple[int, ...] = ()
-    neighbours: int = 0
 
-    @classmethod
-    def of(cls, slots: Sequence[int]) -> PageList:
-        """Of pages in these places."""
-        apart = (index for index, slot in enumerate(slots) if slot != slots[0] + index)
-        return cls(tuple(slots), next(apart, len(slots)))
+    def neighbours(self, first: int, end: int) -> slice | None:
+        """Where the pages of these tokens are, if they lie one behind the other."""
+        wanted = self.slots[first // PAGE_TOKENS : -(-end // PAGE_TOKENS)]
+        begin = wanted[0] if wanted else 0
+        return slice(begin, begin + len(wanted)) if wanted == tuple(range(begin, begin + len(wanted))) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The positions that a chunk is about: from `first` on they are wanted, from `start` on they are new."""
+
+    first: int
+    start: int
 
 
 class LayerRows(Protocol):
     """The pages of one layer."""
 
-    def append(self, sequence: PageList, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores new positions and returns all up to their end.
+    def append(self, sequence: PageList, span: Span, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores new positions and returns all that are wanted, up to their end.
 
         Args:
             sequence: enough pages.
-            start: how many tokens stand before the new ones.
-            keys, values: `[kv_heads, tokens, head_dim]`.
+            keys, values: `[kv_heads, tokens, head_dim]` of the new ones.
 
         Returns:
-            `[kv_heads, start + tokens, head_dim]` each, in the compute dtype; new positions as they were given where
-            pages are in few bits.
+            `[kv_heads, span.start + tokens - span.first, head_dim]` each, in the compute dtype; new positions as they
+            were given where pages are in few bits.
         """
 
 
@@ -58,26 +59,27 @@ class TorchLayerRows:
     """In plain torch, on any device: an `OpenRows`."""
 
     def __init__(self, pages: LayerPages, page_table: Tensor, dtype: torch.dtype) -> None:
-        self._pages, self._table, self._dtype = pages, page_table, dtype
+        self._keys, self._values = (pages.keys, pages.key_scales), (pages.values, pages.value_scales)
+        self._kind, self._table, self._dtype = pages.kind, page_table, dtype
 
-    def append(self, sequence: PageList, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, sequence: PageList, span: Span, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """See `LayerRows`."""
-        pages = self._pages
         return (
-            self._append((pages.keys, pages.key_scales), pages.kind.key, sequence, start, keys.to(self._dtype)),
-            self._append((pages.values, pages.value_scales), pages.kind.value, sequence, start, values.to(self._dtype)),
+            self._append(self._keys, self._kind.key, sequence, span, keys.to(self._dtype)),
+            self._append(self._values, self._kind.value, sequence, span, values.to(self._dtype)),
         )
 
     def _append(
-        self, parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, start: int, new: Tensor
+        self, parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, span: Span, new: Tensor
     ) -> Tensor:
         """What new tokens see: the older ones as stored; themselves and each other too, unless in few bits."""
-        end = start + new.shape[1]
         for part, rows in zip(parts, encode(new, element), strict=True):
             if part is not None and rows is not None:
-                _write(part, sequence, start, rows)
-        seen = start if element.turned else end
-        stored, scales = (None if part is None else _rows(part, sequence, self._table, seen) for part in parts)
+                _write(part, sequence, span.start, rows)
+        end = span.start if element.turned else span.start + new.shape[1]
+        stored, scales = (
+            None if part is None else _rows(part, sequence, self._table, span.first, end) for part in parts
+        )
         assert stored is not None
         if not element.turned:
             return stored.to(new.dtype)
@@ -95,15 +97,20 @@ class KernelLayerRows:
     def __init__(self, access: PageAccess, pages: LayerPages, page_table: Tensor) -> None:
         self._access, self._pages, self._table = access, pages, page_table
 
-    def append(self, sequence: PageList, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, sequence: PageList, span: Span, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """See `LayerRows`."""
-        end, pages = start + keys.shape[1], self._pages
-        self._access.write(start, keys, values)
-        if not pages.kind.quantized and end <= sequence.neighbours * PAGE_TOKENS:
-            return _rows(pages.keys, sequence, self._table, end), _rows(pages.values, sequence, self._table, end)
-        both = torch.empty(2, keys.shape[0], end, keys.shape[2], dtype=torch.float16, device=keys.device)
-        self._access.read(0, start, keys_out=both[0], values_out=both[1])
-        both[0, :, start:], both[1, :, start:] = keys, values
+        first, old, pages = span.first, span.start - span.first, self._pages
+        end = span.start + keys.shape[1]
+        self._access.write(span.start, keys, values)
+        if not pages.kind.quantized and sequence.neighbours(first, end) is not None:
+            return (
+                _rows(pages.keys, sequence, self._table, first, end),
+                _rows(pages.values, sequence, self._table, first, end),
+            )
+        shape = (2, keys.shape[0], end - first, keys.shape[2])
+        both = torch.empty(shape, dtype=torch.float16, device=keys.device)
+        self._access.read(first, old, keys_out=both[0], values_out=both[1])
+        both[0, :, old:], both[1, :, old:] = keys, values
         return both[0], both[1]
 
 
@@ -116,15 +123,12 @@ def kernel_rows(kernels: PageKernels) -> OpenRows:
     return open_rows
 
 
-def _rows(part: Tensor, sequence: PageList, table: Tensor, end: int) -> Tensor:
-    """The first rows of a sequence, `[kv_heads, end, row]`: a view where its pages are neighbours."""
-    count = -(-end // PAGE_TOKENS)
-    if count <= sequence.neighbours:
-        first = sequence.slots[0] if count else 0
-        chosen = part[:, first : first + count]
-    else:
-        chosen = part[:, table[:count].long()]
-    return chosen.flatten(1, 2)[:, :end]
+def _rows(part: Tensor, sequence: PageList, table: Tensor, first: int, end: int) -> Tensor:
+    """Rows of a sequence, `[kv_heads, end - first, row]`: a view where its pages are neighbours."""
+    begin = first // PAGE_TOKENS
+    neighbours = sequence.neighbours(first, end)
+    chosen = part[:, table[begin : -(-end // PAGE_TOKENS)].long() if neighbours is None else neighbours]
+    return chosen.flatten(1, 2)[:, first - begin * PAGE_TOKENS : end - begin * PAGE_TOKENS]
 
 
 def _write(part: Tensor, sequence: PageList, start: int, rows: Tensor) -> None:

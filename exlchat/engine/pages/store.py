@@ -59,10 +59,10 @@ class PageStore:
             part[:, :, slot, : tensor.shape[2]] = tensor.to(part.device, non_blocking=True)
 
 
-def make_store(spec: ModelSpec, kind: CacheKind, pages: int, device: torch.device) -> PageStore:
-    """An empty store. Raises what torch raises when memory is short."""
+def make_store(spec: ModelSpec, kind: CacheKind, layers: int, pages: int, device: torch.device) -> PageStore:
+    """An empty store for so many of the model's layers. Raises what torch raises when memory is short."""
     elements, head_dim = (kind.key, kind.value), spec.head_dim
     rows = [(element.row(head_dim), element.dtype) for element in elements]
     rows += [(element.scales(head_dim), torch.float16) for element in elements if element.scaled]
-    shape = (spec.num_layers, spec.num_kv_heads, pages, PAGE_TOKENS)
+    shape = (layers, spec.num_kv_heads, pages, PAGE_TOKENS)
     return PageStore(kind, tuple(torch.empty(*shape, row, dtype=dtype, device=device) for row, dtype in rows))
