@@ -98,6 +98,7 @@ class Generator:
             yield progress
             logits = chunk_logits
         clock.prefilled()
+        self._check_newest(run)
         answer.reason = self._limit(request, 0)
         if logits is not None and answer.reason is None:
             sampler = Sampler(request.sampling, clock.seed)

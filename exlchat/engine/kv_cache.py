@@ -8,7 +8,8 @@ to its middle is copied.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from exlchat.engine.events import CacheReport, ModelError
 from exlchat.engine.pages.hash import HASH_BYTES
 from exlchat.engine.pages.memory import CacheRows, PageMemory, SequenceTables
 from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError
-from exlchat.engine.pages.rows import OpenRows, TorchLayerRows
+from exlchat.engine.pages.rows import OpenRows, Seen, TorchLayerRows
 from exlchat.engine.pages.windows import WindowSlots
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
@@ -27,6 +28,19 @@ PageHash = bytes
 MOST_AT_ONCE = 2048
 """Tokens of a prompt that are computed in one go, at most."""
 _NO_ROOT = bytes(HASH_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """Positions from `first` to before `end` that are known as they were before they were stored, in the last page."""
+
+    first: int
+    end: int
+
+    @property
+    def last_page(self) -> int:
+        """Where the page of the last one begins: of older pages nothing is known any more."""
+        return max(self.end - 1, 0) // PAGE_TOKENS * PAGE_TOKENS
 
 
 class KVCache:
@@ -77,6 +91,8 @@ class KVCache:
         self._in_window: list[Page] = []
         self._owner = ""
         self._asked = self._found = 0
+        self._appended = (0, 0)
+        self._exact = _Exact(0, 0)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -150,6 +166,7 @@ class KVCache:
             most: no more of it than this.
             owner: a label for the pages that it uses.
         """
+        before, exact = self._ids, self._exact
         self.clear()
         self._owner = owner
         known = self.pool.find(ids, len(ids) if most is None else most)
@@ -165,6 +182,8 @@ class KVCache:
                 self.pool.release(self._pages[tokens // PAGE_TOKENS :])
                 del self._pages[tokens // PAGE_TOKENS :]
         self._ids = list(ids[:tokens])
+        if exact.first < tokens <= exact.end and before[:tokens] == self._ids and tokens > exact.last_page:
+            self._exact = _Exact(exact.first, tokens)
         self._asked, self._found = self._asked + len(ids), self._found + tokens
         self._hold_window(tokens)
         self._tables.write(self._pages, 0)
@@ -176,6 +195,7 @@ class KVCache:
             self._windows.release(self._in_window)
         self.pool.release(self._pages)
         self._pages, self._ids, self._in_window = [], [], []
+        self._exact = _Exact(0, 0)
 
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all. Raises `ModelError` when there is none; the content stays."""
@@ -198,7 +218,11 @@ class KVCache:
 
     def extend(self, ids: Sequence[int]) -> None:
         """The next positions, which have been stored in every layer, hold these tokens."""
-        at = 0
+        start, at = len(self._ids), 0
+        if self._appended != (start, start + len(ids)):
+            self._exact = _Exact(start + len(ids), start + len(ids))  # the device has stored them
+        else:
+            self._exact = _Exact(self._exact.first if self._exact.end == start else start, start + len(ids))
         while at < len(ids):
             index, row = divmod(len(self._ids), PAGE_TOKENS)
             new = ids[at : at + PAGE_TOKENS - row]
@@ -206,19 +230,20 @@ class KVCache:
             self._ids += new
             at += len(new)
 
-    def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores new positions of one layer and returns all that any of them sees.
+    def append(self, layer: int, start: int, new: Tensor) -> Iterator[Seen]:
+        """Stores new positions of one layer, when the first of what they see is asked for.
 
         Args:
-            keys, values: `[kv_heads, tokens, head_dim]` of positions `start` and on, for which there is room.
+            new: `[2, kv_heads, tokens, head_dim]`: keys and values of positions `start` and on, which have room.
 
         Returns:
-            `[kv_heads, seen, head_dim]` each, in the compute dtype: all up to the end of the new ones, in a layer with
-            a window from the first on that the first new one sees. The new positions come back as they were given where
-            they are stored in few bits: only later calls see them as they are stored.
+            What they see, part by part: in few bits, the positions of a token's own page as they were before they were
+            stored, as far as that is known. In a layer with a window nothing before the first that the first new one
+            sees.
         """
         assert self._rows is not None
-        return self._rows.append(layer, start, keys, values)
+        self._appended = (start, start + new.shape[2])
+        return self._rows.append(layer, start, self._exact.first if self._exact.end == start else start, new)
 
     def report(self) -> CacheReport:
         """What the pool holds and has saved, without the disk."""

@@ -124,10 +124,16 @@ class Transformer:
         rows = layer.qkv(x).view(tokens, -1, spec.head_dim)
         self._operations.turn(rows, turns, spec.num_heads + spec.num_kv_heads)
         heads = rows.transpose(0, 1)
-        queries, keys, values = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads])
-        if cache is not None:
-            keys, values = cache.append(index, start, keys, values)
-        mixed = attention(queries, keys, values, spec.windows[index])
+        queries, new = heads[: spec.num_heads], heads[spec.num_heads :].view(2, spec.num_kv_heads, tokens, -1)
+        window = spec.windows[index]
+        if cache is None:
+            mixed = attention(queries, new[0], new[1], window)
+        else:
+            parts = [
+                attention(queries[:, seen.tokens], seen.keys, seen.values, window)
+                for seen in cache.append(index, start, new)
+            ]
+            mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return layer.output(mixed.transpose(0, 1).reshape(tokens, -1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from safetensors.torch import load_file
 from exlchat.engine.architecture import ModelSpec, read_spec
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
-from exlchat.ext.kv_formats import CODES4, KINDS, decode, encode
+from exlchat.engine.pages.rows import Seen
+from exlchat.ext.kv_formats import CODES4, KINDS, Element, decode, encode
+from exlchat.ext.reference_pages import cached_rows
 from exlchat.settings import Settings
 from exlchat.ui.options import KvCacheChoice
 from tests.engine.decoding import logits_in_steps, open_transformer
@@ -36,32 +39,84 @@ def spec(head_dim: int = 64, layers: int = 2) -> ModelSpec:
     return read_spec(config, "config.json")
 
 
+def elements(kind: str) -> tuple[Element, Element]:
+    return KINDS[kind].key, KINDS[kind].value
+
+
 def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     """But for a vector here and there: products of other shapes round differently, which can change a code by one."""
     return int(((found - wanted).abs() > 1e-5).sum()) <= 0.05 * wanted.numel()
 
 
+def stored(part: torch.Tensor, element: Element) -> torch.Tensor:
+    return decode(*encode(part, element), element)
+
+
+def rows_of(cache: KVCache, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values as they are stored, `[kv_heads, tokens, head_dim]`."""
+    return cached_rows(cache.pages(layer), cache.table(layer), 0, len(cache), torch.float32)
+
+
+def compute(cache: KVCache, new: torch.Tensor, ids: Sequence[int]) -> list[list[Seen]]:
+    """The next positions in both layers; what was seen in each."""
+    start = len(cache)
+    cache.reserve(start + len(ids))
+    seen = []
+    for layer in (0, 1):
+        parts = cache.append(layer, start, new)
+        seen.append([Seen(part.tokens, part.keys.clone(), part.values.clone()) for part in parts])
+    cache.extend(ids)
+    return seen
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_later_calls_see_what_is_stored(kind: str) -> None:
+def test_a_token_sees_its_own_page_as_it_was_and_older_ones_as_they_are_stored(kind: str) -> None:
+    whole = torch.randn(2, 2, 700, 64)
+    rounded = torch.stack([stored(part, element) for part, element in zip(whole, elements(kind), strict=True)])
     cache = KVCache(spec(), kind, torch.float32, CPU, 4096)
-    keys, values = torch.randn(2, 2, 700, 64).unbind(0)
-    stored = []
-    for part, element in ((keys, KINDS[kind].key), (values, KINDS[kind].value)):
-        stored.append(decode(*encode(part, element), element))
+    covered = 0
     for start, end in ((0, 300), (300, 301), (301, 700)):
-        cache.reserve(end)
+        for layer in compute(cache, whole[:, :, start:end], range(start, end)):
+            for part in layer:
+                last = start + part.tokens.stop
+                page = (last - 1) // 256 * 256 if KINDS[kind].quantized else last
+                assert same(torch.stack((part.keys, part.values))[:, :, :page], rounded[:, :, :page])
+                assert torch.equal(torch.stack((part.keys, part.values))[:, :, page:], whole[:, :, page:last])
+                covered += part.tokens.stop - part.tokens.start
         for layer in (0, 1):
-            found = cache.append(layer, start, keys[:, start:end], values[:, start:end])
-            for new, whole, known in zip(found, (keys, values), stored, strict=True):
-                assert same(new[:, :start], known[:, :start])
-                if KINDS[kind].quantized:
-                    assert torch.equal(new[:, start:], whole[:, start:end])
-        cache.extend([0] * (end - start))
+            assert same(torch.stack(rows_of(cache, layer)), rounded[:, :, :end])
+    assert covered == 2 * 700
     assert cache.capacity == 768
     pages = cache.pages(1)
     assert pages.keys.shape[:3] == (2, 16, 256)
     assert pages.head_dim == 64
     assert cache.page_table.tolist()[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("reached", ["by the host", "by the device"])
+def test_what_is_not_known_exactly_is_seen_as_it_is_stored(reached: str) -> None:
+    """The device stores tokens itself; a page that was copied has other rows behind."""
+    whole = torch.randn(2, 2, 60, 64)
+    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    compute(cache, whole[:, :, :20], range(20))
+    if reached == "by the device":
+        cache.reserve(30)
+        cache.extend(range(20, 30))
+    else:
+        compute(cache, whole[:, :, 20:30], range(20, 30))
+    (part,), _ = compute(cache, whole[:, :, 30:40], range(30, 40))
+    exact = [torch.equal(part.keys[:, row], whole[0, :, row]) for row in (5, 35)]
+    assert exact == [reached == "by the host", True]
+    # Back to the middle of the page: what was before is still known.
+    assert cache.begin([*range(10), 77]) == 10
+    (part,), _ = compute(cache, whole[:, :, 40:50], range(40, 50))
+    assert torch.equal(part.keys[:, 5], whole[0, :, 5]) == (reached == "by the host")
+    # Another sequence, and back: nothing is.
+    cache.begin([99])
+    assert cache.begin(range(10)) == 10
+    (part,), _ = compute(cache, whole[:, :, 50:60], range(50, 60))
+    assert not torch.equal(part.keys[:, 5], whole[0, :, 5])
+    assert torch.equal(part.keys[:, 15], whole[0, :, 55])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,24 +138,13 @@ def test_memory_is_what_the_format_says(kind: str) -> None:
 
 def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:
     cache = KVCache(spec(), "q4", torch.float32, CPU, 4096, tokens=8192)
-    cache.reserve(20)
-    first, second = torch.randn(2, 20, 64), torch.randn(2, 10, 64)
-    for layer in (0, 1):
-        cache.append(layer, 0, first, first)
-    cache.extend(range(20))
+    first, second = torch.randn(2, 2, 20, 64), torch.randn(2, 2, 10, 64)
+    compute(cache, first, range(20))
     assert cache.begin([*range(10), 77, 78]) == 10
-    cache.reserve(20)
-    for layer in (0, 1):
-        cache.append(layer, 10, second, second)
-    cache.extend([77, 78, *range(100, 108)])
-
-    def stored() -> torch.Tensor:
-        cache.reserve(21)
-        return cache.append(1, 20, second[:, :0], second[:, :0])[0]
-
-    assert same(stored(), decode(*encode(torch.cat((first[:, :10], second), 1), CODES4), CODES4))
+    compute(cache, second, [77, 78, *range(100, 108)])
+    assert same(rows_of(cache, 1)[0], stored(torch.cat((first[0, :, :10], second[0]), 1), CODES4))
     assert cache.begin(range(20)) == 20
-    assert same(stored(), decode(*encode(first, CODES4), CODES4))
+    assert same(rows_of(cache, 1)[0], stored(first[0], CODES4))
 
 
 def test_heads_that_have_no_groups_of_32() -> None:

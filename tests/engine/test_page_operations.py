@@ -18,6 +18,7 @@ from exlchat.engine.pages.archive import PageArchive, open_archive
 from exlchat.engine.pages.memory import CacheRows
 from exlchat.engine.pages.rows import TorchLayerRows
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
+from exlchat.ext.reference_pages import cached_rows
 from tests.engine.test_kv_cache import CPU, spec
 
 SIZES = spec(32, layers=2)
@@ -71,9 +72,9 @@ class Operations(RuleBasedStateMachine):
                 cache.reserve(end)
             except ModelError:
                 return
-            new = vectors(ids[:end], "fp16")[start:].expand(2, -1, -1)
+            new = vectors(ids[:end], "fp16")[start:].expand(2, 2, -1, -1)
             for layer in range(SIZES.num_layers):
-                cache.append(layer, start, new + layer, new + layer)
+                list(cache.append(layer, start, new + layer))
             cache.extend(ids[start:end])
 
     @rule(
@@ -132,10 +133,9 @@ class Operations(RuleBasedStateMachine):
         if not len(cache):
             return
         wanted = vectors(list(cache.ids), "fp16")
-        nothing = torch.zeros(2, 0, 32)
         for layer in range(SIZES.num_layers):
             stored = wanted + layer if self.kind == "fp16" else decode(*encode(wanted + layer, CODES4), CODES4)
-            for found in cache.append(layer, len(cache), nothing, nothing):
+            for found in cached_rows(cache.pages(layer), cache.table(layer), 0, len(cache), torch.float32):
                 assert torch.allclose(found, stored.half().float().expand(2, -1, -1), rtol=1e-3, atol=1e-3)
 
     @invariant()

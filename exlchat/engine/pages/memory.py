@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
 from exlchat.engine.pages.pool import Page
-from exlchat.engine.pages.rows import LayerRows, OpenRows, PageList, Span
+from exlchat.engine.pages.rows import LayerRows, OpenRows, PageList, Seen, Span
 from exlchat.engine.pages.store import PageStore, make_store
 from exlchat.engine.pages.windows import WindowSlots
 from exlchat.engine.placement import free_memory
@@ -135,8 +135,8 @@ class CacheRows:
             for layer in range(spec.num_layers)
         ]
 
-    def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores new positions of one layer from `start` on and returns all that any of them sees."""
+    def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[Seen]:
+        """Stores new positions of one layer from `start` on, and gives what they see: see `LayerRows`."""
         window = self._windows[layer]
-        span = Span(max(start + 1 - window, 0) if window else 0, start)
-        return self._rows[layer].append(self._tables.of(self._memory.is_narrow(layer)), span, keys, values)
+        span = Span(max(start + 1 - window, 0) if window else 0, start, exact_from)
+        return self._rows[layer].append(self._tables.of(self._memory.is_narrow(layer)), span, new)

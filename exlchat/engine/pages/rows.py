@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,25 +29,46 @@ class PageList:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The positions that a chunk is about: from `first` on they are wanted, from `start` on they are new."""
+    """The positions that a chunk is about.
+
+    Args:
+        first: the first that its tokens see.
+        start: the first new one.
+        exact_from: from here to `start` the positions of the page are known as they were before they were stored.
+    """
 
     first: int
     start: int
+    exact_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What some tokens of a chunk see.
+
+    Args:
+        tokens: which of the chunk.
+        keys, values: `[kv_heads, seen, head_dim]` up to the last of these tokens, in the compute dtype; valid until the
+            next ones are asked for.
+    """
+
+    tokens: slice
+    keys: Tensor
+    values: Tensor
 
 
 class LayerRows(Protocol):
     """The pages of one layer."""
 
-    def append(self, sequence: PageList, span: Span, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores new positions and returns all that are wanted, up to their end.
+    def append(self, sequence: PageList, span: Span, new: Tensor) -> Iterator[Seen]:
+        """Stores new positions, when the first of what they see is asked for.
+
+        A token sees the positions of its own page as they were before they were stored, where that is known, and older
+        ones as they are stored. So where a prompt is cut into chunks makes no difference.
 
         Args:
             sequence: enough pages.
-            keys, values: `[kv_heads, tokens, head_dim]` of the new ones.
-
-        Returns:
-            `[kv_heads, span.start + tokens - span.first, head_dim]` each, in the compute dtype; new positions as they
-            were given where pages are in few bits.
+            new: `[2, kv_heads, tokens, head_dim]`, keys and values.
         """
 
 
@@ -59,31 +80,35 @@ class TorchLayerRows:
     """In plain torch, on any device: an `OpenRows`."""
 
     def __init__(self, pages: LayerPages, page_table: Tensor, dtype: torch.dtype) -> None:
-        self._keys, self._values = (pages.keys, pages.key_scales), (pages.values, pages.value_scales)
-        self._kind, self._table, self._dtype = pages.kind, page_table, dtype
+        self._parts = ((pages.keys, pages.key_scales), (pages.values, pages.value_scales))
+        self._elements = (pages.kind.key, pages.kind.value)
+        self._quantized, self._table, self._dtype = pages.kind.quantized, page_table, dtype
+        self._page = _ExactPage(pages, dtype)
 
-    def append(self, sequence: PageList, span: Span, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, sequence: PageList, span: Span, new: Tensor) -> Iterator[Seen]:
         """See `LayerRows`."""
-        return (
-            self._append(self._keys, self._kind.key, sequence, span, keys.to(self._dtype)),
-            self._append(self._values, self._kind.value, sequence, span, values.to(self._dtype)),
-        )
+        new = new.to(self._dtype)
+        stored = [
+            self._append(parts, element, sequence, span, one)
+            for parts, element, one in zip(self._parts, self._elements, new, strict=True)
+        ]
+        if not self._quantized:
+            yield Seen(slice(0, new.shape[2]), *stored)
+            return
+        yield from self._page.exact(torch.stack(stored), span, new)
 
     def _append(
         self, parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, span: Span, new: Tensor
     ) -> Tensor:
-        """What new tokens see: the older ones as stored; themselves and each other too, unless in few bits."""
         for part, rows in zip(parts, encode(new, element), strict=True):
             if part is not None and rows is not None:
                 _write(part, sequence, span.start, rows)
-        end = span.start if element.turned else span.start + new.shape[1]
+        end = span.start + new.shape[1]
         stored, scales = (
             None if part is None else _rows(part, sequence, self._table, span.first, end) for part in parts
         )
         assert stored is not None
-        if not element.turned:
-            return stored.to(new.dtype)
-        return torch.cat((decode(stored, scales, element).to(new.dtype), new), dim=1)
+        return decode(stored, scales, element).to(new.dtype)
 
 
 class KernelLayerRows:
@@ -96,22 +121,52 @@ class KernelLayerRows:
 
     def __init__(self, access: PageAccess, pages: LayerPages, page_table: Tensor) -> None:
         self._access, self._pages, self._table = access, pages, page_table
+        self._page = _ExactPage(pages, torch.float16)
 
-    def append(self, sequence: PageList, span: Span, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, sequence: PageList, span: Span, new: Tensor) -> Iterator[Seen]:
         """See `LayerRows`."""
-        first, old, pages = span.first, span.start - span.first, self._pages
-        end = span.start + keys.shape[1]
-        self._access.write(span.start, keys, values)
+        first, end, pages = span.first, span.start + new.shape[2], self._pages
+        self._access.write(span.start, new[0], new[1])
+        whole = slice(0, new.shape[2])
         if not pages.kind.quantized and sequence.neighbours(first, end) is not None:
-            return (
-                _rows(pages.keys, sequence, self._table, first, end),
-                _rows(pages.values, sequence, self._table, first, end),
-            )
-        shape = (2, keys.shape[0], end - first, keys.shape[2])
-        both = torch.empty(shape, dtype=torch.float16, device=keys.device)
-        self._access.read(first, old, keys_out=both[0], values_out=both[1])
-        both[0, :, old:], both[1, :, old:] = keys, values
-        return both[0], both[1]
+            keys, values = (_rows(part, sequence, self._table, first, end) for part in (pages.keys, pages.values))
+            yield Seen(whole, keys, values)
+            return
+        both = torch.empty(2, new.shape[1], end - first, new.shape[3], dtype=torch.float16, device=new.device)
+        self._access.read(first, end - first, keys_out=both[0], values_out=both[1])
+        if not pages.kind.quantized:
+            yield Seen(whole, both[0], both[1])
+            return
+        yield from self._page.exact(both, span, new)
+
+
+class _ExactPage:
+    """The running sequence's last page in one layer as it was before it was stored. Plain pages need none."""
+
+    def __init__(self, pages: LayerPages, dtype: torch.dtype) -> None:
+        shape = (2, pages.keys.shape[0], PAGE_TOKENS if pages.kind.quantized else 0, pages.head_dim)
+        self._rows = torch.empty(shape, dtype=dtype, device=pages.keys.device)
+
+    def exact(self, both: Tensor, span: Span, new: Tensor) -> Iterator[Seen]:
+        """What new tokens see, page by page.
+
+        Args:
+            both: `[2, kv_heads, seen, head_dim]`, all from `span.first` on as stored; used to put rows into.
+            new: as for `LayerRows.append`.
+        """
+        end, begin, known = span.start + new.shape[2], span.start, span.exact_from
+        while begin < end:
+            page = begin // PAGE_TOKENS * PAGE_TOKENS
+            until, known = min(page + PAGE_TOKENS, end), max(known, page, span.first)
+            self._rows[:, :, begin - page : until - page] = new[:, :, begin - span.start : until - span.start]
+            place = both[:, :, known - span.first : until - span.first]
+            stored = place.clone() if until < end else None
+            place.copy_(self._rows[:, :, known - page : until - page])
+            tokens = slice(begin - span.start, until - span.start)
+            yield Seen(tokens, both[0, :, : until - span.first], both[1, :, : until - span.first])
+            if stored is not None:
+                place.copy_(stored)
+            begin = until
 
 
 def kernel_rows(kernels: PageKernels) -> OpenRows:
