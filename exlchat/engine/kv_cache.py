@@ -91,8 +91,9 @@ class KVCache:
         self._in_window: list[Page] = []
         self._owner = ""
         self._asked = self._found = 0
-        self._appended = (0, 0)
+        self._appended: tuple[int, int] | None = None
         self._exact = _Exact(0, 0)
+        self._left: tuple[list[int], _Exact] = ([], self._exact)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -166,8 +167,8 @@ class KVCache:
             most: no more of it than this.
             owner: a label for the pages that it uses.
         """
-        before, exact = self._ids, self._exact
         self.clear()
+        before, exact = self._left
         self._owner = owner
         known = self.pool.find(ids, len(ids) if most is None else most)
         tokens = self._usable(known)
@@ -194,6 +195,11 @@ class KVCache:
         if self._windows is not None:
             self._windows.release(self._in_window)
         self.pool.release(self._pages)
+        if self._appended is not None:
+            self._left = ([], _Exact(0, 0))  # a chunk that came to nothing has overwritten what was known
+        elif self._ids:
+            self._left = (self._ids, self._exact)
+        self._appended = None
         self._pages, self._ids, self._in_window = [], [], []
         self._exact = _Exact(0, 0)
 
@@ -223,6 +229,7 @@ class KVCache:
             self._exact = _Exact(start + len(ids), start + len(ids))  # the device has stored them
         else:
             self._exact = _Exact(self._exact.first if self._exact.end == start else start, start + len(ids))
+        self._appended = None
         while at < len(ids):
             index, row = divmod(len(self._ids), PAGE_TOKENS)
             new = ids[at : at + PAGE_TOKENS - row]

@@ -113,6 +113,7 @@ def test_what_is_not_known_exactly_is_seen_as_it_is_stored(reached: str) -> None
     assert torch.equal(part.keys[:, 5], whole[0, :, 5]) == (reached == "by the host")
     # Another sequence, and back: nothing is.
     cache.begin([99])
+    compute(cache, whole[:, :, :1], [99])
     assert cache.begin(range(10)) == 10
     (part,), _ = compute(cache, whole[:, :, 50:60], range(50, 60))
     assert not torch.equal(part.keys[:, 5], whole[0, :, 5])
@@ -134,6 +135,19 @@ def test_memory_is_what_the_format_says(kind: str) -> None:
     cache = KVCache(spec(), kind, torch.float32, CPU, 1024, tokens=5_000)
     assert cache.bytes_per_token == wanted
     assert cache.memory.bytes == cache.bytes == 19 * 256 * wanted
+
+
+def test_a_chunk_that_came_to_nothing_leaves_nothing_exact() -> None:
+    """It may have overwritten what was known of the page before."""
+    whole = torch.randn(2, 2, 300, 64)
+    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    compute(cache, whole[:, :, :250], range(250))
+    cache.reserve(300)
+    for layer in (0, 1):
+        list(cache.append(layer, 250, whole[:, :, 250:]))
+    assert cache.begin(range(250)) == 250
+    (part,), _ = compute(cache, whole[:, :, 250:255], range(250, 255))
+    assert torch.equal(part.keys[:, :250], rows_of(cache, 0)[0][:, :250])
 
 
 def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:

@@ -212,12 +212,16 @@ def test_a_gptq_model_with_biases(
 @pytest.mark.parametrize("kv_cache", ["fp16", "q8"])
 def test_layers_that_see_a_window(kernels: Kernels, kv_cache: str, tmp_path: Path, build_cache: Path) -> None:
     path = gptq_model(tmp_path, GptqRecipe(128), tied=False)
-    edit_json(path / "config.json", architectures=["MistralForCausalLM"], sliding_window=100)
+    edit_json(
+        path / "config.json", architectures=["MistralForCausalLM"], sliding_window=100, max_position_embeddings=4096
+    )
     ids = torch.randint(391, (700,), generator=torch.Generator().manual_seed(3)).tolist()
     wanted = logits_in_steps(open_transformer(path, torch.float32, "cuda"), ids, [700])
     transformer = open_quantized(path, kernels)
     assert relative_error(step_logits(transformer, kernels, ids, dependent=True), wanted) < 1e-2
-    assert relative_error(logits_in_steps(transformer, ids, [50, 3, 647], kv_cache=kv_cache), wanted) < 2e-2
+    # 8 bits add 2 % for these random weights, where float16 alone makes 0.7 %.
+    most = 1e-2 if kv_cache == "fp16" else 4e-2
+    assert relative_error(logits_in_steps(transformer, ids, [50, 3, 647], kv_cache=kv_cache), wanted) < most
     engine = load(path, device="cuda", build_cache=build_cache, kv_cache=kv_cache, max_seq_len=4096)
     answer = finish(engine.generate(GenerationRequest(ids, max_new_tokens=600)))
     assert answer.stats.decode_path == "run-ahead"
