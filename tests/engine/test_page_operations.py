@@ -104,7 +104,7 @@ class Operations(RuleBasedStateMachine):
     @rule(which=st.integers(0, SEQUENCES - 1))
     def save(self, which: int) -> None:
         self.archive.keep(self.caches[which].sequence)
-        assert self.archive.flush(10)
+        assert self.archive.flush(60)
 
     @rule(known=st.integers(0, 30), stop_at=st.integers(0, 4))
     def restore(self, known: int, stop_at: int) -> None:
