@@ -1,4 +1,4 @@
-"""GPTQ tensors -> the layout that the CUDA kernels read. Rows are sorted by their group."""
+"""GPTQ and AWQ layers -> the layout that the CUDA kernels read. Rows are sorted by their group."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.formats.exl2 import unpack
+from exlchat.engine.formats import awq, gptq
 from exlchat.engine.formats.exl2_tiles import rows_per_scale
-from exlchat.engine.formats.gptq import GptqSettings, decode_zeros, row_groups
+from exlchat.engine.formats.grouped import GroupedLayer
 from exlchat.ext.layout import (
     BLOCK_ROWS,
     NO_FEATURE,
@@ -22,39 +22,54 @@ from exlchat.ext.layout import (
 )
 from exlchat.ext.tiles import pack_tiles
 
+# The only width that the layout has with a scale and a zero point of every column.
 _BITS = 4
-# Columns packed at once, so that the transient copies of a large layer stay small beside the layer.
-_PACK_COLUMNS = 2048
+_LARGEST = (1 << _BITS) - 1
 
 
-def pack_gptq(tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, settings: GptqSettings) -> PackedMatrix:
-    """The tensors of a GPTQ layer, and a float16 bias `[N]`, in the kernels' layout, on the same device.
+def pack_gptq(
+    tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, settings: gptq.GptqSettings
+) -> PackedMatrix:
+    """The tensors of a GPTQ layer, and a float16 bias `[N]`, as `pack_grouped`; raises what that raises."""
+    return pack_grouped(gptq.read_layer(tensors, settings), bias)
+
+
+def pack_awq(tensors: Mapping[str, Tensor], bias: Tensor | None = None, *, settings: awq.AwqSettings) -> PackedMatrix:
+    """The tensors of an AWQ layer, and a float16 bias `[N]`, as `pack_grouped`; raises what that raises."""
+    return pack_grouped(awq.read_layer(tensors, settings), bias)
+
+
+def pack_grouped(layer: GroupedLayer, bias: Tensor | None = None) -> PackedMatrix:
+    """A layer, and a float16 bias `[N]`, in the kernels' layout, on the same device.
+
+    Codes of 2 and 3 bits take 4: scales and zero points of single columns are there for that width alone. Where a zero
+    point is 0, which the layout lacks, codes are mirrored: `(c - 0) s = ((15 - c) - 15) (-s)`.
 
     Raises:
         ModelError: the tensors do not fit together.
-        ValueError: what the pieces cannot hold: N not a multiple of 16, too many rows to number with 16 bits, or a
-            zero point of 0, which only version 2 has.
+        ValueError: what the pieces cannot hold: codes of 8 bits, N not a multiple of 16, too many rows to number with
+            16 bits. Such a layer is written out in float16.
     """
-    groups, outputs = row_groups(tensors, settings), tensors["qweight"].shape[1]
-    zeros = decode_zeros(tensors["qzeros"], settings)
-    if outputs % TILE_COLUMNS or int(zeros.min()) < 1:
-        raise ValueError(f"{outputs} outputs, zero points from {int(zeros.min())}; the kernels take 16s, and 1 to 16")
-    sizes = _filled_sizes(groups, len(zeros))
-    gather = _sorted_rows(groups, sizes)
+    if layer.bits > _BITS or layer.outputs % TILE_COLUMNS:
+        raise ValueError(f"{layer.outputs} outputs of {layer.bits} bits; the kernels take 16s, of up to {_BITS} bits")
+    sizes = _filled_sizes(layer.groups, len(layer.zeros))
+    gather = _sorted_rows(layer.groups, sizes)
     if len(gather) >= NO_FEATURE:
         raise ValueError(f"{len(gather)} stored rows; the kernels take {NO_FEATURE - 1}")
     step = rows_per_scale([size for size in sizes.tolist() if size])
     pieces = -(-len(gather) // PIECE_ROWS)
     section = Section(_BITS, "plain", step, row=0, piece=0, pieces=pieces, word=0, scale=0)
-    of_scale = torch.arange(len(zeros), device=groups.device).repeat_interleave(sizes)[::step]
+    of_scale = torch.arange(len(layer.zeros), device=gather.device).repeat_interleave(sizes)[::step]
     of_scale = torch.cat((of_scale, of_scale[-1:].expand(pieces * PIECE_ROWS // step - len(of_scale))))
-    scales = plain_scales(tensors["scales"].half()[of_scale], (zeros - 1).to(torch.uint8)[of_scale], section)
+    mirrored = layer.zeros == 0
+    signed = torch.where(mirrored, -layer.scales, layer.scales)
+    less_one = torch.where(mirrored, _LARGEST - 1, layer.zeros - 1).to(torch.uint8)
     return PackedMatrix(
-        features=len(groups),
-        outputs=outputs,
+        features=layer.features,
+        outputs=layer.outputs,
         sections=(section,),
-        words=_pack_words(section, tensors["qweight"], gather),
-        scales=scales,
+        words=_pack_words(section, layer, gather, mirrored),
+        scales=plain_scales(signed[of_scale], less_one[of_scale], section),
         gather=gather.to(torch.int32).to(torch.int16),
         bias=bias,
     )
@@ -78,14 +93,14 @@ def _sorted_rows(groups: Tensor, sizes: Tensor) -> Tensor:
     return gather
 
 
-def _pack_words(section: Section, qweight: Tensor, gather: Tensor) -> Tensor:
+def _pack_words(section: Section, layer: GroupedLayer, gather: Tensor, mirrored: Tensor) -> Tensor:
     """int32 `[N / 16, words]`; rows without a feature hold code 0, which no activation meets."""
-    features = qweight.shape[0] * 32 // _BITS
-    rows = torch.where(gather == NO_FEATURE, features, gather)
-    rows = functional.pad(rows, (0, section.pieces * PIECE_ROWS - len(rows)), value=features)
+    rows = torch.where(gather == NO_FEATURE, layer.features, gather)
+    rows = functional.pad(rows, (0, section.pieces * PIECE_ROWS - len(rows)), value=layer.features)
     parts = []
-    for start in range(0, qweight.shape[1], _PACK_COLUMNS):
-        columns = slice(start, start + _PACK_COLUMNS)
-        codes = functional.pad(unpack(qweight[:, columns].contiguous(), _BITS), (0, 0, 0, 1))
-        parts.append(pack_tiles(codes[rows], _BITS))
+    for first, last in layer.column_ranges(TILE_COLUMNS):
+        codes = layer.codes(first, last)
+        if bool(mirrored[:, first:last].any()):
+            codes = torch.where(mirrored[layer.groups, first:last], _LARGEST - codes, codes)
+        parts.append(pack_tiles(functional.pad(codes, (0, 0, 0, 1))[rows], section.bits))
     return torch.cat(parts)
