@@ -130,6 +130,7 @@ def _app_options(
         kv_cache=typed.kv_cache,
         cache_sizes=CacheSizes(typed.cache_tokens, typed.cache_gb, typed.disk_gb),
         extension=typed.extension,
+        quantize_head=typed.quantize_head,
         system=typed.system,
         template=typed.template,
         theme=theme,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from exlchat import paths
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
+from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.sampling_settings import SamplingSettings
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Settings:
         cache_gb: the same in GiB.
         disk_gb: GiB of the cache that outlive the program; 0 keeps none.
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
+        quantize_head: bits of an output head that the file has in floats, where there are kernels; `None` leaves it.
     """
 
     theme: str = "exlchat-dark"
@@ -67,6 +69,7 @@ class Settings:
     cache_gb: float | None = None
     disk_gb: float = 4.0
     extension: bool = True
+    quantize_head: int | None = None
 
     def __post_init__(self) -> None:
         self.sampling()
@@ -78,6 +81,9 @@ class Settings:
             raise ValueError(f"cache_gb is {self.cache_gb:g}; it must be above 0")
         if not 0 <= self.disk_gb < math.inf:
             raise ValueError(f"disk_gb is {self.disk_gb:g}; it must be 0 or above")
+        if self.quantize_head not in (None, *ROUNDED_HEAD_BITS):
+            wanted = ", ".join(map(str, ROUNDED_HEAD_BITS))
+            raise ValueError(f"quantize_head is {self.quantize_head}; it must be one of {wanted}")
         if self.kv_cache not in _KV_CACHES:
             raise ValueError(f"kv_cache is {self.kv_cache!r}; it must be one of {', '.join(_KV_CACHES)}")
         if self.context_policy not in CONTEXT_POLICIES:
@@ -112,6 +118,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "cache_gb": (float, "a number"),
     "disk_gb": (float, "a number"),
     "extension": (bool, "true or false"),
+    "quantize_head": (int, "a whole number"),
 }
 
 

@@ -39,7 +39,7 @@ def test_all_keys_are_read(file: Path) -> None:
     file.write_text(
         'theme = "t"\ntemperature = 1\ntop_k = 40\ntop_p = 0.9\nmin_p = 0.1\nmax_tokens = 7\ntemplate = "chatml"\n'
         'system = "Be brief."\nsidebar = false\nkv_cache = "fp32"\ncontext = 512\n'
-        'extension = false\ncontext_policy = "drop"\n'
+        'extension = false\nquantize_head = 8\ncontext_policy = "drop"\n'
     )
     assert load_settings(file) == Settings(
         theme="t",
@@ -54,6 +54,7 @@ def test_all_keys_are_read(file: Path) -> None:
         kv_cache="fp32",
         context=512,
         extension=False,
+        quantize_head=8,
         context_policy="drop",
     )
     assert isinstance(load_settings(file).temperature, float)
@@ -80,6 +81,8 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
         ("max_tokens = 0", ["max_tokens is 0", "at least 1"]),
         ("context = -5", ["context is -5"]),
         ('context_policy = "forget"', ["context_policy is 'forget'", "stop, drop, summarise"]),
+        ("quantize_head = 5", ["quantize_head is 5", "4, 6, 8"]),
+        ("quantize_head = true", ["quantize_head is True", "a whole number"]),
         ('kv_cache = "q5"', ["kv_cache is 'q5'", "auto, fp32, fp16, fp8, q8, q6, q4"]),
         ("[sampling]", ["'sampling'"]),
         ("theme = ", ["not TOML", "line 1"]),

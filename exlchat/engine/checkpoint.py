@@ -132,7 +132,7 @@ def _check_directory(path: Path) -> None:
     if not any(file.suffix == ".safetensors" for file in found):
         other = next((file for file in found if file.suffix in _KINDS), None)
         if other is not None:
-            raise ModelError(f"{other}: {_KINDS[other.suffix]}; get the model as EXL2, GPTQ or safetensors")
+            raise ModelError(f"{other}: {_KINDS[other.suffix]}; get the model as EXL2, GPTQ, AWQ or safetensors")
         raise ModelError(f"{path}: no *.safetensors file is there; {_DOWNLOAD_AGAIN}, weights and all")
 
 

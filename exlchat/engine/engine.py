@@ -19,11 +19,19 @@ from exlchat.engine.events import (
     Footprint,
     GenerationRequest,
     LoadProgress,
+    ModelError,
     ModelInfo,
     RequestError,
 )
-from exlchat.engine.formats.inventory import describe_format, is_quantized, parameter_count, weight_sizes
+from exlchat.engine.formats.inventory import (
+    describe_format,
+    has_float_head,
+    is_quantized,
+    parameter_count,
+    weight_sizes,
+)
 from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import MOST_AT_ONCE, KVCache, cache_kind
 from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
@@ -137,6 +145,7 @@ def load(
     page_bytes: int = 0,
     prefill_chunk: int | None = None,
     extension: bool = True,
+    quantize_head: int | None = None,
     build_cache: Path | None = None,
     dependent_launch: bool | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
@@ -155,6 +164,9 @@ def load(
         prefill_chunk: prompt tokens a step; by device and size of the model unless given.
         extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without
             it, through plain torch, their weights written out in float16.
+        quantize_head: bits (4, 6 or 8) that a float output head is rounded to, for the kernels: of GPTQ and AWQ files,
+            tied embeddings, float models. A head that the file holds quantized stays as it is; without kernels, as on
+            the CPU, it is refused.
         build_cache: the folder that keeps compiled kernels, `~/.cache/exlchat` unless given.
         dependent_launch: whether kernels of the decode step may start before their predecessors end; where the card can
             (sm_90 and later) unless given.
@@ -170,21 +182,25 @@ def load(
     kind = cache_kind(spec, kv_cache)
     target = choose_device(device)
     parameters = parameter_count(checkpoint)
+    _check_head(quantize_head, kernels=extension and target.type == "cuda")
+    head_bits = quantize_head if has_float_head(checkpoint) else None
     kernels = None
-    if extension and target.type == "cuda" and is_quantized(checkpoint):
+    if extension and target.type == "cuda" and (is_quantized(checkpoint) or head_bits is not None):
         kernels = open_extension(target, build_cache or BUILD_CACHE, on_progress)
-    sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None)
+    sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None, head_bits=head_bits)
     dtype = choose_dtype(checkpoint, target, sizes)
     prepare_torch(target, parameters)
     wishes = CacheWishes(max_seq_len, cache_tokens, cache_gigabytes)
     room = usable_memory(target) - sizes.bytes(dtype)
     plan = plan_cache(str(checkpoint.path), spec, kind, wishes, room, at_once=target.type == "cuda")
-    operations = TorchOperations() if kernels is None else KernelOperations(kernels)
-    loader = LayerLoader(checkpoint, target, dtype, kernels)
+    # A bfloat16 model comes with kernels for its head alone.
+    fused = kernels if dtype == torch.float16 else None
+    operations = TorchOperations() if fused is None else KernelOperations(fused)
+    loader = LayerLoader(checkpoint, target, dtype, kernels, head_bits=head_bits)
     transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
     rows: OpenRows = TorchLayerRows
-    if kernels is not None and kv_cache != "fp32" and dtype == torch.float16:
-        rows = kernel_rows(kernels)
+    if fused is not None and kv_cache != "fp32":
+        rows = kernel_rows(fused)
     # Everything that keys and values depend on besides the ids.
     root = root_hash(model=checkpoint.identity, rope=repr(spec.rope), cache=kv_cache, dtype=str(dtype))
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
@@ -196,8 +212,17 @@ def load(
     if target.type == "cuda":
         warm_up(transformer, cache)
     generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step, archive=archive)
-    info = _info(checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer)
+    info = _info(
+        checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer, head_bits=head_bits
+    )
     return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive))
+
+
+def _check_head(bits: int | None, *, kernels: bool) -> None:
+    if bits is not None and bits not in ROUNDED_HEAD_BITS:
+        raise ModelError(f"quantize_head is {bits!r}; it must be one of {', '.join(map(str, ROUNDED_HEAD_BITS))}")
+    if bits is not None and not kernels:
+        raise ModelError("--quantize-head is for the CUDA kernels, which the CPU and --no-ext go without; leave it out")
 
 
 def _info(
@@ -208,12 +233,13 @@ def _info(
     stop_ids: tuple[int, ...],
     cache: KVCache,
     transformer: Transformer,
+    head_bits: int | None,
 ) -> ModelInfo:
     return ModelInfo(
         name=checkpoint.path.resolve().name,
         path=str(checkpoint.path.resolve()),
         architecture=spec.architecture,
-        quantization=describe_format(checkpoint),
+        quantization=describe_format(checkpoint) + (f", {head_bits}-bit head" if head_bits else ""),
         parameters=parameter_count(checkpoint),
         vocab_size=spec.vocab_size,
         max_seq_len=cache.max_seq_len,

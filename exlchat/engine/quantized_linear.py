@@ -133,7 +133,8 @@ class QuantizedLinear:
         return sum(tensor.nbytes for tensors in kept for tensor in tensors if tensor is not None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """float16 `[tokens, in]` -> float16 `[tokens, sum of out]`."""
+        """Float `[tokens, in]` -> float16 `[tokens, sum of out]`. Of a bfloat16 model it gets bfloat16."""
+        x = x.half()
         if len(x) > MEDIUM_ROWS:
             return self._write_out_and_multiply(x)
         if len(x) > MAX_ROWS:

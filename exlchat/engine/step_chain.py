@@ -237,7 +237,7 @@ class StepChain:
 
 
 class _FloatHead:
-    """A head in float16 (GPTQ files, tied embeddings): norm and product by torch, captured with the rest.
+    """A head in float16 (GPTQ and AWQ files, tied embeddings): norm and product by torch, captured with the rest.
 
     Args:
         norm, head: the last of the decoder.

@@ -206,7 +206,7 @@ def load_transformer(
     head: Linear | QuantizedLinear = Linear(embedding)
     if has_head or not spec.tied_head:
         head = loader.linear("lm_head", hidden, spec.vocab_size, bias=False)
-    if isinstance(head, Linear) and embedding.is_cuda:
-        head = head.in_whole_rows()
+    if isinstance(head, Linear):
+        head = loader.float_head(head)
     tick()
     return Transformer(spec, embedding, layers, final_norm, head, operations=operations)

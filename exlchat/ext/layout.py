@@ -13,8 +13,8 @@ Scales of a piece come in one of two kinds, r being a column of 0 to 7 and n the
 
 * `indexed` (EXL2): a byte for each (r, n), the index of column r in the low four bits and of column r + 8 in the high
   ones; then n float16 maxima, already divided by 256 and rounded as the format says.
-* `plain` (GPTQ): a pair of float16 for each (n, r), columns r and r + 8; then a byte for each (r, n), the zero points
-  less one of columns r and r + 8.
+* `plain` (GPTQ and AWQ, of 4 bits alone): a pair of float16 for each (n, r), columns r and r + 8; then a byte for each
+  (r, n), the zero points less one of columns r and r + 8.
 
 `decode` is the definition in plain torch that the kernels are tested against.
 """

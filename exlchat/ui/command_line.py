@@ -10,7 +10,7 @@ from exlchat import __version__
 from exlchat.chat.context import CONTEXT_POLICIES
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.formats.sections import HEAD_RECIPES
+from exlchat.engine.formats.sections import HEAD_RECIPES, ROUNDED_HEAD_BITS
 from exlchat.ui.argument_types import (
     not_negative,
     number,
@@ -131,7 +131,7 @@ def chat_parser() -> argparse.ArgumentParser:
         "model",
         metavar="MODEL_DIR",
         nargs="?",
-        help="folder with an EXL2, GPTQ or float model, or the word guide (default: the model used last, else guide)",
+        help="folder with an EXL2, GPTQ, AWQ or float model, or the word guide (default: the last used, else guide)",
     )
     _model_options(model)
     chat = parser.add_argument_group("chat")
@@ -216,7 +216,7 @@ def bench_parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
     )
-    _extension_option(measure)
+    _kernel_options(measure)
     measure.add_argument(
         "--contexts", metavar="N,...", type=whole_list, help="tokens of prompts and contexts (default: 128,2048,16384)"
     )
@@ -252,15 +252,22 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         type=not_negative,
         help="GiB of it kept on disk for later starts (default: 4; 0: none)",
     )
-    _extension_option(group)
+    _kernel_options(group)
 
 
-def _extension_option(group: argparse._ArgumentGroup) -> None:
+def _kernel_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ext",
         dest="extension",
         action=argparse.BooleanOptionalAction,
         help="with the CUDA kernels (default), or without them, slower",
+    )
+    group.add_argument(
+        "--quantize-head",
+        metavar="N",
+        type=int,
+        choices=ROUNDED_HEAD_BITS,
+        help="with the kernels, round an output head of floats to 4, 6 or 8 bits",
     )
 
 

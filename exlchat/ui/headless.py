@@ -102,6 +102,8 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             context=app.context or settings.context,
             cache_sizes=app.cache_sizes.or_settings(settings),
             extension=settings.extension if app.extension is None else app.extension,
+            quantize_head=app.quantize_head,
+            usual_head=settings.quantize_head,
             on_progress=lines.loading,
         )
     lines.clear()

@@ -18,10 +18,10 @@ GUIDE = "guide"
 _WORDS = ("ask", "bench", "build-ext", "doctor", GUIDE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = {
-    ".gguf": "a GGUF file, which exlchat does not read; get the model as EXL2, GPTQ or safetensors and give its folder",
+    ".gguf": "a GGUF file, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
     ".safetensors": "one file of a model; give the folder it lies in",
-    ".bin": "a pickle, which exlchat does not read; get the model as EXL2, GPTQ or safetensors and give its folder",
-    ".pt": "a pickle, which exlchat does not read; get the model as EXL2, GPTQ or safetensors and give its folder",
+    ".bin": "a pickle, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
+    ".pt": "a pickle, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
 }
 
 

@@ -26,6 +26,8 @@ def load_model(
     context: int | None = None,
     cache_sizes: CacheSizes = _BY_WHAT_THERE_IS,
     extension: bool = True,
+    quantize_head: int | None = None,
+    usual_head: int | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> EnginePort:
     """Load the model in `model_path`; blocks, so call it away from the UI thread.
@@ -34,11 +36,15 @@ def load_model(
         context: the longest sequence in tokens; the model's own unless given.
         cache_sizes: how much of all sequences is kept; nothing on the disk unless given.
         extension: without it a GPU does without the CUDA kernels.
+        quantize_head: bits of an output head of floats, asked for by name: refused where there are no kernels.
+        usual_head: the same from the settings, which say nothing about the CPU or about going without kernels.
         on_progress: runs on the calling thread; before the weights it tells of a compile, if one is needed.
 
     Raises:
         ModelError: one line that names the file, what is wrong and how to mend it.
     """
+    if quantize_head is None and extension and _on_gpu(device):
+        quantize_head = usual_head
     return engine.load(
         model_path,
         device=device,
@@ -49,6 +55,7 @@ def load_model(
         page_folder=paths.folders().cache,
         page_bytes=cache_sizes.disk_bytes,
         extension=extension,
+        quantize_head=quantize_head,
         build_cache=paths.folders().cache,
         on_progress=on_progress,
     )
@@ -58,8 +65,12 @@ def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp
     """`auto` is fp32 on the CPU, whose half-precision arithmetic is slow and saves nothing that matters there."""
     if wanted != "auto":
         return wanted
+    return "fp16" if _on_gpu(device) else "fp32"
+
+
+def _on_gpu(device: DeviceChoice) -> bool:
     if device == "auto":
         import torch
 
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return "fp16" if device == "cuda" else "fp32"
+        return torch.cuda.is_available()
+    return device == "cuda"

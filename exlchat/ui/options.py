@@ -54,6 +54,7 @@ class AppOptions:
         context: the longest prompt plus answer, in tokens.
         kv_cache: precision of keys and values; `auto` is fp16 on a GPU and fp32 on the CPU.
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
+        quantize_head: bits of an output head that the file has in floats.
         system: the system prompt of new conversations.
         template: prompt format by name or file.
         theme: theme of this start only.
@@ -71,6 +72,7 @@ class AppOptions:
     context: int | None = None
     kv_cache: KvCacheChoice | None = None
     extension: bool | None = None
+    quantize_head: int | None = None
     system: str | None = None
     template: str | None = None
     theme: str | None = None

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine.formats import gptq
+from exlchat.engine.formats import gptq, grouped
 from exlchat.engine.formats.gptq import GptqSettings
 from tests.shared_data import DATA
 
 DEVICE_CASES = ("g32", "g64", "g128", "g32_act", "g128_act", "gall")
-NAMES = (*gptq.TENSORS, gptq.GROUP_INDEX)
+NAMES = (*grouped.TENSORS, grouped.GROUP_INDEX)
 
 
 @functools.cache
@@ -37,3 +37,8 @@ def format_case(case: int) -> tuple[dict[str, torch.Tensor], GptqSettings, torch
     vectors, prefix = format_vectors(), f"gptq_{case}_"
     tensors = {name: vectors[prefix + name] for name in NAMES if prefix + name in vectors}
     return tensors, GptqSettings(exact_zeros=bool(vectors[f"{prefix}v2"])), vectors[f"{prefix}W"]
+
+
+def weights_of(tensors: dict[str, torch.Tensor], settings: GptqSettings) -> torch.Tensor:
+    """As a model's layer is read."""
+    return grouped.dequantize(gptq.read_layer(tensors, settings))

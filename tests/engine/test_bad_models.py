@@ -228,13 +228,16 @@ def test_a_tensor_of_another_shape_and_one_of_integers(model: Path) -> None:
     assert f"{name} is I32" in problem(model)
 
 
-def test_awq_is_named(model: Path) -> None:
+def test_awq_that_is_called_gptq_and_awq_of_another_version(model: Path) -> None:
     tensors = load_file(model / "model.safetensors")
     key = "model.layers.0.self_attn.q_proj"
     packed = torch.zeros(64, 8, dtype=torch.int32)
     awq = {"qweight": packed, "qzeros": packed[:1].clone(), "scales": torch.ones(1, 64)}
     save_file({**tensors, **{f"{key}.{name}": part for name, part in awq.items()}}, model / "model.safetensors")
-    assert "AWQ" in problem(model)
+    edit_json(model / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    assert "qweight is packed along the outputs, as AWQ does, but config.json says GPTQ" in problem(model)
+    edit_json(model / "config.json", quantization_config={"quant_method": "awq", "bits": 4, "version": "gemv"})
+    assert "version is 'gemv'; of AWQ exlchat reads gemm alone" in problem(model)
 
 
 def test_broken_exl2_names_layer_and_tensor(good: Path, tmp_path: Path) -> None:
@@ -259,6 +262,8 @@ def test_broken_exl2_names_layer_and_tensor(good: Path, tmp_path: Path) -> None:
         ({"max_seq_len": 100_000}, "this model has 1 to 512"),
         ({"max_seq_len": 0}, "this model has 1 to 512"),
         ({"kv_cache": "q3"}, "kv_cache is 'q3'"),
+        ({"quantize_head": 5}, "quantize_head is 5; it must be one of 4, 6, 8"),
+        ({"quantize_head": 8}, "--quantize-head is for the CUDA kernels, which the CPU and --no-ext go without"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], words: str, good: Path) -> None:

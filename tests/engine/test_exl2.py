@@ -133,6 +133,7 @@ def test_what_is_written_is_read_back_within_half_a_step(
         ("q_invperm", torch.arange(1, 65, dtype=torch.int32), "not a permutation"),
         ("q_scale", torch.zeros(1, 3, dtype=torch.int32), "columns"),
         ("q_weight", torch.zeros(16, 32, dtype=torch.int64), "int64"),
+        ("q_scale_max", torch.full((1,), torch.nan, dtype=torch.float16), "q_scale_max holds what is no number"),
         ("q_scale_max", None, "is missing"),
     ],
 )

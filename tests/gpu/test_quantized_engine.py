@@ -14,17 +14,17 @@ from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, Samp
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.decode_step import CapturedStep
-from exlchat.engine.formats import exl2_writer, gptq
+from exlchat.engine.formats import exl2_writer
 from exlchat.engine.formats.gptq import GptqSettings
-from exlchat.engine.formats.gptq_tiles import pack_gptq
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
+from exlchat.engine.formats.grouped_tiles import pack_gptq
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.transformer import Transformer, load_transformer
 from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import c_draw
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
-from tests.engine.gptq_vectors import DEVICE_CASES, device_case
+from tests.engine.gptq_vectors import DEVICE_CASES, device_case, weights_of
 from tests.random_models import edit_json, save_random_llama
 from tests.shared_data import DATA, needs_shared
 
@@ -89,7 +89,7 @@ def test_gptq_weights_bit_for_bit(kernels: Kernels, case: str) -> None:
 def test_gptq_products(kernels: Kernels, features: int, act_order: bool, group_size: int) -> None:
     recipe = GptqRecipe(group_size, act_order, symmetric=False)
     tensors = quantize_matrix(torch.randn(features, 480, device="cuda") * 0.05, recipe)
-    weights = gptq.dequantize(tensors, GptqSettings(symmetric=False, group_size=group_size))
+    weights = weights_of(tensors, GptqSettings(symmetric=False, group_size=group_size))
     matrix = pack_gptq(tensors, settings=GptqSettings(symmetric=False, group_size=group_size))
     for rows in (1, 3, 8):
         x = torch.zeros(rows, matrix.stored, dtype=torch.float16, device="cuda")

@@ -90,6 +90,8 @@ def test_measurement_options() -> None:
     settings = options("--contexts", "2048,128", "--kv-cache", "fp16,fp32", "--runs", "9", "--no-ext").settings
     assert (settings.contexts, settings.kv_caches, settings.runs) == ((128, 2048), ("fp16", "fp32"), 9)
     assert not settings.extension
+    assert settings.quantize_head is None
+    assert options("--quantize-head", "8").settings.quantize_head == 8
     quick = options("--quick").settings
     assert quick.kv_caches == ("auto",)
     assert max(quick.contexts) == 2048
@@ -114,6 +116,7 @@ def test_the_setting_that_turns_the_kernels_off_holds_here_too(home: Path) -> No
         (["--shape", "tiny", "--mix", "gptq-g128", "--head-bits", "6"], "the head of a GPTQ model is float16"),
         (["--shape", "tiny", "--head-bits", "7"], "invalid choice: 7"),
         (["--contexts", "128,none"], "'none' is not a whole number"),
+        (["--quantize-head", "5"], "invalid choice: 5"),
         (["--runs", "0"], "'0' is not a whole number, 1 or more"),
     ],
 )

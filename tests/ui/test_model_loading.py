@@ -10,7 +10,7 @@ import pytest
 from exlchat import cli, engine, paths
 from exlchat.engine.events import ModelError
 from exlchat.settings import save_setting
-from exlchat.ui.options import AppOptions
+from exlchat.ui.options import AppOptions, DeviceChoice
 from exlchat.ui.tui.services import open_services
 
 TYPED_AND_SET = [(None, None, True), (None, False, False), (True, False, True), (False, True, False)]
@@ -58,6 +58,47 @@ def test_in_pipe_mode(
     option = {None: [], True: ["--ext"], False: ["--no-ext"]}[typed]
     assert cli.main(["ask", "--no-save", "--device", "cpu", *option, "-m", str(model), "Hello"]) == 1
     assert [call["extension"] for call in asked] == [used]
+
+
+# What was typed, what was set, whether there are kernels, and what the engine is asked for. What was typed reaches the
+# engine in any case, which says why it cannot be; a setting is for starts that have kernels.
+HEADS = [
+    (None, None, True, None),
+    (6, None, True, 6),
+    (None, 8, True, 8),
+    (4, 8, True, 4),
+    (None, 8, False, None),
+    (6, 8, False, 6),
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_bits_of_the_head(
+    head: tuple[int | None, int | None, bool, int | None],
+    device: DeviceChoice,
+    model: Path,
+    asked: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    typed, setting, kernels, used = head
+    save_setting("quantize_head", setting)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: kernels)
+    without = device == "cuda" and not kernels
+    start = open_services(AppOptions(model, device=device, quantize_head=typed, extension=not without))
+    with pytest.raises(ModelError):
+        start.load_engine(lambda _: None)
+    option = [] if typed is None else ["--quantize-head", str(typed)]
+    option += ["--no-ext"] if without else []
+    assert cli.main(["ask", "--no-save", "--device", device, *option, "-m", str(model), "Hello"]) == 1
+    assert [call["quantize_head"] for call in asked] == [used, used]
+
+
+def test_the_cpu_takes_no_notice_of_the_setting(model: Path, asked: list[dict[str, Any]]) -> None:
+    save_setting("quantize_head", 8)
+    with pytest.raises(ModelError):
+        open_services(AppOptions(model, device="cpu")).load_engine(lambda _: None)
+    assert asked[0]["quantize_head"] is None
 
 
 @pytest.mark.parametrize(("device", "told"), [("auto", True), ("cpu", False)])

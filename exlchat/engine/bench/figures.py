@@ -21,7 +21,7 @@ class BenchSettings:
     """What is measured and how often.
 
     Args:
-        device, extension, dependent_launch: as for `load`.
+        device, extension, dependent_launch, quantize_head: as for `load`.
         kv_caches: types of the cache; `auto` is what a chat uses on the device, `all` every one that is meant for it.
         contexts: prompt tokens for prefill, and tokens in the cache when decoding begins.
         runs: measured runs of each figure, after one that is not counted.
@@ -34,6 +34,7 @@ class BenchSettings:
     device: str = "auto"
     extension: bool = True
     dependent_launch: bool | None = None
+    quantize_head: int | None = None
     kv_caches: tuple[str, ...] = ("all",)
     contexts: tuple[int, ...] = (128, 2048, 16384)
     runs: int = 5

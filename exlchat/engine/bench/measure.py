@@ -102,7 +102,8 @@ class _Loader:
         start = time.perf_counter()
         checkpoint = self.open_model()
         seconds = time.perf_counter() - start
-        if self.settings.extension and self.device.type == "cuda" and is_quantized(checkpoint):
+        wanted = is_quantized(checkpoint) or self.settings.quantize_head is not None
+        if self.settings.extension and self.device.type == "cuda" and wanted:
             # Compiling, which happens once on a machine, is no part of loading.
             open_extension(self.device, self.build_cache or BUILD_CACHE, self._on_progress)
         start = time.perf_counter()
@@ -114,6 +115,7 @@ class _Loader:
             max_seq_len=context,
             cache_tokens=context,
             extension=self.settings.extension,
+            quantize_head=self.settings.quantize_head,
             build_cache=self.build_cache,
             dependent_launch=self.settings.dependent_launch,
             on_progress=self._on_progress,

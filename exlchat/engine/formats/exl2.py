@@ -104,6 +104,8 @@ def _check_shapes(tensors: Mapping[str, Tensor]) -> None:
     if not len(q_groups) == 2 * len(q_scale_max) == 2 * q_scale.shape[0] or len(q_groups) == 0:
         counts = f"q_groups {len(q_groups) / 2:g}, q_scale {q_scale.shape[0]}, q_scale_max {len(q_scale_max)}"
         raise ModelError(f"the tensors disagree on the number of groups: {counts}")
+    if not bool(q_scale_max.isfinite().all()):
+        raise ModelError("q_scale_max holds what is no number; download the model again")
     present = torch.bincount(q_invperm.clamp(0, len(q_invperm) - 1).long(), minlength=len(q_invperm))
     if int(q_invperm.min()) < 0 or int(q_invperm.max()) >= len(q_invperm) or int(present.max()) > 1:
         raise ModelError("q_invperm is not a permutation of the input features")

@@ -1,4 +1,4 @@
-"""float weights -> GPTQ tensors of 4 bits and a whole GPTQ model directory, by rounding to the nearest code.
+"""float weights -> GPTQ tensors and a whole GPTQ model directory, by rounding to the nearest code.
 
 No error compensation, which is what a real quantizer is for: this serves tests and benchmarks.
 """
@@ -6,6 +6,7 @@ No error compensation, which is what a real quantizer is for: this serves tests 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from exlchat.engine.formats.exl2 import pack
 from exlchat.engine.formats.exl2_writer import LAYER_PROJECTIONS
-from exlchat.engine.formats.gptq import CODES_PER_WORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +27,22 @@ class GptqRecipe:
     Args:
         group_size: input rows of a group, or -1 for all in one.
         act_order: rows with the largest mean square share the first groups; `g_idx` then says which row is where.
-        symmetric: every zero point is 8; else a group's range decides.
+        symmetric: every zero point is in the middle; else a group's range decides.
         exact_zeros: zero points as version 2 stores them.
+        bits: 2, 3, 4 or 8.
     """
 
     group_size: int = 128
     act_order: bool = False
     symmetric: bool = True
     exact_zeros: bool = False
+    bits: int = 4
 
     def config(self) -> dict[str, object]:
         """The `quantization_config` of a model written so."""
         return {
             "quant_method": "gptq",
-            "bits": 4,
+            "bits": self.bits,
             "group_size": self.group_size,
             "desc_act": self.act_order,
             "sym": self.symmetric,
@@ -51,25 +54,31 @@ def quantize_matrix(weight: Tensor, recipe: GptqRecipe) -> dict[str, Tensor]:
     """`qweight`, `qzeros`, `scales` and `g_idx` of `weight`.
 
     Args:
-        weight: float `[K, N]` (input features first), K and N multiples of 8.
+        weight: float `[K, N]` (input features first), K and N multiples of 8 (of 16 or 32 for 2 or 3 bits).
 
     Raises:
         ValueError: a size the format cannot hold.
     """
     features, outputs = weight.shape
-    if features % CODES_PER_WORD or outputs % CODES_PER_WORD:
-        raise ValueError(f"GPTQ needs both sizes to be multiples of 8, not {features} x {outputs}")
+    whole = 32 // math.gcd(32, recipe.bits)
+    if features % whole or outputs % whole:
+        raise ValueError(f"GPTQ needs both sizes to be multiples of {whole}, not {features} x {outputs}")
     size = features if recipe.group_size == -1 else recipe.group_size
     place = torch.arange(features, device=weight.device)
     if recipe.act_order:
         place = weight.float().square().mean(1).argsort(descending=True).argsort()
     groups = place // size
-    ranges = [_group_range(weight[groups == group].float(), recipe) for group in range(-(-features // size))]
+    # Version 1 cannot store a zero point of 0.
+    count, least = -(-features // size), 0 if recipe.exact_zeros else 1
+    ranges = [
+        group_range(weight[groups == group].float(), recipe.bits, least, symmetric=recipe.symmetric)
+        for group in range(count)
+    ]
     scales, zeros = torch.stack([scale for scale, _ in ranges]), torch.stack([zero for _, zero in ranges])
-    codes = ((weight.float() / scales[groups].float()).round() + zeros[groups]).clamp(0, 15)
+    codes = ((weight.float() / scales[groups].float()).round() + zeros[groups]).clamp(0, (1 << recipe.bits) - 1)
     return {
-        "qweight": _pack(codes.T).T.contiguous(),
-        "qzeros": _pack(zeros - (0 if recipe.exact_zeros else 1)),
+        "qweight": pack(codes, recipe.bits),
+        "qzeros": pack((zeros - (0 if recipe.exact_zeros else 1)).T, recipe.bits).T.contiguous(),
         "scales": scales,
         "g_idx": groups.to(torch.int32),
     }
@@ -105,20 +114,21 @@ def write_model(
         shutil.copyfile(file, out_dir / file.name)
 
 
-def _group_range(rows: Tensor, recipe: GptqRecipe) -> tuple[Tensor, Tensor]:
-    """float16 scales and integer zero points, both `[N]`, of the rows of one group."""
+def group_range(rows: Tensor, bits: int, least_zero: int, *, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """float16 scales and integer zero points, both `[N]`, of the rows of one group.
+
+    Args:
+        rows: float32 `[rows, N]`.
+        bits: width of a code.
+        least_zero: the smallest zero point that can be stored.
+        symmetric: every zero point is in the middle.
+    """
+    top_code = (1 << bits) - 1
     low, high = rows.amin(0).clamp_max(0), rows.amax(0).clamp_min(0)
-    if recipe.symmetric:
+    if symmetric:
         high = torch.maximum(-low, high)
         low = -high
-    scales = ((high - low) / 15).clamp_min(1e-4).half()
-    # Version 1 cannot store a zero point of 0.
-    zeros = torch.full_like(low, 8.0) if recipe.symmetric else (-low / scales.float()).round().clamp(1, 15)
-    return scales, zeros.to(torch.int32)
-
-
-def _pack(codes: Tensor) -> Tensor:
-    """int32 `[rows, columns / 8]` from codes `[rows, columns]`, the lowest column in the lowest four bits."""
-    shifts = torch.arange(0, 32, 4, device=codes.device)
-    words = codes.to(torch.int64).reshape(len(codes), -1, CODES_PER_WORD) << shifts
-    return words.sum(-1).to(torch.int32)
+    scales = ((high - low) / top_code).clamp_min(1e-4).half()
+    if symmetric:
+        return scales, torch.full_like(low, 1 << (bits - 1)).to(torch.int32)
+    return scales, (-low / scales.float()).round().clamp(least_zero, top_code).to(torch.int32)

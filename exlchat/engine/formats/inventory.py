@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.formats import gptq
+from exlchat.engine.formats import awq, gptq, grouped
+from exlchat.ext.layout import PIECE_ROWS
 
 _QUANTIZED = ("q_weight", "qweight")
+# The widest codes that the kernels hold of layers with a zero point for every column.
+_PLAIN_BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +34,51 @@ class WeightSizes:
 
 
 def is_quantized(checkpoint: Checkpoint) -> bool:
-    """Whether any layer is EXL2 or GPTQ."""
+    """Whether any layer is EXL2, GPTQ or AWQ."""
     return any(name.endswith(tuple(f".{kind}" for kind in _QUANTIZED)) for name in checkpoint.names)
 
 
-def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool) -> WeightSizes:
-    """Of the model as it will be held, its quantized layers as they are stored or written out as floats."""
+def has_float_head(checkpoint: Checkpoint) -> bool:
+    """Whether the output head is of floats: its own, or the embedding."""
+    return not any(f"lm_head.{kind}" in checkpoint.names for kind in _QUANTIZED)
+
+
+def is_awq(checkpoint: Checkpoint, key: str) -> bool:
+    """Whether the codes of a layer with a `qweight` run along the outputs, as only AWQ has them."""
+    codes, scales = _matrix(checkpoint, f"{key}.qweight"), _matrix(checkpoint, f"{key}.scales")
+    return codes is not None and scales is not None and scales[1] == awq.CODES_PER_WORD * codes[1]
+
+
+def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int | None = None) -> WeightSizes:
+    """Of the model as it will be held.
+
+    Args:
+        checkpoint: the model.
+        stay_quantized: as they are stored, as far as the kernels can hold that, or written out as floats.
+        head_bits: what a float head is rounded to.
+    """
     floats = stored = 0
     for name in checkpoint.names:
         key, _, kind = name.rpartition(".")
         if kind in ("weight", "bias"):
             floats += math.prod(checkpoint.shape(name))
-        elif kind in _QUANTIZED and not stay_quantized:
-            floats += _quantized_weights(checkpoint, key, kind)
-        elif kind in _QUANTIZED:
-            scales = "q_scale" if kind == "q_weight" else "scales"
-            # Codes are words of 32 bits, scales halves; both formats repeat a few bytes in the kernels' layout.
-            stored += 4 * math.prod(checkpoint.shape(name)) + 4 * math.prod(checkpoint.shape(f"{key}.{scales}"))
+        elif kind == "q_weight" and stay_quantized:
+            # Codes are words of 32 bits, scales halves; the kernels' layout repeats a few bytes.
+            stored += 4 * math.prod(checkpoint.shape(name)) + 4 * math.prod(checkpoint.shape(f"{key}.q_scale"))
+        elif kind == "q_weight":
+            features = math.prod(checkpoint.shape(f"{key}.q_invperm"))
+            floats += features * math.prod(checkpoint.shape(name)[1:])
+        elif kind == "qweight" and (layer := _grouped(checkpoint, key)) is not None:
+            if stay_quantized and layer.bits <= _PLAIN_BITS:
+                stored += layer.bytes
+            else:
+                floats += layer.features * layer.outputs
+    if head_bits is not None and has_float_head(checkpoint):
+        own = "lm_head.weight" in checkpoint.names
+        head = math.prod(checkpoint.shape("lm_head.weight" if own else "model.embed_tokens.weight"))
+        floats -= head if own else 0
+        # Scales of 4 bits have 20 bits for each 32 codes, those of 6 and 8 bits a little more than 4.
+        stored += head * (32 * head_bits + (20 if head_bits == _PLAIN_BITS else 6)) // (32 * 8)
     return WeightSizes(floats, stored)
 
 
@@ -57,22 +88,56 @@ def parameter_count(checkpoint: Checkpoint) -> int:
 
 
 def describe_format(checkpoint: Checkpoint) -> str:
-    """`EXL2 4.1 bpw`, `GPTQ 4-bit g128` or the dense dtype, of the decoder layers."""
+    """`EXL2 4.1 bpw`, `GPTQ 4-bit g128`, `AWQ 4-bit g128` or the dense dtype, of the decoder layers."""
     keys_kinds = [name.rpartition(".")[::2] for name in checkpoint.names if name.startswith("model.layers.")]
     if keys := [key for key, kind in keys_kinds if kind == "q_weight"]:
         return f"EXL2 {_exl2_bits(checkpoint, keys):.1f} bpw"
-    if keys := [key for key, kind in keys_kinds if kind == "qweight"]:
-        sizes = []
-        for key in keys:
-            groups = checkpoint.shape(f"{key}.scales")[0]
-            rows = gptq.CODES_PER_WORD * checkpoint.shape(f"{key}.qweight")[0]
-            # One group spans whatever the layer has: that is no size to speak of.
-            sizes.append(gptq.group_size(rows, groups) if groups > 1 else 0)
-        return f"GPTQ 4-bit g{max(sizes)}" if max(sizes) else "GPTQ 4-bit"
+    layers = [layer for key, kind in keys_kinds if kind == "qweight" and (layer := _grouped(checkpoint, key))]
+    if layers:
+        widths = sorted({layer.bits for layer in layers})
+        # One group spans whatever the layer has: that is no size to speak of.
+        size = max(grouped.group_size(layer.features, layer.groups) if layer.groups > 1 else 0 for layer in layers)
+        return f"{layers[0].method} {'/'.join(map(str, widths))}-bit" + (f" g{size}" if size else "")
     return (
         "/".join(sorted({checkpoint.dtype(f"{key}.weight") for key, kind in keys_kinds if kind == "weight"}))
         or "unknown"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """What the shapes of a GPTQ or AWQ layer say."""
+
+    method: str
+    bits: int
+    features: int
+    outputs: int
+    groups: int
+
+    @property
+    def bytes(self) -> int:
+        """In the kernels' layout: codes of 4 bits, groups filled up to 32 rows, scales of up to 3 bytes."""
+        rows = max(self.features, 32 * self.groups)
+        scales = max(self.groups, -(-rows // PIECE_ROWS))
+        return self.outputs * (rows + 6 * scales) // 2
+
+
+def _grouped(checkpoint: Checkpoint, key: str) -> _Grouped | None:
+    """`None` where the shapes make no sense, which reading the layer says in more words."""
+    shapes = [_matrix(checkpoint, f"{key}.{name}") for name in grouped.TENSORS]
+    codes, zeros, scales = shapes
+    if codes is None or zeros is None or scales is None:
+        return None
+    if is_awq(checkpoint, key):
+        return _Grouped("AWQ", awq.BITS, codes[0], awq.CODES_PER_WORD * codes[1], scales[0])
+    bits = 32 * zeros[1] // codes[1]
+    return _Grouped("GPTQ", bits, 32 * codes[0] // bits, codes[1], scales[0]) if bits in gptq.BIT_WIDTHS else None
+
+
+def _matrix(checkpoint: Checkpoint, name: str) -> tuple[int, int] | None:
+    """The shape of a matrix that is there and not empty."""
+    shape = checkpoint.shape(name) if name in checkpoint.names else ()
+    return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
 
 
 def _exl2_bits(checkpoint: Checkpoint, keys: list[str]) -> float:
@@ -84,9 +149,3 @@ def _exl2_bits(checkpoint: Checkpoint, keys: list[str]) -> float:
         weights += features * outputs
         bits += 32 * rows * outputs + groups * (4 * outputs + 48) + 32 * features
     return bits / weights
-
-
-def _quantized_weights(checkpoint: Checkpoint, key: str, kind: str) -> int:
-    rows, outputs = checkpoint.shape(f"{key}.{kind}")
-    features = checkpoint.shape(f"{key}.q_invperm")[0] if kind == "q_weight" else gptq.CODES_PER_WORD * rows
-    return features * outputs

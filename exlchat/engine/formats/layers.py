@@ -13,9 +13,15 @@ from torch.nn import functional
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
-from exlchat.engine.formats import dense, exl2, gptq
+from exlchat.engine.formats import awq, dense, exl2, gptq, grouped
+from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.exl2_tiles import pack_exl2
-from exlchat.engine.formats.gptq_tiles import pack_gptq
+from exlchat.engine.formats.gptq import GptqSettings
+from exlchat.engine.formats.grouped import GroupedLayer
+from exlchat.engine.formats.grouped_tiles import pack_grouped
+from exlchat.engine.formats.head import pack_head
+from exlchat.engine.formats.inventory import is_awq
+from exlchat.engine.formats.quantization_config import read_quantization
 from exlchat.engine.linear import Linear
 from exlchat.engine.quantized_linear import MatrixKernels, QuantizedLinear, Scratch
 from exlchat.ext.layout import PackedMatrix
@@ -48,6 +54,7 @@ class LayerLoader:
         device: where the weights go.
         dtype: what they become; a dense tensor that already has it stays memory-mapped on the CPU.
         kernels: with them, quantized layers stay quantized.
+        head_bits: with kernels, a float output head is rounded to so many; it stays float unless given.
     """
 
     def __init__(
@@ -56,13 +63,17 @@ class LayerLoader:
         device: torch.device,
         dtype: torch.dtype,
         kernels: MatrixKernels | None = None,
+        *,
+        head_bits: int | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._device = device
         self._dtype = dtype
         self._kernels = kernels
+        self._head_bits = head_bits
         self._scratch = Scratch(device)
-        self._gptq_settings: gptq.GptqSettings | None = None
+        self._quantization: GptqSettings | AwqSettings | None = None
+        self._quantization_read = False
 
     def linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear | QuantizedLinear:
         """The layer `key` with `features` inputs and `outputs` outputs.
@@ -81,6 +92,20 @@ class LayerLoader:
         except ModelError as error:
             raise ModelError(f"{self._checkpoint.file_of(f'{key}.{how.main}')}: {key}: {error}") from error
 
+    def float_head(self, head: Linear) -> Linear | QuantizedLinear:
+        """A float output head as it will be used: quantized if that is wanted, else in whole rows on a GPU.
+
+        Raises:
+            ModelError: its weights are not all numbers, or too many for one output.
+        """
+        if self._head_bits is not None and self._kernels is not None:
+            try:
+                matrix = pack_head(head.weight, self._head_bits)
+            except ModelError as error:
+                raise ModelError(f"{self._checkpoint.path}: the output head: {error}") from error
+            return QuantizedLinear((matrix,), (len(head.weight),), self._kernels, self._scratch)
+        return head.in_whole_rows() if head.weight.is_cuda else head
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A float tensor of exactly this shape, on the device and in the dtype."""
         return dense.load_tensor(self._checkpoint, name, shape).to(self._device, self._dtype)
@@ -89,7 +114,7 @@ class LayerLoader:
         names = self._checkpoint.names
         stored = self.tensor(f"{key}.bias", (outputs,)) if f"{key}.bias" in names else None
         if stored is not None and not declared and f"{key}.qweight" in names and not bool(stored.any()):
-            # Some GPTQ writers add a bias of zeros to every layer.
+            # Some GPTQ and AWQ writers add a bias of zeros to every layer.
             stored = None
         if (stored is not None) != declared:
             problem = "lacks the bias of config.json" if declared else "has a bias that config.json does not declare"
@@ -103,12 +128,29 @@ class LayerLoader:
             return _Format("q_weight", exl2.TENSORS, padded, exl2.dequantize, pack_exl2)
         if f"{key}.qweight" not in self._checkpoint.names:
             return None
-        if self._gptq_settings is None:
+        read = self._grouped_reader(key)
+        names = (*grouped.TENSORS, grouped.GROUP_INDEX)
+
+        def dequantize(tensors: Mapping[str, Tensor]) -> Tensor:
+            return grouped.dequantize(read(tensors))
+
+        def pack(tensors: Mapping[str, Tensor], bias: Tensor | None) -> PackedMatrix:
+            return pack_grouped(read(tensors), bias)
+
+        return _Format("qweight", names, outputs, dequantize, pack)
+
+    def _grouped_reader(self, key: str) -> Callable[[Mapping[str, Tensor]], GroupedLayer]:
+        """By `config.json`; where that says nothing, by which side of the matrix words run along."""
+        if not self._quantization_read:
             where = str(self._checkpoint.path / "config.json")
-            self._gptq_settings = gptq.read_settings(self._checkpoint.config, where)
-        names = (*gptq.TENSORS, gptq.GROUP_INDEX)
-        dequantize = partial(gptq.dequantize, settings=self._gptq_settings)
-        return _Format("qweight", names, outputs, dequantize, partial(pack_gptq, settings=self._gptq_settings))
+            self._quantization = read_quantization(self._checkpoint.config, where)
+            self._quantization_read = True
+        settings = self._quantization
+        if settings is None:
+            settings = AwqSettings() if is_awq(self._checkpoint, key) else GptqSettings()
+        if isinstance(settings, AwqSettings):
+            return partial(awq.read_layer, settings=settings)
+        return partial(gptq.read_layer, settings=settings)
 
     def _quantized(
         self, key: str, how: _Format, features: int, outputs: int, bias: Tensor | None
@@ -117,7 +159,7 @@ class LayerLoader:
         tensors = {name: tensor.to(self._device) for name, tensor in stored.items()}
         if self._kernels is not None:
             filled = None if bias is None else functional.pad(bias, (0, how.columns - outputs))
-            # What the layout cannot hold (EXL2 groups of 16 rows, GPTQ zero points of 0) is multiplied in float16.
+            # What the layout cannot hold (EXL2 groups of 16 rows, GPTQ of 8 bits) is multiplied in float16.
             with suppress(ValueError):
                 matrix = how.pack(tensors, filled)
                 _check_sizes(matrix.features, matrix.outputs, features, how.columns)

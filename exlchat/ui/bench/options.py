@@ -56,6 +56,7 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
     settings = BenchSettings(
         device=typed.device,
         extension=extension,
+        quantize_head=typed.quantize_head,
         kv_caches=typed.kv_cache or base.kv_caches,
         contexts=typed.contexts or base.contexts,
         runs=typed.runs or base.runs,

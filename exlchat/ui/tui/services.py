@@ -145,6 +145,8 @@ def _loader(options: AppOptions, settings: Settings) -> Callable[[Callable[[Load
             context=options.context or settings.context,
             cache_sizes=options.cache_sizes.or_settings(settings),
             extension=settings.extension if options.extension is None else options.extension,
+            quantize_head=options.quantize_head,
+            usual_head=settings.quantize_head,
             on_progress=on_progress,
         )
         _remember(options.model_path.absolute())

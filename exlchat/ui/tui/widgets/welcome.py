@@ -62,7 +62,7 @@ def welcome_lines(model: str, *, is_guide: bool, failure: str | None = None) -> 
         last = "Conversations can be read; to chat, start again with: exlchat MODEL_DIR"
     elif is_guide:
         first = "This is the guide, a tiny model that knows exlchat and little else."
-        last = "For a real model: exlchat MODEL_DIR (EXL2, GPTQ or safetensors)."
+        last = "For a real model: exlchat MODEL_DIR (EXL2, GPTQ, AWQ or safetensors)."
     else:
         first = f"You are talking to {model}." if model else "No model is loaded."
         last = "For another model: exlchat MODEL_DIR. For the guide: exlchat guide."
