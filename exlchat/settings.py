@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +19,10 @@ SettingValue = str | int | float | bool | None
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
+
+MOST_CACHE_TOKENS = 10**9
+MOST_CACHE_GB = 100_000
+"""More than any machine has; far more would overflow."""
 
 _KV_CACHES = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
 
@@ -77,10 +80,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
-        if self.cache_gb is not None and not 0 < self.cache_gb < math.inf:
-            raise ValueError(f"cache_gb is {self.cache_gb:g}; it must be above 0")
-        if not 0 <= self.disk_gb < math.inf:
-            raise ValueError(f"disk_gb is {self.disk_gb:g}; it must be 0 or above")
+        self._check_sizes()
         if self.quantize_head not in (None, *ROUNDED_HEAD_BITS):
             wanted = ", ".join(map(str, ROUNDED_HEAD_BITS))
             raise ValueError(f"quantize_head is {self.quantize_head}; it must be one of {wanted}")
@@ -89,6 +89,16 @@ class Settings:
         if self.context_policy not in CONTEXT_POLICIES:
             wanted = ", ".join(CONTEXT_POLICIES)
             raise ValueError(f"context_policy is {self.context_policy!r}; it must be one of {wanted}")
+
+    def _check_sizes(self) -> None:
+        if self.cache_tokens is not None and self.cache_tokens > MOST_CACHE_TOKENS:
+            raise ValueError(f"cache_tokens is {self.cache_tokens}; it must be at most {MOST_CACHE_TOKENS}")
+        if self.cache_gb is not None and not 0 < self.cache_gb <= MOST_CACHE_GB:
+            raise ValueError(f"cache_gb is {self.cache_gb:g}; it must be above 0, at most {MOST_CACHE_GB}")
+        if self.cache_gb is not None and self.cache_tokens is not None:
+            raise ValueError("cache_gb and cache_tokens are both there; keep one of them")
+        if not 0 <= self.disk_gb <= MOST_CACHE_GB:
+            raise ValueError(f"disk_gb is {self.disk_gb:g}; it must be from 0 to {MOST_CACHE_GB}")
 
     def sampling(self, *, bundled_guide: bool = False) -> SamplingSettings:
         """How tokens are drawn, for the bundled guide or for any other model.
@@ -189,7 +199,10 @@ def _checked(path: Path, table: dict[str, object]) -> Settings:
             continue
         if not _fits(value, wanted):
             raise SettingsError(f"{path}: {key} is {value!r}; it must be {what}")
-        values[key] = wanted(value)
+        try:
+            values[key] = wanted(value)
+        except OverflowError:
+            raise SettingsError(f"{path}: {key} has too many digits; it must be {what}") from None
     try:
         return Settings(**values)
     except ValueError as error:

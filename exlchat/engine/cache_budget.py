@@ -51,7 +51,8 @@ def plan_cache(
     Args:
         name: of the model, for errors.
         room: bytes that the weights leave.
-        at_once: all memory is taken at once, as on a GPU, so that it has to be there; else page by page.
+        at_once: all memory is taken at once, as on a GPU, so that it has to be there; else page by page, and there has
+            to be room only for a cache that was asked for.
 
     Raises:
         ModelError: what was asked for does not fit the model, the memory or each other, or nothing of use fits.
@@ -72,7 +73,8 @@ def plan_cache(
                 "--context"
             )
         context = budget
-    if at_once and sizes.bytes(context, budget) > sizes.room:
+    # Where memory is taken page by page too: all that is asked for is to be used, and torch or the system would end it.
+    if sizes.bytes(context, budget) > sizes.room:
         raise sizes.too_large(name, f"a cache of {budget:,} tokens", context, budget, option="--cache-tokens")
     return CachePlan(context, budget)
 

@@ -36,8 +36,9 @@ from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import MOST_AT_ONCE, KVCache, cache_kind
 from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
+from exlchat.engine.page_disk.folder import clear_pages
 from exlchat.engine.pages.archive import PageArchive, open_archive
-from exlchat.engine.pages.hash import root_hash
+from exlchat.engine.pages.hash import KEYS_AND_VALUES, root_hash
 from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
@@ -160,7 +161,8 @@ def load(
         cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
             contexts, as far as there is room, unless one of them is given.
         page_folder, page_bytes: where pages of the cache are kept for later runs, and how many bytes of them, those of
-            other models included; nowhere with 0.
+            other models included. With 0 what lies there is removed, in the background; without a folder nothing is
+            read, written or removed.
         prefill_chunk: prompt tokens a step; by device and size of the model unless given.
         extension: run quantized models on a GPU through the CUDA kernels, which may have to be compiled first; without
             it, through plain torch, their weights written out in float16.
@@ -176,6 +178,8 @@ def load(
         ModelError: one line that says what is wrong and how to mend it.
     """
     checkpoint = model_dir if isinstance(model_dir, Checkpoint) else Checkpoint(Path(model_dir))
+    # Before any weight is read: one that is replaced meanwhile must not get the old weights' pages under its name.
+    identity = checkpoint.identity
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
@@ -202,11 +206,10 @@ def load(
     if fused is not None and kv_cache != "fp32":
         rows = kernel_rows(fused)
     # Everything that keys and values depend on besides the ids.
-    root = root_hash(model=checkpoint.identity, rope=repr(spec.rope), cache=kv_cache, dtype=str(dtype))
+    parts = {"model": identity, "rope": repr(spec.rope), "cache": kv_cache, "dtype": str(dtype)}
+    root = root_hash(version=KEYS_AND_VALUES, **parts)
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
-    archive = None
-    if page_folder is not None and page_bytes > 0 and not cache.has_windows:
-        archive = open_archive(cache, page_folder, page_bytes)
+    archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)
     chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
     if target.type == "cuda":
@@ -223,6 +226,13 @@ def _check_head(bits: int | None, *, kernels: bool) -> None:
         raise ModelError(f"quantize_head is {bits!r}; it must be one of {', '.join(map(str, ROUNDED_HEAD_BITS))}")
     if bits is not None and not kernels:
         raise ModelError("--quantize-head is for the CUDA kernels, which the CPU and --no-ext go without; leave it out")
+
+
+def _archive(cache: KVCache, folder: Path, most_bytes: int) -> PageArchive | None:
+    if most_bytes <= 0:
+        clear_pages(folder)
+        return None
+    return None if cache.has_windows else open_archive(cache, folder, most_bytes)
 
 
 def _info(

@@ -146,6 +146,10 @@ class Footprint:
     cache_per_token: int
 
 
+CLOSE_SECONDS = 2.0
+"""How long `Engine.close` lets pages get to the disk, at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiskReport:
     """Pages of the cache on the disk, and what happened to them since the model was loaded.
@@ -157,6 +161,7 @@ class DiskReport:
         restored_tokens: computed in an earlier run, or earlier in this one, and read again.
         damaged: files that were not what their names said, and were dropped.
         trouble: why nothing is written any more, in one line.
+        skipped: pages that were not written: too much at once, no room, or trouble.
     """
 
     files: int
@@ -166,6 +171,7 @@ class DiskReport:
     restored_tokens: int
     damaged: int
     trouble: str | None
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

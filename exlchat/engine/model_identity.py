@@ -6,16 +6,23 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
+
+WHOLE_BYTES = 64 * 2**20
+"""A file up to this size is hashed as a whole, which takes less than a tenth of a second."""
 
 _SAMPLE = 4096
 _SAMPLES = 64
+_CHUNK = 2**20
 
 
 def identify(config: bytes, files: Iterable[Path]) -> str:
-    """A hash of `config.json`, and of every weight file its size, its header and samples from all over it.
+    """A hash of `config.json` and of every weight file: of all of it up to 64 MB, else of marks that change with it.
 
-    Reading whole weights would take seconds at every start. Files whose every sample is the same are taken for the same
-    model; two finetunes differ everywhere.
+    Reading whole weights would take seconds at every start. Of a larger file these are its size, its header, 64 samples
+    of 4 KiB, its inode and the time of its last change. The samples alone would miss a change of a few rows; inode and
+    time differ where nothing else does, for a copy of the same model too, which then only computes what it could have
+    read. What is changed in place by somebody who sets the time back, between the samples, is not noticed.
 
     Args:
         config: of `config.json`.
@@ -26,12 +33,22 @@ def identify(config: bytes, files: Iterable[Path]) -> str:
     """
     digest = hashlib.blake2b(config, digest_size=16)
     for file in sorted(files):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            digest.update(stream.read(min(length, size)))
-            for index in range(_SAMPLES):
-                stream.seek(max(size - _SAMPLE, 0) * index // (_SAMPLES - 1), os.SEEK_SET)
-                digest.update(stream.read(_SAMPLE))
+            info = os.fstat(stream.fileno())
+            digest.update(f"{file.name} {info.st_size}".encode())
+            if info.st_size <= WHOLE_BYTES:
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+            else:
+                digest.update(f" {info.st_mtime_ns} {info.st_ino}".encode())
+                for part in _samples(stream, info.st_size):
+                    digest.update(part)
     return digest.hexdigest()
+
+
+def _samples(stream: BinaryIO, size: int) -> Iterable[bytes]:
+    length = int.from_bytes(stream.read(8), "little")
+    yield stream.read(min(length, size))
+    for index in range(_SAMPLES):
+        stream.seek((size - _SAMPLE) * index // (_SAMPLES - 1), os.SEEK_SET)
+        yield stream.read(_SAMPLE)

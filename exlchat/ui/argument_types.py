@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -60,20 +59,28 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
-def positive(text: str) -> float:
-    """A number above 0."""
-    value = number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+def positive(most: int) -> Callable[[str], float]:
+    """An argument type: a number above 0."""
+
+    def parse(text: str) -> float:
+        value = number(text)
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, at most {most:,}")
+        return value
+
+    return parse
 
 
-def not_negative(text: str) -> float:
-    """A number, 0 or above."""
-    value = number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or above")
-    return value
+def not_negative(most: int) -> Callable[[str], float]:
+    """An argument type: a number, 0 or above."""
+
+    def parse(text: str) -> float:
+        value = number(text)
+        if not 0 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or above, at most {most:,}")
+        return value
+
+    return parse
 
 
 def program(text: str) -> Path:

@@ -61,6 +61,8 @@ def _disk_rows(disk: DiskReport | None) -> Iterator[tuple[str, str]]:
     yield "This run", f"{disk.written:,} written, {disk.restored_tokens:,} tokens came back"
     if disk.damaged:
         yield "Dropped", f"{disk.damaged:,} damaged files"
+    if disk.skipped:
+        yield "Skipped", f"{disk.skipped:,} page{'s' if disk.skipped > 1 else ''} not written"
     if disk.trouble:
         yield "Trouble", disk.trouble
 

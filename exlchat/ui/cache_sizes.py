@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ class CacheSizes:
     Args:
         tokens: of all conversations together, in memory.
         gigabytes: the same in GiB.
-        disk_gigabytes: GiB of pages that outlive the program, of all models; 0 keeps none.
+        disk_gigabytes: GiB of pages that outlive the program, of all models. With 0 those of earlier runs are removed;
+            with `None` nothing is read, written or removed.
     """
 
     tokens: int | None = None
@@ -31,6 +32,10 @@ class CacheSizes:
             self.gigabytes if typed else settings.cache_gb,
             settings.disk_gb if self.disk_gigabytes is None else self.disk_gigabytes,
         )
+
+    def in_memory_only(self) -> CacheSizes:
+        """For a run that leaves nothing; pages of other runs stay, unless 0 asks for their removal."""
+        return replace(self, disk_gigabytes=None if self.disk_gigabytes else self.disk_gigabytes)
 
     @property
     def disk_bytes(self) -> int:

@@ -11,6 +11,7 @@ from exlchat.chat.context import CONTEXT_POLICIES
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.formats.sections import HEAD_RECIPES, ROUNDED_HEAD_BITS
+from exlchat.settings import MOST_CACHE_GB, MOST_CACHE_TOKENS
 from exlchat.ui.argument_types import (
     not_negative,
     number,
@@ -244,12 +245,22 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         help="precision of keys and values: auto (default), fp32, fp16, fp8, q8, q6 (8-bit keys, 4-bit values) or q4",
     )
     size = group.add_mutually_exclusive_group()
-    size.add_argument("--cache-tokens", metavar="N", type=whole(256), help="tokens of all conversations kept in memory")
-    size.add_argument("--cache-gb", metavar="X", type=positive, help="the same in GiB (default: up to three contexts)")
+    size.add_argument(
+        "--cache-tokens",
+        metavar="N",
+        type=whole(256, MOST_CACHE_TOKENS),
+        help="tokens of all conversations kept in memory",
+    )
+    size.add_argument(
+        "--cache-gb",
+        metavar="X",
+        type=positive(MOST_CACHE_GB),
+        help="the same in GiB (default: up to three contexts)",
+    )
     group.add_argument(
         "--disk-gb",
         metavar="X",
-        type=not_negative,
+        type=not_negative(MOST_CACHE_GB),
         help="GiB of it kept on disk for later starts (default: 4; 0: none)",
     )
     _kernel_options(group)

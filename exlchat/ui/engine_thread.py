@@ -123,6 +123,11 @@ class EngineThread:
         # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
         self._thread = threading.Thread(target=self._run, name="exlchat-engine", daemon=True)
 
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a model, which may have something to bring to the disk at the end."""
+        return self._engine is not None
+
     def start(self) -> None:
         """Begin loading the model."""
         sys.setswitchinterval(_SWITCH_SECONDS)

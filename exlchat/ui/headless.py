@@ -94,13 +94,15 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         lines.say(notice)
     if app.model_path is None:
         raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
+    cache_sizes = app.cache_sizes.or_settings(settings)
     with ctrl_c_ends_at_once(before=lines.clear):
         engine = load_model(
             app.model_path,
             device=app.device,
             kv_cache=app.kv_cache or settings.kv_cache,
             context=app.context or settings.context,
-            cache_sizes=app.cache_sizes.or_settings(settings),
+            # Pages say what was asked, to whoever reads them.
+            cache_sizes=cache_sizes if options.save else cache_sizes.in_memory_only(),
             extension=settings.extension if app.extension is None else app.extension,
             quantize_head=app.quantize_head,
             usual_head=settings.quantize_head,

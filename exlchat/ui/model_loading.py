@@ -52,7 +52,7 @@ def load_model(
         max_seq_len=context,
         cache_tokens=cache_sizes.tokens,
         cache_gigabytes=cache_sizes.gigabytes,
-        page_folder=paths.folders().cache,
+        page_folder=None if cache_sizes.disk_gigabytes is None else paths.folders().cache,
         page_bytes=cache_sizes.disk_bytes,
         extension=extension,
         quantize_head=quantize_head,

@@ -15,9 +15,9 @@ PER_TOKEN = 2 * 2 * (64 + 64) * 2  # layers, key-value heads, elements of key an
 NOTHING = CacheWishes()
 
 
-def plan(room: int, wishes: CacheWishes = NOTHING, longest: int = 102_400) -> CachePlan:
+def plan(room: int, wishes: CacheWishes = NOTHING, longest: int = 102_400, *, at_once: bool = True) -> CachePlan:
     model = dataclasses.replace(spec(64), max_position_embeddings=longest)
-    return plan_cache("here", model, KINDS["fp16"], wishes, room)
+    return plan_cache("here", model, KINDS["fp16"], wishes, room, at_once=at_once)
 
 
 def test_without_wishes_three_contexts_and_no_more_than_a_share_of_the_room() -> None:
@@ -59,3 +59,11 @@ def test_a_cache_smaller_than_the_context() -> None:
         with pytest.raises(ModelError, match="too small for one conversation") as error:
             plan(10**12, wishes)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wishes", [CacheWishes(tokens=10**9), CacheWishes(gigabytes=1e5)], ids=["tokens", "GiB"])
+def test_where_memory_is_taken_page_by_page_what_was_asked_for_has_to_fit_too(wishes: CacheWishes) -> None:
+    with pytest.raises(ModelError, match=r"takes .* GiB, and the weights leave .* --cache-tokens 19968") as error:
+        plan(20_000 * PER_TOKEN, wishes, at_once=False)
+    assert "\n" not in str(error.value)
+    assert plan(20_000 * PER_TOKEN, at_once=False).context == 32_768

@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exlchat.engine.page_disk.file import StoredPage
+from exlchat.engine.page_disk.index import PageIndex
+from exlchat.engine.page_disk.root import PageRoot
 from exlchat.engine.page_disk.store import PageFiles
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.engine.random_pages import (
@@ -254,10 +256,13 @@ def test_what_others_write_meanwhile_is_noticed(tmp_path: Path) -> None:
         assert len(files_below(tmp_path)) <= 34
 
 
-def test_a_smaller_cap_than_before_is_kept_from_the_next_page_on(tmp_path: Path) -> None:
+def test_a_smaller_cap_than_before_is_held_from_the_opening_on(tmp_path: Path) -> None:
     with opened(tmp_path) as files:
         put_all(files, chain(10))
     with opened(tmp_path, cap=3 * PAGE) as files:
+        assert files.counts.bytes == 3 * PAGE
+        assert len(files_below(tmp_path)) == 3
+        assert there(files, chain(10)) == [True] * 3 + [False] * 7
         put_all(files, [make_page([1])])
         assert files.counts.bytes <= 3 * PAGE
         assert files.full(hash_of(chain(1)[0]))
@@ -403,9 +408,30 @@ def test_a_file_that_may_not_be_read_gives_nothing() -> None:
                 assert files.read(hash_of(page)) is None
                 assert not files.full(hash_of(page))
                 assert files.trouble is None
+                assert files.counts.damaged == 0
 
         assert_unprivileged(check)
         assert path_of(cache, page).exists()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EIO])
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    page = make_page(range(256))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with opened(tmp_path) as files:
+        put_all(files, [page])
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", fail)
+            assert files.read(hash_of(page)) is None
+        assert files.counts.damaged == 0
+        # Too many open files say nothing about this one.
+        assert files.full(hash_of(page)) == (number != errno.EIO)
+    assert path_of(tmp_path, page).exists()
 
 
 def test_a_file_in_the_place_of_the_folder_is_trouble(tmp_path: Path) -> None:
@@ -489,6 +515,82 @@ def test_only_the_user_may_read_what_was_said(tmp_path: Path) -> None:
         put_all(files, [page])
     path = path_of(tmp_path / "cache", page)
     assert [place.stat().st_mode & 0o077 for place in (path, path.parent, path.parent.parent)] == [0, 0, 0]
+
+
+def test_a_folder_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages").chmod(0o755)
+    with opened(tmp_path) as files:
+        put_all(files, [make_page([1])])
+    assert (tmp_path / "pages").stat().st_mode & 0o777 == 0o700
+
+
+def test_rates_are_saved_before_a_slow_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, write = threading.Event(), PageRoot.write
+
+    def slow(root: PageRoot, page: StoredPage) -> None:
+        assert go.wait(WAIT)
+        write(root, page)
+
+    with opened(tmp_path) as files:
+        put_all(files, chain(1))
+        monkeypatch.setattr(PageRoot, "write", slow)
+        files.put(chain(2)[1])
+        files.note_prefill(1000, 1.0)
+        closing = threading.Thread(target=files.close, args=(WAIT,))
+        closing.start()
+        end = time.monotonic() + WAIT
+        while "rates.json" not in files_below(tmp_path) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert closing.is_alive()
+        go.set()
+        closing.join(WAIT)
+        assert files.counts.written == 2
+
+
+def test_rates_of_a_first_run_are_saved_where_its_first_page_makes_the_folder(tmp_path: Path) -> None:
+    with opened(tmp_path) as files:
+        files.note_prefill(1000, 1.0)
+        assert files.flush(WAIT)
+        put_all(files, chain(1))
+    assert "rates.json" in files_below(tmp_path)
+
+
+# What nobody thought of.
+
+
+def test_a_folder_that_cannot_be_listed_for_an_unknown_reason_keeps_no_prompt_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("nobody thought of this\nat all")
+
+    monkeypatch.setattr(PageIndex, "scan", fail)
+    files = PageFiles(tmp_path, ROOT, SMALL, PLENTY)
+    asking = threading.Thread(target=files.full, args=(ROOT,), daemon=True)
+    asking.start()
+    asking.join(WAIT)
+    assert not asking.is_alive()
+    assert files.trouble is not None
+    assert "nobody thought of this" in files.trouble
+    assert "\n" not in files.trouble
+    assert not files.put(make_page([1]))
+    assert files.close(WAIT)
+
+
+def test_a_page_that_cannot_be_written_for_an_unknown_reason_is_trouble_and_nothing_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("nobody thought of this")
+
+    with opened(tmp_path) as files:
+        put_all(files, chain(1))
+        monkeypatch.setattr(PageRoot, "write", fail)
+        files.put(chain(2)[1])
+        assert files.flush(WAIT)
+        assert files.trouble is not None
+        assert same(files.read(hash_of(chain(1)[0])), chain(1)[0])
 
 
 # Two processes.

@@ -178,6 +178,28 @@ def test_no_save_leaves_no_database(ask: Any, home: Path) -> None:
     assert not list(home.rglob("*.db"))
 
 
+def test_no_save_writes_no_pages_and_leaves_those_that_are_there(ask: Any, home: Path) -> None:
+    secret = "My secret diagnosis is gout. " * 8
+    assert ask(secret, "--max-tokens", "2", "--no-save")[0] == 0
+    assert not list(home.rglob("*.safetensors"))
+    assert ask(secret, "--max-tokens", "2")[0] == 0
+    assert list(home.rglob("*.safetensors"))
+    before = {file: file.stat().st_mtime_ns for file in home.rglob("*.safetensors")}
+    assert ask(secret + " and more of it" * 20, "--max-tokens", "2", "--no-save")[0] == 0
+    assert {file: file.stat().st_mtime_ns for file in home.rglob("*.safetensors")} == before
+
+
+@pytest.mark.parametrize("save", [[], ["--no-save"]])
+def test_no_room_on_disk_removes_the_pages_of_earlier_runs(ask: Any, home: Path, save: list[str]) -> None:
+    ask("How many pages are there? " * 8, "--max-tokens", "2")
+    assert list(home.rglob("*.safetensors"))
+    assert ask("hello", "--max-tokens", "2", "--disk-gb", "0", *save)[0] == 0
+    end = time.monotonic() + 10
+    while list(home.rglob("*.safetensors")) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not list(home.rglob("*.safetensors"))
+
+
 def test_a_database_that_cannot_be_written_is_a_warning(ask: Any, home: Path) -> None:
     home.mkdir()
     (home / "data").write_text("in the way")

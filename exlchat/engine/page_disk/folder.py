@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,9 @@ from pathlib import Path
 
 from exlchat.engine.page_disk.file import SUFFIX, TEMPORARY_SUFFIX, PageName
 from exlchat.engine.page_disk.rates import RATES_FILE
+
+PAGES = "pages"
+"""In the cache folder."""
 
 _ROOT = re.compile(r"[0-9a-f]{32}")
 _LEFTOVER_SECONDS = 3600.0
@@ -104,8 +108,23 @@ class PagesFolder:
                 _remove_if_empty(self._folder / root)
         return used + size <= cap, removed
 
+    def clear(self) -> None:
+        """Removes the pages of all roots, and the folders that are empty then."""
+        for file in self.scan():
+            if remove_file(file.path):
+                self.remove(file.size)
+        for root in self._roots():
+            _remove_if_empty(root)
+
     def tidy(self) -> None:
-        """Removes what crashes left behind: old temporary files, and folders of other roots without any page."""
+        """Removes what crashes left behind: old temporary files, and folders of other roots without any page.
+
+        Takes the rights of other users away from the folder, which may have been made by hand.
+        """
+        with suppress(OSError):
+            mode = stat.S_IMODE(self._folder.stat().st_mode)
+            if mode & 0o077:
+                self._folder.chmod(mode & 0o700)
         oldest = time.time() - _LEFTOVER_SECONDS
         for root in self._roots():
             for entry in _entries(root):
@@ -117,6 +136,17 @@ class PagesFolder:
 
     def _roots(self) -> list[Path]:
         return [Path(entry.path) for entry in _entries(self._folder) if _is_root(entry)]
+
+
+def clear_pages(cache: Path) -> threading.Thread:
+    """Removes the pages of all roots in `pages` of the cache folder, in a thread of its own, quietly."""
+
+    def clear() -> None:
+        PagesFolder(cache / PAGES, own="").clear()
+
+    thread = threading.Thread(target=clear, name="remove pages", daemon=True)
+    thread.start()
+    return thread
 
 
 def eviction_order(files: Sequence[FoundFile]) -> Iterator[FoundFile]:

@@ -14,14 +14,22 @@ class BackgroundQueue(Generic[Item]):
     """Items in order, worked off by one daemon thread.
 
     Args:
-        prepare: done by the thread before the first item. Like `work`, it must not raise.
+        prepare: done by the thread before the first item.
         work: done with each item.
+        failed: told what either of them raised; the thread goes on with the next item. It must not raise.
         limit: the weights of waiting items sum up to this at most, whatever a weight is.
     """
 
-    def __init__(self, prepare: Callable[[], None], work: Callable[[Item], None], limit: int) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[], None],
+        work: Callable[[Item], None],
+        failed: Callable[[Exception], None],
+        limit: int,
+    ) -> None:
         self._prepare = prepare
         self._work = work
+        self._failed = failed
         self._limit = limit
         self._change = threading.Condition()
         self._items: deque[tuple[Item, int]] = deque()
@@ -34,12 +42,17 @@ class BackgroundQueue(Generic[Item]):
     def offer(self, item: Item, weight: int) -> bool:
         """Whether the item was taken. An idle queue takes any; a closed one none. Never waits for work."""
         with self._change:
-            if self._closed or (self._weight and self._weight + weight > self._limit):
+            if not self._fits(weight):
                 return False
             self._items.append((item, weight))
             self._weight += weight
             self._change.notify_all()
             return True
+
+    def has_room(self, weight: int) -> bool:
+        """Whether `offer` would take an item of this weight now."""
+        with self._change:
+            return self._fits(weight)
 
     def flush(self, timeout: float) -> bool:
         """Waits until everything is done, at most so many seconds; whether it is."""
@@ -58,8 +71,15 @@ class BackgroundQueue(Generic[Item]):
             self._thread.join()
         return done
 
+    def _fits(self, weight: int) -> bool:
+        return not self._closed and (not self._weight or self._weight + weight <= self._limit)
+
     def _run(self) -> None:
-        self._prepare()
+        try:
+            self._prepare()
+        except Exception as error:
+            # A thread that died here would leave everyone waiting for it.
+            self._failed(error)
         while True:
             with self._change:
                 self._busy = False
@@ -69,7 +89,10 @@ class BackgroundQueue(Generic[Item]):
                     return
                 item, weight = self._items.popleft()
                 self._busy = True
-            self._work(item)
+            try:
+                self._work(item)
+            except Exception as error:
+                self._failed(error)
             del item
             with self._change:
                 self._weight -= weight

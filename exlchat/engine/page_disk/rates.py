@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 RATES_FILE = "rates.json"
@@ -112,8 +111,12 @@ class Rates:
                 "read": [self._reads.amount, self._reads.seconds],
                 "prefill": [self._prefills.amount, self._prefills.seconds],
             }
-        with suppress(OSError):
+        try:
             _replace(self._file, json.dumps(content) + "\n")
+        except OSError:
+            # The folder may be made later: the first page makes it.
+            with self._lock:
+                self._changed = True
 
 
 def _load(file: Path) -> tuple[Average, Average]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from exlchat.engine.page_disk.file import (
 )
 from exlchat.engine.page_disk.folder import PagesFolder, remove_file
 from exlchat.engine.page_disk.index import PageIndex
+
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
+"""What says nothing about the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class PageRoot:
             return self._damaged
 
     def read(self, name: PageName, make_buffer: MakeBuffer) -> StoredPage | None:
-        """A page as `read_page` gives it; `None` when it is gone, or damaged: then it is removed if possible."""
+        """A page as `read_page` gives it; `None` when it cannot be read, or is damaged, and then removed."""
         try:
             return read_page(self.folder, self._root, self._layout, name, make_buffer)
         except (OSError, PageDamagedError) as error:
@@ -114,13 +118,13 @@ class PageRoot:
         return ids
 
     def _forget(self, name: PageName, error: Exception) -> None:
-        """A file that could not be read is not tried again; a damaged one is removed."""
-        self.index.drop(name)
-        if isinstance(error, FileNotFoundError):
+        """A file that may not be read is not tried again; a damaged one is counted and removed."""
+        if isinstance(error, OSError) and error.errno in _PASSING:
             return
-        with self._lock:
-            self._damaged += 1
+        self.index.drop(name)
         if isinstance(error, PageDamagedError):
+            with self._lock:
+                self._damaged += 1
             self._remove(name)
 
     def _remove(self, name: PageName) -> None:

@@ -6,51 +6,27 @@ import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from exlchat.engine.page_disk.counts import DiskCounts, Wanted
 from exlchat.engine.page_disk.file import MakeBuffer, PageLayout, PageName, StoredPage
-from exlchat.engine.page_disk.folder import PagesFolder
+from exlchat.engine.page_disk.folder import PAGES, PagesFolder
 from exlchat.engine.page_disk.queue import BackgroundQueue
 from exlchat.engine.page_disk.rates import RATES_FILE, Rates
 from exlchat.engine.page_disk.root import PageRoot, PartialPage
 from exlchat.engine.pages.hash import HASH_BYTES
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
-PAGES = "pages"
-"""In the cache folder."""
-
 _THREADS = 4
 _AHEAD = 2 * _THREADS
 _QUEUE_BYTES = 512 * 2**20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-@dataclass(frozen=True, slots=True)
-class DiskCounts:
-    """What lies on the disk, for all models, and what this store did since it was opened.
-
-    Args:
-        files, bytes: all pages of all roots; 0 until the background thread has looked.
-        written, read: pages.
-        damaged: files that were not what their name says, and have been removed where that was possible.
-        skipped: pages not written: the queue was full, the disk did not take them, or the cap is below one page.
-        evicted: files removed to stay below the cap.
-    """
-
-    files: int
-    bytes: int
-    written: int
-    read: int
-    damaged: int
-    skipped: int
-    evicted: int
 
 
 class PageFiles:
@@ -64,7 +40,8 @@ class PageFiles:
         cache: the cache folder. Nothing is made in it before the first page is written.
         root: 16 bytes for everything besides ids that changes a page (`pages.hash.root_hash`).
         layout: the tensors of its pages.
-        cap: bytes of all pages in `<cache>/pages`; with 0 the store is off: it finds nothing and takes nothing.
+        cap: bytes of all pages in `<cache>/pages`, held from the opening on; with 0 the store is off: it finds nothing
+            and takes nothing.
         make_buffer: where pages are read into: pinned memory makes their way to a GPU shorter.
         queue_bytes: how much may wait to be written.
 
@@ -94,7 +71,7 @@ class PageFiles:
         self._waiting: set[bytes] = set()
         self._counted = dict.fromkeys(("written", "read", "skipped", "evicted"), 0)
         self._trouble: str | None = None
-        self._queue = BackgroundQueue(self._open, self._work, queue_bytes) if cap > 0 else None
+        self._queue = BackgroundQueue(self._open, self._work, self._failed, queue_bytes) if cap > 0 else None
 
     @property
     def on(self) -> bool:
@@ -152,6 +129,28 @@ class PageFiles:
 
     # Writing.
 
+    def wants(self, page: bytes, tokens: int) -> Wanted:
+        """What `put` would do with the page of this hash and so many ids; neither waits nor touches a file."""
+        if self._queue is None:
+            return Wanted.NO
+        with self._lock:
+            waits = page in self._waiting
+        if waits or self._own.index.find(page) is not None:
+            return Wanted.HERE
+        size = self._layout.file_bytes(tokens)
+        takes = self._trouble is None and size <= self._cap and self._queue.has_room(size)
+        return Wanted.YES if takes else Wanted.NO
+
+    def used(self, pages: Iterable[bytes]) -> None:
+        """Leaves it to the background thread to note that these were used; those that turn out gone are forgotten."""
+        names = [name for page in pages if (name := self._own.index.find(page)) is not None]
+        if self._queue is not None and names:
+            self._queue.offer(names, 0)
+
+    def skip(self, pages: int) -> None:
+        """Counts pages that were not even put."""
+        self._count("skipped", pages)
+
     def put(self, page: StoredPage) -> bool:
         """Leaves a page to the background thread, or only marks it as used when it is on disk already.
 
@@ -169,7 +168,7 @@ class PageFiles:
         if self._queue is None:
             return False
         if self._own.index.find(name.hash) == name:
-            self._queue.offer(name, 0)
+            self.used([name.hash])
             return True
         with self._lock:
             if name.hash in self._waiting:
@@ -186,17 +185,13 @@ class PageFiles:
         """Waits until what was put is written, at most so many seconds; whether it is. Remembers the rates too."""
         if self._queue is None:
             return True
-        done = self._queue.flush(timeout)
-        self._rates.save()
-        return done
+        return self._end(self._queue.flush, timeout)
 
     def close(self, timeout: float) -> bool:
         """As `flush`; after it nothing is written, what was not written in time is lost. Reading still works."""
         if self._queue is None:
             return True
-        done = self._queue.close(timeout)
-        self._rates.save()
-        return done
+        return self._end(self._queue.close, timeout)
 
     # What pays.
 
@@ -213,6 +208,13 @@ class PageFiles:
         return self._layout.file_bytes(tokens)
 
     # In any thread.
+
+    def _end(self, wait: Callable[[float], bool], timeout: float) -> bool:
+        # First the rates, for a caller that is gone before a slow disk is done; again where the folder is new now.
+        self._rates.save()
+        done = wait(timeout)
+        self._rates.save()
+        return done
 
     def _find(self, page: bytes) -> PageName | None:
         if not self.on:
@@ -249,14 +251,25 @@ class PageFiles:
         self._scanned.set()
         self._all.tidy()
         self._all.scan()
+        # What was allowed to lie there before may be more than what is now.
+        self._make_room(0)
 
-    def _work(self, item: StoredPage | PageName) -> None:
-        name = item if isinstance(item, PageName) else PageName.of(item)
+    def _failed(self, error: Exception) -> None:
+        self._trouble = self._explain(error)
+        # A prompt that waits for the list goes without.
+        self._scanned.set()
+
+    def _work(self, item: StoredPage | Sequence[PageName]) -> None:
+        if not isinstance(item, StoredPage):
+            for known in item:
+                self._own.touch(known, time.time_ns())
+            return
+        name = PageName.of(item)
         try:
             # A page may have been put before the folder was listed.
-            if isinstance(item, PageName) or self._own.index.find(name.hash) == name:
+            if self._own.index.find(name.hash) == name:
                 self._own.touch(name, time.time_ns())
-            elif self._trouble is None and self._fits(name):
+            elif self._trouble is None and self._make_room(self._layout.file_bytes(name.tokens)):
                 self._own.write(item)
                 self._count("written")
             else:
@@ -271,17 +284,21 @@ class PageFiles:
             with self._lock:
                 self._waiting.discard(name.hash)
 
-    def _fits(self, name: PageName) -> bool:
-        fits, removed = self._all.make_room(self._layout.file_bytes(name.tokens), self._cap)
+    def _make_room(self, size: int) -> bool:
+        fits, removed = self._all.make_room(size, self._cap)
         for file in removed:
             if file.root == self._own.folder.name and file.name is not None:
                 self._own.index.drop(file.name)
         self._count("evicted", len(removed))
         return fits
 
-    def _explain(self, error: OSError) -> str:
-        reason = (error.strerror or type(error).__name__).lower()
-        mend = "free space, or allow less" if error.errno in _FULL else "mend its permissions"
+    def _explain(self, error: Exception) -> str:
+        if isinstance(error, OSError):
+            reason = (error.strerror or type(error).__name__).lower()
+            mend = "free space, or allow less" if error.errno in _FULL else "mend its permissions"
+        else:
+            reason = " ".join([type(error).__name__, *str(error).split("\n")[:1]]).strip()
+            mend = "report this"
         return f"{self._own.folder}: pages cannot be kept on disk ({reason}); {mend}, and start again"
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.events import DiskReport
+from exlchat.engine.events import CLOSE_SECONDS, DiskReport
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.page_disk.counts import Wanted
 from exlchat.engine.page_disk.file import PageLayout, PageTensor, StoredPage
 from exlchat.engine.page_disk.store import PageFiles
 from exlchat.engine.pages.hash import page_hash
@@ -19,7 +20,8 @@ from exlchat.ext.kv_formats import PAGE_TOKENS
 
 # Fewer tokens are computed in less time than a file is found and opened.
 _FEWEST = 32
-_CLOSE_SECONDS = 2.0
+_NO_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
+"""What a lack of memory raises; a RuntimeError only where `_is_shortage`."""
 
 
 class PageArchive:
@@ -37,7 +39,6 @@ class PageArchive:
         self._files = files
         self._cap = cap
         self._restored = 0
-        self._kept: dict[Page, bytes] = {}
 
     @property
     def report(self) -> DiskReport:
@@ -51,10 +52,11 @@ class PageArchive:
             restored_tokens=self._restored,
             damaged=counts.damaged,
             trouble=self._files.trouble,
+            skipped=counts.skipped,
         )
 
     def restore(self, ids: Sequence[int], most: int, stopped: Callable[[], bool]) -> None:
-        """Brings what the disk holds of `ids[:most]`, behind what the pool holds, into the pool.
+        """Brings what the disk holds of `ids[:most]`, behind what the pool holds, into the pool, while there is memory.
 
         Args:
             stopped: asked before every page; what has come by then stays.
@@ -75,22 +77,40 @@ class PageArchive:
                 held.append(self._take_in(stored, held[-1] if held else None))
         except PoolFullError:
             pass
+        except _NO_MEMORY as error:
+            if not _is_shortage(error):
+                raise
         finally:
             stored_pages.close()
             self._pool.release(held)
 
     def keep(self, pages: Sequence[Page]) -> None:
-        """Writes those pages of a sequence that are not on the disk yet, in the background."""
-        for page in pages:
+        """Writes those pages of a sequence that are not on the disk yet, in the background, from its beginning.
+
+        Behind the first one that is not taken nothing is written: without it the rest would not be found. Nor is what
+        goes beyond the cap, for which its own beginning would be removed, turn after turn.
+        """
+        if not self.pays(PAGE_TOKENS):
+            # The head of a file costs a shorter page more a token, so that none pays.
+            return
+        here, size = [], 0
+        for number, page in enumerate(pages):
             tokens = len(page.ids)
-            if tokens < _FEWEST or not self._files.pays(self._files.page_bytes(tokens), tokens):
+            size += self._files.page_bytes(tokens)
+            if size > self._cap:
+                break
+            if tokens < _FEWEST or not (page.full or self._files.pays(self._files.page_bytes(tokens), tokens)):
                 continue
             name = page.hash or page_hash(page.parent, page.ids)
-            if self._kept.get(page) == name:
-                continue
-            if self._files.put(StoredPage(page.parent, tuple(page.ids), self._store.read(page.slot, tokens))):
-                self._kept[page] = name
-        self._kept = {page: name for page, name in self._kept.items() if page.listed}
+            # Asked before the page is copied from the device, which takes far longer than finding its name.
+            wanted = self._files.wants(name, tokens)
+            if wanted is Wanted.HERE:
+                here.append(name)
+            elif wanted is Wanted.NO or not self._put(page, tokens):
+                if self._files.trouble is None:
+                    self._files.skip(len(pages) - number)
+                break
+        self._files.used(here)
 
     def note_prefill(self, tokens: int, seconds: float) -> None:
         """So many tokens of a prompt took so long to compute."""
@@ -106,7 +126,7 @@ class PageArchive:
 
     def close(self) -> None:
         """Gives what is being written a short time to end."""
-        self._files.close(_CLOSE_SECONDS)
+        self._files.close(CLOSE_SECONDS)
 
     def _wanted(self, known: Known, ids: Sequence[int], most: int) -> list[tuple[bytes, int]]:
         """Pages on the disk that go on where the pool ends: their hashes, and how many of their tokens fit."""
@@ -126,11 +146,23 @@ class PageArchive:
                 best, rows = candidate.hash, same
         return wanted if best is None else [*wanted, (best, rows)]
 
+    def _put(self, page: Page, tokens: int) -> bool:
+        try:
+            tensors = self._store.read(page.slot, tokens)
+        except _NO_MEMORY as error:
+            if not _is_shortage(error):
+                raise
+            return False
+        return self._files.put(StoredPage(page.parent, tuple(page.ids), tensors))
+
     def _take_in(self, stored: StoredPage, before: Page | None) -> Page:
         page = self._pool.take(before)
-        self._store.write(page.slot, stored.tensors)
+        try:
+            self._store.write(page.slot, stored.tensors)
+        except BaseException:
+            self._pool.release([page])
+            raise
         self._pool.extend(page, stored.parent, stored.ids)
-        self._kept[page] = page.hash or page_hash(stored.parent, stored.ids)
         self._restored += len(stored.ids)
         return page
 
@@ -165,6 +197,13 @@ def page_layout(store: PageStore) -> PageLayout:
 def _pinned_memory(size: int) -> Tensor:
     """uint8 `[size]` from which a GPU copies by itself."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Of what `_NO_MEMORY` catches. torch has no class of its own for the memory of the host."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "out of memory" in str(error) or "allocate memory" in str(error)
 
 
 def _common(known: Sequence[int], wanted: Sequence[int]) -> int:

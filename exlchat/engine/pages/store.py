@@ -50,8 +50,12 @@ class PageStore:
             part[:, :, target, :rows] = part[:, :, source, :rows]
 
     def read(self, slot: int, rows: int) -> tuple[Tensor, ...]:
-        """The first rows of a page on the CPU, `[layers, kv_heads, rows, row]` a part."""
-        return tuple(part[:, :, slot, :rows].contiguous().cpu() for part in self.parts)
+        """A copy of the first rows of a page on the CPU, `[layers, kv_heads, rows, row]` a part.
+
+        Never a view, whatever the shape: it is written to disk while the page may already hold something else.
+        """
+        views = (part[:, :, slot, :rows] for part in self.parts)
+        return tuple(torch.empty(view.shape, dtype=view.dtype, device="cpu").copy_(view) for view in views)
 
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         """What `read` gave, into the first rows of a page."""

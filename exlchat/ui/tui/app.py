@@ -13,7 +13,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from exlchat import paths
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed
-from exlchat.engine.events import ModelError
+from exlchat.engine.events import CLOSE_SECONDS, ModelError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
 from exlchat.ui.engine_thread import EngineThread, JobEvent
@@ -87,9 +87,12 @@ class ChatApp(App[int], inherit_bindings=False):
         self.call_after_refresh(self.engine_thread.start)
 
     async def on_unmount(self) -> None:
-        """Keep the answer being written: stop it and wait until it is on disk."""
-        writing = self.session.being_written is not None
-        timeout = _STOP_SECONDS if writing else _ABANDON_LOAD_SECONDS
+        """Keep the answer being written: stop it and wait until it is on disk; then what the cache is writing."""
+        timeout = _ABANDON_LOAD_SECONDS
+        if self.engine_thread.loaded:
+            timeout += CLOSE_SECONDS
+        if self.session.being_written is not None:
+            timeout += _STOP_SECONDS
         await asyncio.to_thread(self.engine_thread.close, timeout)
 
     def leave(self) -> None:

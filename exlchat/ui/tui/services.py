@@ -89,7 +89,7 @@ def open_services(options: AppOptions) -> Services:
     return Services(
         store=store,
         kept=kept,
-        load_engine=_loader(options, settings),
+        load_engine=_loader(options, settings, kept=kept),
         generation=generation_settings.at_start(options, settings),
         template=options.template or settings.template,
         system=options.system or settings.system,
@@ -132,7 +132,11 @@ def _theme(wanted: str, themes: dict[str, ThemeFile], notices: list[str]) -> str
     return DEFAULT_THEME
 
 
-def _loader(options: AppOptions, settings: Settings) -> Callable[[Callable[[LoadProgress], None]], EnginePort]:
+def _loader(
+    options: AppOptions, settings: Settings, *, kept: bool
+) -> Callable[[Callable[[LoadProgress], None]], EnginePort]:
+    cache_sizes = options.cache_sizes.or_settings(settings)
+
     def load(on_progress: Callable[[LoadProgress], None]) -> EnginePort:
         if options.model_path is None:
             from exlchat.engine.events import ModelError
@@ -143,7 +147,8 @@ def _loader(options: AppOptions, settings: Settings) -> Callable[[Callable[[Load
             device=options.device,
             kv_cache=options.kv_cache or settings.kv_cache,
             context=options.context or settings.context,
-            cache_sizes=options.cache_sizes.or_settings(settings),
+            # Pages tell what was said, so nothing is kept of them either.
+            cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
             extension=settings.extension if options.extension is None else options.extension,
             quantize_head=options.quantize_head,
             usual_head=settings.quantize_head,

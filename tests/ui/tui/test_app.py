@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from exlchat.chat.conversation import Conversation
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.engine.events import LoadProgress, ModelError
+from exlchat.engine.events import CLOSE_SECONDS, LoadProgress, ModelError
 from exlchat.ui.engine_thread import JobEvent, Report
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
@@ -295,6 +296,29 @@ async def test_quitting_in_mid_answer_keeps_the_text_and_the_waiting_prompts(tmp
         await pilot.pause()
         assert "half" in shown(again)
         assert again.chat_screen.composer.text == "and then?\n\nand last"
+
+
+async def test_quitting_lets_the_cache_get_to_the_disk(tmp_path: Path) -> None:
+    class Writing(ScriptedEngine):
+        def close(self) -> None:
+            # Nearly as long as an engine may take.
+            time.sleep(CLOSE_SECONDS - 0.5)
+            super().close()
+
+    engine = Writing("an answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: chat.engine_thread.loaded)
+    assert engine.closed
+
+
+async def test_quitting_is_instant_where_nothing_is_being_written(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: chat.engine_thread.loaded)
+        began = time.monotonic()
+        assert chat.engine_thread.close(10)
+        assert time.monotonic() - began < 0.5
 
 
 async def test_an_answer_goes_on_in_its_own_conversation_while_another_is_open(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ REPORT = CacheReport(
     evictions=7,
     prompt_tokens=10_000,
     found_tokens=9_000,
-    disk=DiskReport(12, 3 * 2**30, 4 * 2**30, 12, 5_000, 2, "the disk is full; free space"),
+    disk=DiskReport(12, 3 * 2**30, 4 * 2**30, 12, 5_000, 2, "the disk is full; free space", 17),
 )
 
 
@@ -57,6 +57,7 @@ async def test_the_panel_shows_pages_owners_and_savings(tmp_path: Path) -> None:
             "3.0 GiB of 4.0 GiB",
             "12 written, 5,000 tokens came back",
             "2 damaged files",
+            "17 pages not written",
             "the disk is full; free space",
         ):
             assert words in text, words

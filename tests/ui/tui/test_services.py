@@ -16,6 +16,7 @@ from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import save_setting
 from exlchat.state import State, load_state, save_state
+from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.options import AppOptions, SamplingOverrides
 from exlchat.ui.tui import services
 from exlchat.ui.tui.services import open_services
@@ -152,3 +153,22 @@ print(seen)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[False]\n"
+
+
+@pytest.mark.parametrize(("kept", "disk"), [(True, 4.0), (False, None)])
+def test_what_is_not_kept_leaves_no_pages_either(monkeypatch: pytest.MonkeyPatch, kept: bool, disk: object) -> None:
+    asked = []
+
+    def load(*_: object, cache_sizes: CacheSizes, **__: object) -> ScriptedEngine:
+        asked.append(cache_sizes.disk_gigabytes)
+        return ScriptedEngine()
+
+    monkeypatch.setattr(services, "load_model", load)
+    if not kept:
+        path = paths.folders().conversations
+        paths.ensure_folder(path.parent)
+        path.mkdir()
+    opened = open_services(AppOptions(SOME))
+    assert opened.kept == kept
+    opened.load_engine(lambda _: None)
+    assert asked == [disk]
