@@ -20,6 +20,7 @@ from exlchat.state import load_state
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.command_line import ask_parser, bench_parser, build_ext_parser, chat_parser, doctor_parser
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.library.places import library
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.model_choice import GUIDE, choose_model
 from exlchat.ui.options import AppOptions, SamplingOverrides
@@ -122,7 +123,7 @@ def _app_options(
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
     hidden = hidden_cards() if typed.device == "auto" else None
-    choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model())
+    choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model(), library=library)
     return AppOptions(
         model_path=choice.path,
         device=typed.device,

@@ -15,7 +15,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-SettingValue = str | int | float | bool | None
+SettingValue = str | int | float | bool | list[str] | None
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
@@ -49,6 +49,7 @@ class Settings:
         cache_gb: the same in GiB.
         disk_gb: GiB of the cache that outlive the program; 0 keeps none.
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
+        model_folders: folders of models of the user's own, whole paths or with `~`.
     """
 
     theme: str = "exlchat-dark"
@@ -67,6 +68,7 @@ class Settings:
     cache_gb: float | None = None
     disk_gb: float = 4.0
     extension: bool = True
+    model_folders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.sampling()
@@ -112,6 +114,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "cache_gb": (float, "a number"),
     "disk_gb": (float, "a number"),
     "extension": (bool, "true or false"),
+    "model_folders": (tuple, "a list of texts in quotes"),
 }
 
 
@@ -193,4 +196,6 @@ def _fits(value: object, wanted: type) -> bool:
     """TOML has integers where a number is meant (`temperature = 1`); a bool is never a number."""
     if isinstance(value, bool):
         return wanted is bool
+    if isinstance(value, list):
+        return wanted is tuple and all(isinstance(one, str) for one in value)
     return isinstance(value, wanted) or (wanted is float and isinstance(value, int))
