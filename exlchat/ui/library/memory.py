@@ -95,6 +95,10 @@ class ModelMemory:
         used = {model: values.get("used") for model, values in self._read().items()}
         return {model: float(when) for model, when in used.items() if isinstance(when, int | float)}
 
+    def used_models(self) -> list[Path]:
+        """Folders of the models that were loaded before."""
+        return [Path(model) for model in self.last_used()]
+
     def keep(self, model: Path, settings: ModelSettings) -> None:
         """Remember how a model is wanted.
 

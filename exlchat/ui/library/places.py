@@ -65,7 +65,7 @@ def library() -> list[Found]:
         folders = load_settings().model_folders
     except SettingsError:
         folders = ()
-    return all_models(folders, map(Path, ModelMemory(paths.folders().model_memory).last_used()))
+    return all_models(folders, ModelMemory(paths.folders().model_memory).used_models())
 
 
 def in_folder(text: str) -> list[Found]:

@@ -42,7 +42,7 @@ class Shelf:
 
     def found(self) -> list[Found]:
         """Every model, its name only."""
-        return all_models(self.settings.model_folders, map(Path, self.memory.last_used()))
+        return all_models(self.settings.model_folders, self.memory.used_models())
 
     def choose(self, text: str) -> Path:
         """The folder that a path or a name means.

@@ -111,13 +111,9 @@ class ModelsScreen(ModalScreen[Path | None]):
 
     def _row(self, entry: Entry) -> Content:
         mark = "● " if self._loaded is not None and entry.path.resolve() == self._loaded else "  "
-        room = _NAME_CELLS - cell_len(entry.name)
         name = Content.styled(f"{mark}{entry.name}", "bold" if entry.card.problem is None else "$quiet")
-        told = (
-            f"{' ' * room}  cannot be loaded"
-            if entry.card.problem is not None
-            else f"{' ' * room}  {printable(entry.card.format)}"
-        )
+        told = printable(entry.card.format) if entry.card.problem is None else "cannot be loaded"
+        told = " " * (_NAME_CELLS - cell_len(entry.name)) + f"  {told}"
         facts = [size_text(entry.card.bytes)]
         if entry.card.problem is None:
             facts.append("fits" if entry.problem is None else "does not fit")
