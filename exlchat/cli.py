@@ -18,8 +18,17 @@ from exlchat.ext.driver import hidden_cards
 from exlchat.settings import SettingsError
 from exlchat.state import load_state
 from exlchat.ui.cache_sizes import CacheSizes
-from exlchat.ui.command_line import ask_parser, bench_parser, build_ext_parser, chat_parser, doctor_parser
+from exlchat.ui.command_line import (
+    ask_parser,
+    bench_parser,
+    build_ext_parser,
+    chat_parser,
+    doctor_parser,
+    models_parser,
+    pull_parser,
+)
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.library.places import library
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.model_choice import GUIDE, choose_model
 from exlchat.ui.options import AppOptions, SamplingOverrides
@@ -91,6 +100,23 @@ def _bench(arguments: Sequence[str]) -> ExitCode:
     return run_bench(bench_options(parser, typed))
 
 
+def _models(arguments: Sequence[str]) -> ExitCode:
+    typed = models_parser().parse_args(arguments)
+    from exlchat.ui.library.commands import ModelsOptions, run_models
+
+    app = AppOptions(
+        None, device=typed.device, context=typed.context, kv_cache=typed.kv_cache, extension=typed.extension
+    )
+    return run_models(ModelsOptions(app, typed.folder, as_json=typed.json))
+
+
+def _pull(arguments: Sequence[str]) -> ExitCode:
+    typed = pull_parser().parse_args(arguments)
+    from exlchat.ui.library.commands import PullOptions, run_pull
+
+    return run_pull(PullOptions(typed.name, tuple(typed.include)))
+
+
 def _doctor(arguments: Sequence[str]) -> ExitCode:
     doctor_parser().parse_args(arguments)
     from exlchat.ui.doctor import run_doctor
@@ -103,6 +129,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "bench": _bench,
     "build-ext": _build_ext,
     "doctor": _doctor,
+    "models": _models,
+    "pull": _pull,
 }
 
 
@@ -122,7 +150,7 @@ def _app_options(
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
     hidden = hidden_cards() if typed.device == "auto" else None
-    choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model())
+    choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model(), library=library)
     return AppOptions(
         model_path=choice.path,
         device=typed.device,

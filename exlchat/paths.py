@@ -48,6 +48,16 @@ class Folders:
         return self.data / "conversations.db"
 
     @property
+    def models(self) -> Path:
+        """Models that were downloaded, a folder each."""
+        return self.data / "models"
+
+    @property
+    def model_memory(self) -> Path:
+        """What is remembered of each model, as JSON."""
+        return self.state / "models.json"
+
+    @property
     def state_file(self) -> Path:
         """What the program remembers by itself, as JSON."""
         return self.state / "state.json"

@@ -15,7 +15,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-SettingValue = str | int | float | bool | None
+SettingValue = str | int | float | bool | list[str] | None
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
@@ -54,6 +54,7 @@ class Settings:
         disk_gb: GiB of the cache that outlive the program; 0 keeps none.
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
         quantize_head: bits of an output head that the file has in floats, where there are kernels; `None` leaves it.
+        model_folders: folders of models of the user's own, whole paths or with `~`.
     """
 
     theme: str = "exlchat-dark"
@@ -73,6 +74,7 @@ class Settings:
     disk_gb: float = 4.0
     extension: bool = True
     quantize_head: int | None = None
+    model_folders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.sampling()
@@ -129,6 +131,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "disk_gb": (float, "a number"),
     "extension": (bool, "true or false"),
     "quantize_head": (int, "a whole number"),
+    "model_folders": (tuple, "a list of texts in quotes"),
 }
 
 
@@ -213,4 +216,6 @@ def _fits(value: object, wanted: type) -> bool:
     """TOML has integers where a number is meant (`temperature = 1`); a bool is never a number."""
     if isinstance(value, bool):
         return wanted is bool
+    if isinstance(value, list):
+        return wanted is tuple and all(isinstance(one, str) for one in value)
     return isinstance(value, wanted) or (wanted is float and isinstance(value, int))

@@ -39,7 +39,7 @@ def test_all_keys_are_read(file: Path) -> None:
     file.write_text(
         'theme = "t"\ntemperature = 1\ntop_k = 40\ntop_p = 0.9\nmin_p = 0.1\nmax_tokens = 7\ntemplate = "chatml"\n'
         'system = "Be brief."\nsidebar = false\nkv_cache = "fp32"\ncontext = 512\n'
-        'extension = false\nquantize_head = 8\ncontext_policy = "drop"\n'
+        'extension = false\nquantize_head = 8\ncontext_policy = "drop"\nmodel_folders = ["~/models"]\n'
     )
     assert load_settings(file) == Settings(
         theme="t",
@@ -56,6 +56,7 @@ def test_all_keys_are_read(file: Path) -> None:
         extension=False,
         quantize_head=8,
         context_policy="drop",
+        model_folders=("~/models",),
     )
     assert isinstance(load_settings(file).temperature, float)
 
@@ -70,6 +71,8 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
     ("line", "parts"),
     [
         ("temprature = 1", ["'temprature'", "did you mean temperature?"]),
+        ('model_folders = "~/models"', ["model_folders is '~/models'", "a list of texts"]),
+        ("model_folders = [1]", ["model_folders is [1]", "a list of texts"]),
         ("zzz = 1", ["'zzz'", "the keys are theme"]),
         ("temperature = true", ["temperature is True", "a number"]),
         ('top_k = "40"', ["top_k is '40'", "a whole number"]),

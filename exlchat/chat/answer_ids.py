@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
+from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
+from exlchat.engine.events import ModelInfo
 
 _ANCHOR = "x"
 _STEPS_BACK = 16
@@ -23,6 +26,17 @@ def answer_ids(engine: EnginePort, text: str, ids: Sequence[int], *, stripped: b
     if stripped:
         rest = rest.rstrip()
     return (*ids[:count], *(encode_after(engine.encode_ordinary, rest) if rest else ()))
+
+
+def with_own_ids(message: Message, info: ModelInfo) -> Message:
+    """`message` without ids that another model generated: they may be control tokens of this one, or none at all.
+
+    Their decoded text would not tell: what a tokenizer does not know or takes for a control token decodes to nothing.
+    """
+    foreign = message.record is not None and message.record.model != info.name
+    if message.token_ids and (foreign or max(message.token_ids) >= info.vocab_size):
+        return replace(message, token_ids=())
+    return message
 
 
 def agreement(engine: EnginePort, text: str, ids: Sequence[int]) -> tuple[int, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
+from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format
@@ -44,7 +45,7 @@ def prompt_cost(
     form, _ = choose_format(engine.info, template, paths.folders().templates)
     if system is not None:
         branch = (*(one for one in branch if one.role != "system"), Message("", None, "system", system, 0.0))
-    messages = prompt_messages(branch)
+    messages = prompt_messages([with_own_ids(one, engine.info) for one in branch])
     if not any(message.role == "user" for message in messages):
         return PromptCost(0, 0)
     ids = prompt_ids(engine, messages, form, add_generation_prompt=messages[-1].role == "user")

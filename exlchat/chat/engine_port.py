@@ -40,6 +40,9 @@ class EnginePort(Protocol):
     def close(self) -> None:
         """Ends what is being written in the background, within seconds."""
 
+    def unload(self) -> None:
+        """Closes, and gives all memory back; only `info` may be asked afterwards."""
+
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.answer_ids import answer_ids
+from exlchat.chat.answer_ids import answer_ids, with_own_ids
 from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
 from exlchat.chat.cost import shared_beginning
@@ -216,7 +216,8 @@ def _planned(
     engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    cut = ground.earlier if ground.goes_on else None
+    ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in ground.branch))
+    cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
     sight = yield from see(
         engine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,12 @@ class Engine:
         if self._parts.archive is not None:
             self._parts.archive.close()
 
+    def unload(self) -> None:
+        """Closes, and gives all memory back, a GPU's to the driver. Only `info` may be asked afterwards."""
+        self.close()
+        del self._parts
+        _give_memory_back()
+
     def cancel(self) -> None:
         """Ends the running answer within one token. From any thread; harmless when idle."""
         self._parts.generator.cancel()
@@ -177,6 +184,8 @@ def load(
     Raises:
         ModelError: one line that says what is wrong and how to mend it.
     """
+    # What a load before this one left when it failed.
+    _give_memory_back()
     checkpoint = model_dir if isinstance(model_dir, Checkpoint) else Checkpoint(Path(model_dir))
     # Before any weight is read: one that is replaced meanwhile must not get the old weights' pages under its name.
     identity = checkpoint.identity
@@ -233,6 +242,13 @@ def _archive(cache: KVCache, folder: Path, most_bytes: int) -> PageArchive | Non
         clear_pages(folder)
         return None
     return None if cache.has_windows else open_archive(cache, folder, most_bytes)
+
+
+def _give_memory_back() -> None:
+    """Frees what nobody refers to any more, and gives what torch keeps of a GPU back to the driver."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def _info(

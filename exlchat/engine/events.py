@@ -206,6 +206,47 @@ class CacheReport:
         return self.found_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """Whether a model fits beside its cache.
+
+    Args:
+        weights: bytes that they would take.
+        context: tokens that would fit of those that were wanted; 0 where the model does not fit.
+        problem: why not, and which cache or context would fit; `None` where it fits.
+    """
+
+    weights: int
+    context: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What a model folder holds, from its headers.
+
+    Args:
+        path: of the folder.
+        bytes: of its files.
+        architecture, format: as `ModelInfo` names them; empty where the folder cannot be used.
+        parameters: how many weights.
+        bits_per_weight: of the whole files, embedding and head included.
+        context: the longest that the model was made for, in tokens.
+        fit: whether it fits here.
+        problem: why it cannot be loaded, in one line.
+    """
+
+    path: str
+    bytes: int
+    architecture: str = ""
+    format: str = ""
+    parameters: int = 0
+    bits_per_weight: float = 0.0
+    context: int = 0
+    fit: FitReport | None = None
+    problem: str | None = None
+
+
 class ModelError(Exception):
     """A model that cannot be used: one line that names the file, what is wrong and how to mend it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -56,13 +57,7 @@ def choose_dtype(checkpoint: Checkpoint, device: torch.device, sizes: WeightSize
     Raises:
         ModelError: not even 16 bits a weight fit.
     """
-    narrow = torch.bfloat16 if _is_bfloat16(checkpoint) else torch.float16
-    if device.type == "cuda":
-        if narrow == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] < 8:
-            narrow = torch.float16
-        candidates = [narrow]
-    else:
-        candidates = [torch.float32, narrow]
+    candidates = dtypes_for(checkpoint, device)
     for dtype in candidates:
         if sizes.bytes(dtype) <= usable_memory(device):
             return dtype
@@ -71,6 +66,16 @@ def choose_dtype(checkpoint: Checkpoint, device: torch.device, sizes: WeightSize
         f"{checkpoint.path}: needs {needed / 2**30:.1f} GiB for its weights, and {device.type} memory has "
         f"{free_memory(device) / 2**30:.1f} GiB free; close other programs, or take fewer bits or a smaller model"
     )
+
+
+def dtypes_for(checkpoint: Checkpoint, device: torch.device) -> list[torch.dtype]:
+    """The dtypes in which a device may compute a model, the most exact first."""
+    narrow = torch.bfloat16 if _is_bfloat16(checkpoint) else torch.float16
+    if device.type != "cuda":
+        return [torch.float32, narrow]
+    if narrow == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] < 8:
+        narrow = torch.float16
+    return [narrow]
 
 
 def prepare_torch(device: torch.device, parameters: int) -> None:
@@ -90,6 +95,17 @@ def usable_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return max(free_memory(device) - _WORKING_ON_GPU, 0)
     return int(_USABLE_OF_CPU * free_memory(device))
+
+
+def room_without_models(device: torch.device) -> int:
+    """What `usable_memory` would be if this program held no model: another one takes the place of the one loaded."""
+    if device.type == "cuda":
+        free = int(torch.cuda.mem_get_info(device)[0])
+        return max(free + torch.cuda.memory_reserved(device) - _WORKING_ON_GPU, 0)
+    resident, shared = Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3]
+    # Some 0.2 GiB of it are the program's own and stay.
+    own = (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return int(_USABLE_OF_CPU * (free_memory(device) + own))
 
 
 def free_memory(device: torch.device) -> int:

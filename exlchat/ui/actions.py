@@ -209,7 +209,16 @@ ACTIONS: tuple[Action, ...] = (
         "/set",
         "[NAME VALUE]",
     ),
-    Action("model", "About the model", "Show what model is loaded and how.", (), "/model"),
+    Action(
+        "model",
+        "About the model",
+        "Show what model is loaded and how; with the NAME or folder of another, load that. /model set NAME VALUE "
+        "remembers context, kv_cache, template or system for this model.",
+        (),
+        "/model",
+        "[NAME]",
+    ),
+    Action("models", "Models", "Show the models there are, whether they fit, and load one.", (), "/models"),
     Action(
         "stats",
         "Statistics",

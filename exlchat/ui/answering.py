@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
-    from exlchat.ui.engine_thread import Job
+    from exlchat.ui.engine_jobs import Job
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ Every method belongs to one thread, the one that owns the screen; the engine thr
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from exlchat.chat import turn
 from exlchat.chat.cost import prompt_cost
 from exlchat.ui.answering import Answering, was_cut
-from exlchat.ui.engine_thread import Job, JobEnded, JobEvent, Question
+from exlchat.ui.engine_jobs import Job, JobEnded, JobEvent, Question
 from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 class NotPossibleError(Exception):
     """What was asked cannot be done now; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDefaults:
+    """What goes with a model: prompt format, system prompt of new conversations, and how answers are drawn."""
+
+    template: str | None
+    system: str | None
+    generation: GenerationSettings
 
 
 class JobQueue(Protocol):
@@ -111,6 +120,23 @@ class ChatSession:
     def last_said(self) -> Message | None:
         """The newest message that is not a system prompt."""
         return next((one for one in reversed(self.branch) if one.role != "system"), None)
+
+    # What goes with a model
+
+    @property
+    def defaults(self) -> ModelDefaults:
+        """What holds now."""
+        return ModelDefaults(self.template, self._default_system, self.generation)
+
+    def use(self, template: str | None, system: str | None, generation: GenerationSettings | None) -> ModelDefaults:
+        """Go on with what belongs to another model; `None` for `generation` leaves that. Conversations stay."""
+        self.template = template
+        if self.conversation is None and self._new_system == self._default_system:
+            self._new_system = system
+        self._default_system = system
+        if generation is not None:
+            self.generation = generation
+        return self.defaults
 
     # Which conversation is open
 

@@ -31,6 +31,8 @@ _WIDTH = 80
 
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
+       exlchat models [options]
+       exlchat pull ORG/NAME[@REVISION] [options]
        exlchat bench [MODEL] [options]
        exlchat build-ext [options]
        exlchat doctor"""
@@ -39,6 +41,8 @@ on the CPU.
 
   exlchat           open the chat app (F1 in it shows all keys and commands)
   exlchat ask       answer one prompt on standard output, for pipes and scripts
+  exlchat models    list the models there are, and whether they fit
+  exlchat pull      fetch a model from Hugging Face into the library
   exlchat build-ext compile the CUDA kernels now, not at the first start
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
@@ -100,6 +104,30 @@ examples:
   exlchat bench                  the model used last, else the bundled guide
   exlchat bench --shape llama-8b --mix 4.1bpw --json 8b.json --plot 8b.svg
   exlchat bench guide --quick
+
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
+
+
+_MODELS_ABOUT = """List the models of the folders in settings.toml (model_folders), of the library
+that exlchat pull fills, and of the Hugging Face cache: format, bits, size,
+context, and whether each fits into the memory that is free now. Only headers
+are read."""
+_MODELS_EPILOG = """examples:
+  exlchat models
+  exlchat models --folder ~/models --context 8192 --kv-cache q8
+  exlchat models --json | jq -r '.[] | select(.problem == null).name'
+
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
+_PULL_ABOUT = """Fetch a model from Hugging Face into the library, and see that it is whole:
+*.safetensors, *.json, *.txt, *.model and *.jinja files, never pickles or code.
+Of EXL2 models each size is often a branch of its own: name it after an @.
+Stop at any time; the same command goes on. Standard output says where the
+model lies; progress goes to standard error."""
+_PULL_EPILOG = """examples:
+  exlchat pull turboderp/Llama-3.2-1B-Instruct-exl2@4.0bpw
+  exlchat turboderp/Llama-3.2-1B-Instruct-exl2@4.0bpw     chat with it then
 
 exit codes:
   0 ok   1 error   2 usage   130 stopped by ctrl+c"""
@@ -197,6 +225,36 @@ def build_ext_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def models_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat models`."""
+    parser = _Parser("exlchat models", _MODELS_ABOUT, _MODELS_EPILOG, "exlchat models [options]")
+    listing = parser.add_argument_group("list")
+    listing.add_argument("--folder", metavar="DIR", type=some_text, help="look in and below this folder alone")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    fit = parser.add_argument_group("what is to fit")
+    _memory_options(fit)
+    _extension_option(fit)
+    _about_group(parser)
+    return parser
+
+
+def pull_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat pull`."""
+    parser = _Parser("exlchat pull", _PULL_ABOUT, _PULL_EPILOG, "exlchat pull ORG/NAME[@REVISION] [options]")
+    model = parser.add_argument_group("model")
+    model.add_argument("name", metavar="ORG/NAME[@REVISION]", help="a model on Hugging Face; a branch, tag or commit")
+    model.add_argument(
+        "--include",
+        metavar="GLOB",
+        type=some_text,
+        action="append",
+        default=[],
+        help="only files whose names match, such as '*.json' (may be repeated)",
+    )
+    _about_group(parser)
+    return parser
+
+
 def doctor_parser() -> argparse.ArgumentParser:
     """`exlchat doctor` has no options of its own."""
     parser = _Parser("exlchat doctor", _DOCTOR_ABOUT, usage="exlchat doctor")
@@ -233,7 +291,7 @@ def bench_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _model_options(group: argparse._ArgumentGroup) -> None:
+def _memory_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
     )
@@ -244,6 +302,10 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         choices=("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"),
         help="precision of keys and values: auto (default), fp32, fp16, fp8, q8, q6 (8-bit keys, 4-bit values) or q4",
     )
+
+
+def _model_options(group: argparse._ArgumentGroup) -> None:
+    _memory_options(group)
     size = group.add_mutually_exclusive_group()
     size.add_argument(
         "--cache-tokens",

@@ -1,4 +1,4 @@
-"""The one thread that calls the engine: it loads the model, then takes jobs in order. It never touches a widget.
+"""The one thread that calls the engine: it loads models and takes jobs in order. It never touches a widget.
 
 What happens is posted as plain frozen values from this thread; whoever receives them (the app, the line mode) brings
 them to its own thread.
@@ -6,91 +6,34 @@ them to its own thread.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from exlchat.ui.engine_jobs import (
+    Answered,
+    Job,
+    JobEnded,
+    JobEvent,
+    Load,
+    LoadBegun,
+    Loaded,
+    LoadFailed,
+    Loading,
+    LoadRefused,
+    Question,
+    WentBack,
+)
 from exlchat.ui.errors import error_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from exlchat.chat.engine_port import EnginePort
-    from exlchat.chat.turn import TurnEvent
-    from exlchat.engine.events import LoadProgress, ModelInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Something to be done with the engine for one conversation; `work` runs on the engine thread."""
-
-    conversation_id: str
-    work: Callable[[EnginePort], Iterator[TurnEvent]]
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Something to be asked of the engine between two jobs.
-
-    Args:
-        ask: runs on the engine thread.
-        tell: takes what it gave; whoever receives the reports calls it, on its own thread.
-    """
-
-    ask: Callable[[EnginePort], Any]
-    tell: Callable[[Any], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a question gave, or the one-line reason why it gave nothing."""
-
-    question: Question
-    answer: Any
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """The model is being loaded."""
-
-    progress: LoadProgress
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The model is ready."""
-
-    info: ModelInfo
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFailed:
-    """There will be no model in this run; `line` says why and how to mend it."""
-
-    line: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobEvent:
-    """Something a job has produced."""
-
-    job: Job
-    event: TurnEvent
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """The last word about a job; `error` is the one-line reason when it failed."""
-
-    job: Job
-    error: str | None
-
-
-Report = Loading | Loaded | LoadFailed | JobEvent | JobEnded | Answered
-
+    from exlchat.engine.events import LoadProgress
+    from exlchat.ui.engine_jobs import Loader, Report
 
 # A decode step of a GPU takes 0.25 to 2 ms, and this thread must launch the next one in time. By default a thread that
 # computes keeps the interpreter for 5 ms: beside one that draws 4 ms of every 33, steps of 1.3 ms came at 94 % of their
@@ -98,27 +41,23 @@ Report = Loading | Loaded | LoadFailed | JobEvent | JobEnded | Answered
 _SWITCH_SECONDS = 1e-4
 
 
-class _ClosingError(Exception):
+class _GivenUpError(Exception):
     """Raised inside the loader's progress callback to end a load that nobody waits for any more."""
 
 
 class EngineThread:
     """Owns the engine. All methods may be called from any thread; `post` is called on the engine thread."""
 
-    def __init__(
-        self,
-        load: Callable[[Callable[[LoadProgress], None]], EnginePort],
-        post: Callable[[Report], None],
-    ) -> None:
-        """`load` builds the engine and calls back with its progress; `post` receives everything that happens."""
-        self._load = load
+    def __init__(self, load: Loader, post: Callable[[Report], None], *, name: str = "") -> None:
+        """`load` builds the first engine, of the model `name`; `post` receives everything that happens."""
         self._post = post
-        self._jobs: deque[Job | Question] = deque()
+        self._jobs: deque[Job | Question | Load] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._failure: str | None = None
         self._engine: EnginePort | None = None
-        self._current: Job | Question | None = None
+        self._current: Job | Question | Load | None = Load(name, load)
+        self._good: Load | None = None
         self._stop_current = False
         # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
         self._thread = threading.Thread(target=self._run, name="exlchat-engine", daemon=True)
@@ -143,6 +82,23 @@ class EngineThread:
         """Ask after the jobs that wait already; `Answered` follows in any case."""
         with self._changed:
             self._jobs.append(question)
+            self._changed.notify()
+
+    def load(self, load: Load) -> None:
+        """Change the model after the jobs that wait already, which go to the old one.
+
+        A change that has not come to its end is given up for this one. `Loaded`, `LoadRefused`, `WentBack` or
+        `LoadFailed` follows for the last of them.
+        """
+        with self._changed:
+            waiting = next((index for index, job in enumerate(self._jobs) if isinstance(job, Load)), None)
+            if waiting is not None:
+                self._jobs[waiting] = load
+            elif isinstance(self._current, Load):
+                self._stop_current = True
+                self._jobs.appendleft(load)
+            else:
+                self._jobs.append(load)
             self._changed.notify()
 
     def stop(self, job: Job) -> None:
@@ -170,30 +126,87 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        try:
-            self._engine = self._load(self._report_loading)
-        except _ClosingError:
-            return
-        except Exception as error:
-            self._failure = error_line(error)
-        if self._engine is not None:
-            self._post(Loaded(self._engine.info))
-        else:
-            self._post(LoadFailed(self._failure or ""))
-        while (job := self._next_job()) is not None:
-            if isinstance(job, Question):
+        job = self._current
+        while job is not None:
+            if isinstance(job, Load):
+                # What takes its place is the next job, and none when the thread is to end.
+                with contextlib.suppress(_GivenUpError):
+                    self._change_to(job)
+            elif isinstance(job, Question):
                 self._answer(job)
             else:
                 self._do(job)
+            job = self._next_job()
         if self._engine is not None:
             self._engine.close()
 
+    def _change_to(self, load: Load) -> None:
+        first = self._good is None and self._failure is None
+        if first:
+            # What is given up for another is still what to go back to.
+            self._good = load
+        line = self._problem(load)
+        if self._stop_current or self._closing:
+            return
+        if line is None:
+            self._unload()
+            if not first:
+                self._post(LoadBegun(load.name))
+            line = self._bring(load)
+        if line is None:
+            self._good = load
+        elif self._engine is not None:
+            self._post(LoadRefused(line))
+        else:
+            self._go_back(load, line)
+
+    def _go_back(self, failed: Load, line: str) -> None:
+        """Load the model before the one that failed, as far as there is one."""
+        before, self._good = self._good, None
+        if before is not None and before is not failed:
+            self._post(WentBack(line, before.name))
+            self._good = before
+            second = self._bring(before)
+            if second is None:
+                return
+            self._good = None
+            line = f"{line}; and the model before it could not be loaded again: {second}"
+        self._failure = line
+        self._post(LoadFailed(line))
+
+    def _problem(self, load: Load) -> str | None:
+        try:
+            load.check()
+        except Exception as error:
+            return error_line(error)
+        return None
+
+    def _bring(self, load: Load) -> str | None:
+        """Load it while there is no other; why it could not be."""
+        self._failure = None
+        try:
+            self._engine = load.load(self._report_loading)
+        except _GivenUpError:
+            raise
+        except Exception as error:
+            return error_line(error)
+        self._post(Loaded(self._engine.info))
+        return None
+
+    def _unload(self) -> None:
+        with self._changed:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            # A card in disorder says so when the next model is loaded.
+            with contextlib.suppress(Exception):
+                engine.unload()
+
     def _report_loading(self, progress: LoadProgress) -> None:
-        if self._closing:
-            raise _ClosingError
+        if self._closing or self._stop_current:
+            raise _GivenUpError
         self._post(Loading(progress))
 
-    def _next_job(self) -> Job | Question | None:
+    def _next_job(self) -> Job | Question | Load | None:
         with self._changed:
             self._current = None
             self._changed.wait_for(lambda: self._closing or self._jobs)

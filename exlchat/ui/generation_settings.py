@@ -10,6 +10,8 @@ from exlchat import paths
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from exlchat.engine.sampling_settings import SamplingSettings
     from exlchat.settings import Settings
     from exlchat.ui.options import AppOptions
@@ -65,13 +67,13 @@ class GenerationSettings:
         )
 
 
-def at_start(options: AppOptions, settings: Settings) -> GenerationSettings:
-    """What a start of the program begins with: what was typed wins over the settings file, and that over the defaults.
+def at_start(options: AppOptions, settings: Settings, model: Path | None) -> GenerationSettings:
+    """What a model begins with: what was typed wins over the settings file, and that over the defaults.
 
     Raises:
         ValueError: a typed value is out of range, in one line.
     """
-    base = settings.sampling(bundled_guide=options.model_path == paths.bundled_model())
+    base = settings.sampling(bundled_guide=model == paths.bundled_model())
     return GenerationSettings(
         sampling=options.sampling.apply(base),
         seed=options.seed,

@@ -28,6 +28,7 @@ from exlchat.ui.headless_output import (
     abandon,
 )
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
+from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.model_loading import load_model
 from exlchat.ui.options import AppOptions
 
@@ -95,12 +96,13 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
     if app.model_path is None:
         raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
     cache_sizes = app.cache_sizes.or_settings(settings)
+    wanted = ModelMemory(paths.folders().model_memory).settings_of(app.model_path).typed_or(app, settings)
     with ctrl_c_ends_at_once(before=lines.clear):
         engine = load_model(
             app.model_path,
             device=app.device,
-            kv_cache=app.kv_cache or settings.kv_cache,
-            context=app.context or settings.context,
+            kv_cache=wanted.kv_cache or "auto",
+            context=wanted.context,
             # Pages say what was asked, to whoever reads them.
             cache_sizes=cache_sizes if options.save else cache_sizes.in_memory_only(),
             extension=settings.extension if app.extension is None else app.extension,
@@ -109,11 +111,11 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             on_progress=lines.loading,
         )
     lines.clear()
-    system = app.system or settings.system
+    system = wanted.system
     store, conversation_id = _ask_on_disk(prompt, system, lines) if options.save else _ask_in_memory(prompt, system)
     try:
         output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
-        return _answer(engine, store, conversation_id, _turn_options(options, settings), output, lines=lines)
+        return _answer(engine, store, conversation_id, _turn_options(options, settings, wanted), output, lines=lines)
     finally:
         store.close()
         engine.close()
@@ -231,11 +233,11 @@ def _say_notices(event: AnswerStarted, lines: ErrorLines) -> None:
             lines.say(notice)
 
 
-def _turn_options(options: AskOptions, settings: Settings) -> TurnOptions:
-    start = generation_settings.at_start(options.app, settings)
+def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings) -> TurnOptions:
+    start = generation_settings.at_start(options.app, settings, options.app.model_path)
     return TurnOptions(
         sampling=start.sampling,
-        template=options.app.template or settings.template,
+        template=wanted.template,
         seed=start.seed,
         max_new_tokens=start.max_tokens,
         context_policy=start.context_policy,

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat.engine.events import ModelError
+from exlchat.ui.library.listing import by_name
+from exlchat.ui.library.places import Found
 
 GUIDE = "guide"
 
-_WORDS = ("ask", "bench", "build-ext", "doctor", GUIDE)
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WORDS = ("ask", "bench", "build-ext", "doctor", "models", "pull", GUIDE)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+_PATHS = ("/", ".", "~")
 _FILES = {
     ".gguf": "a GGUF file, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
     ".safetensors": "one file of a model; give the folder it lies in",
@@ -33,13 +37,16 @@ class ModelChoice:
     notice: str | None = None
 
 
-def choose_model(argument: str | None, *, last_used: Path | None, bundled: Path) -> ModelChoice:
+def choose_model(
+    argument: str | None, *, last_used: Path | None, bundled: Path, library: Callable[[], Sequence[Found]] = list
+) -> ModelChoice:
     """The model that `argument` names; without it the one used last, else the bundled one.
 
-    The word `guide` is the bundled model unless the current folder holds a model of that name.
+    The word `guide` is the bundled model unless the current folder holds a model of that name. What is no path is
+    looked for in the library.
 
     Raises:
-        ModelError: the argument is no model directory, or the bundled model is not installed.
+        ModelError: the argument is no model, or several, or the bundled model is not installed.
     """
     if argument is None:
         return _without_argument(last_used, bundled)
@@ -49,6 +56,10 @@ def choose_model(argument: str | None, *, last_used: Path | None, bundled: Path)
         return ModelChoice(_installed(bundled))
     try:
         path = Path(argument).expanduser()
+        if not path.exists() and not argument.startswith(_PATHS) and (meant := by_name(argument, library())):
+            if meant.problem is not None:
+                raise ModelError(meant.problem)
+            path = meant.path
         _check(argument, path)
     except (OSError, ValueError, RuntimeError) as error:
         # In this order: the file system refuses; a NUL character; "~name" of a user who does not exist.
@@ -94,10 +105,9 @@ def _check(argument: str, path: Path) -> None:
 
 def _missing(argument: str, path: Path) -> str:
     if _HUB_NAME.fullmatch(argument) and not path.parent.exists():
-        folder = path.name
         return (
-            f"{argument}: no such folder. If it is a name on Hugging Face, download it first "
-            f"(hf download {argument} --local-dir {folder}), then run: exlchat {folder}"
+            f"{argument}: no such folder, and no such model in the library. If it is a name on Hugging Face, download "
+            f"it first: exlchat pull {argument}"
         )
     meant = difflib.get_close_matches(argument, _WORDS, n=1)
     if meant:

@@ -14,14 +14,29 @@ from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model
 from exlchat.settings import Settings
 from exlchat.ui.actions import ACTIONS, BY_SLASH
-from exlchat.ui.command_line import ask_parser, bench_parser, build_ext_parser, chat_parser, doctor_parser
+from exlchat.ui.command_line import (
+    ask_parser,
+    bench_parser,
+    build_ext_parser,
+    chat_parser,
+    doctor_parser,
+    models_parser,
+    pull_parser,
+)
 from exlchat.ui.generation_settings import NAMES
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
 
 KEYS = {key for action in ACTIONS for key in action.keys}
-PARSERS = {"ask": ask_parser, "bench": bench_parser, "build-ext": build_ext_parser, "doctor": doctor_parser}
+PARSERS = {
+    "ask": ask_parser,
+    "bench": bench_parser,
+    "build-ext": build_ext_parser,
+    "doctor": doctor_parser,
+    "models": models_parser,
+    "pull": pull_parser,
+}
 
 
 def answers() -> Iterator[tuple[str, str]]:

@@ -14,8 +14,12 @@ from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import LoadProgress
 from exlchat.engine.sampling_settings import GREEDY
+from exlchat.settings import Settings
 from exlchat.ui.drafts import Drafts
 from exlchat.ui.generation_settings import GenerationSettings
+from exlchat.ui.library.memory import ModelMemory
+from exlchat.ui.library.shelf import Shelf
+from exlchat.ui.options import AppOptions
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.services import Services
@@ -33,13 +37,18 @@ def app(
     store: ConversationStore | None = None,
     continue_last: bool = False,
     notices: tuple[str, ...] = (),
+    loader: Callable[[Path], Load] | None = None,
+    settings: Settings | None = None,
 ) -> ChatApp:
-    """A new app whose database, drafts and themes lie in `folder`."""
+    """A new app whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
+    memory = ModelMemory(folder / "models.json")
+    shelf = Shelf(AppOptions(None), settings or Settings(temperature=0.0), memory, loader or (lambda _: lambda _: port))
     services = Services(
         store=store or ConversationStore(folder / "conversations.db"),
         kept=True,
         load_engine=load or (lambda _: port),
+        shelf=shelf,
         generation=GenerationSettings(GREEDY),
         template=None,
         system=None,

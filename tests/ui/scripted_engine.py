@@ -28,7 +28,10 @@ class ScriptedEngine:
     With `hold()` every token waits for `step(n)` or `release()`; a cancel ends the wait.
     """
 
-    def __init__(self, *answers: str, max_seq_len: int = 4096, chat_template: str | None = CHATML) -> None:
+    def __init__(
+        self, *answers: str, max_seq_len: int = 4096, chat_template: str | None = CHATML, name: str = "scripted"
+    ) -> None:
+        self.closed = self.unloaded = False
         self.answers = list(answers)
         self.prompts: list[str] = []
         self.requests: list[GenerationRequest] = []
@@ -38,8 +41,8 @@ class ScriptedEngine:
         self._steps = 0
         self._cancelled = False
         self._info = ModelInfo(
-            name="scripted",
-            path="models/scripted",
+            name=name,
+            path=f"models/{name}",
             architecture="LlamaForCausalLM",
             quantization="none",
             parameters=1_000_000,
@@ -78,6 +81,10 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self.closed = True
+
+    def unload(self) -> None:
+        self.close()
+        self.unloaded = True
 
     def cancel(self) -> None:
         with self._changed:

@@ -16,9 +16,16 @@ from pathlib import Path
 import pytest
 
 from exlchat import __version__, cli, paths
-from exlchat.ui.command_line import ask_parser, bench_parser, chat_parser, doctor_parser
+from exlchat.ui.command_line import (
+    ask_parser,
+    bench_parser,
+    chat_parser,
+    doctor_parser,
+    models_parser,
+    pull_parser,
+)
 
-PARSERS = [chat_parser, ask_parser, bench_parser, doctor_parser]
+PARSERS = [chat_parser, ask_parser, bench_parser, doctor_parser, models_parser, pull_parser]
 
 
 @pytest.fixture(autouse=True)

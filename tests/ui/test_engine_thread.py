@@ -11,7 +11,8 @@ import pytest
 
 from exlchat.chat.engine_port import EnginePort
 from exlchat.engine.events import GenerationRequest, LoadProgress, ModelError, TextDelta
-from exlchat.ui.engine_thread import EngineThread, Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
+from exlchat.ui.engine_jobs import Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
+from exlchat.ui.engine_thread import EngineThread
 from tests.ui.scripted_engine import ScriptedEngine
 
 OnProgress = Callable[[LoadProgress], None]

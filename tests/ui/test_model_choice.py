@@ -85,8 +85,7 @@ def test_a_file_is_named_for_what_it_is(bundled: Path, file: str, said: str) -> 
 
 def test_a_hub_name_is_to_be_downloaded_first(bundled: Path) -> None:
     line = complaint("turboderp/Llama-3.2-1B-exl2", bundled)
-    assert "hf download turboderp/Llama-3.2-1B-exl2" in line
-    assert "exlchat Llama-3.2-1B-exl2" in line
+    assert "exlchat pull turboderp/Llama-3.2-1B-exl2" in line
 
 
 def test_a_question_in_place_of_a_model_is_sent_to_ask(bundled: Path) -> None:
@@ -104,7 +103,7 @@ def test_an_empty_name_is_not_the_current_folder(bundled: Path, argument: str) -
 def test_a_path_that_is_not_there_is_not_taken_for_a_hub_name(bundled: Path, argument: str) -> None:
     line = complaint(argument, bundled)
     assert "no such folder" in line
-    assert "hf download" not in line
+    assert "exlchat pull" not in line
 
 
 def test_a_folder_without_a_model(bundled: Path) -> None:

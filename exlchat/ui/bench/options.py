@@ -13,6 +13,7 @@ from exlchat.engine.bench.shapes import Shape
 from exlchat.engine.events import ModelError
 from exlchat.settings import load_settings
 from exlchat.state import load_state
+from exlchat.ui.library.places import library
 from exlchat.ui.model_choice import choose_model
 
 _QUICK = BenchSettings(kv_caches=("auto",), contexts=(128, 2048), runs=3, new_tokens=32, seconds=15, turn_cached=2048)
@@ -74,7 +75,7 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
 def _folder(argument: str | None) -> Path:
     state, _ = load_state()
     last_used = Path(state.last_model) if state.last_model else None
-    return choose_model(argument, last_used=last_used, bundled=paths.bundled_model()).path
+    return choose_model(argument, last_used=last_used, bundled=paths.bundled_model(), library=library).path
 
 
 def _random(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> RandomModel:

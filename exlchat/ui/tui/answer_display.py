@@ -6,14 +6,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat import paths
 from exlchat.chat.plain_text import one_line
-from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.engine.events import PrefillProgress, TextDelta
-from exlchat.ui.engine_thread import Answered, JobEnded, JobEvent, Loaded, LoadFailed, Loading
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.engine_jobs import Answered, JobEnded, JobEvent
 from exlchat.ui.tui.items import SEEN_FROM, footer, waiting_item, waiting_key
 from exlchat.ui.tui.widgets.status_line import StatusFacts
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
@@ -22,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exlchat.chat.conversation import Message
-    from exlchat.engine.events import LoadProgress, ModelInfo
     from exlchat.ui.answering import Answering
-    from exlchat.ui.engine_thread import Report
+    from exlchat.ui.engine_jobs import Report
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _RATE_EVERY_SECONDS = 0.25
@@ -36,9 +32,6 @@ class AnswerDisplay:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self._info: ModelInfo | None = None
-        self.failure: str | None = None
-        """Why there is no model, in one line."""
         self._notices_told: set[str] = set()
         self._prompt_tokens = 0
         self._tokens = 0
@@ -49,12 +42,6 @@ class AnswerDisplay:
         """Show one report. A database that cannot be read just now is told; what it holds is shown when it can."""
         try:
             match report:
-                case Loading(progress=progress):
-                    self._loading(progress)
-                case Loaded(info=info):
-                    self._loaded(info)
-                case LoadFailed(line=line):
-                    self._load_failed(line)
                 case JobEvent():
                     self._job_event(report)
                 case JobEnded():
@@ -63,50 +50,10 @@ class AnswerDisplay:
                     question.tell(answer)
                 case Answered(error=error):
                     self._screen.tell(str(error), warning=True)
+                case _:
+                    self._screen.model.take(report)
         except StoreError as error:
             self._screen.tell(str(error), warning=True)
-
-    # The model
-
-    def _loading(self, progress: LoadProgress) -> None:
-        fraction = progress.done / progress.total if progress.total else None
-        self._tell_status(activity=progress.what or "loading", fraction=fraction)
-
-    def _loaded(self, info: ModelInfo) -> None:
-        self._info = info
-        name = self._screen.model_name = one_line(info.name)
-        self._screen.status.facts = replace(
-            self._screen.status.facts, model=name, activity="", fraction=None, context_max=info.max_seq_len
-        )
-        self._screen.refresh_around()
-        self.show_figures_of(self._screen.session.last_answer)
-        self.show_waiting()
-
-    def _load_failed(self, line: str) -> None:
-        self.failure = printable(line)
-        self._screen.status.facts = StatusFacts(model=self._screen.model_name, activity="no model")
-        if self._screen.session.branch:
-            self._screen.note(f"{line}\nConversations can be read; to chat, start again with: exlchat MODEL_DIR")
-        self._screen.refresh_around()
-
-    def check_template(self, name: str) -> None:
-        """See that a prompt format exists, as far as that is known before the model is.
-
-        Raises:
-            PromptError: there is none of that name, or its file cannot be read.
-        """
-        if self._info is not None:
-            choose_format(self._info, name, paths.folders().templates)
-
-    def describe_model(self) -> str:
-        """What is loaded and how, or why not."""
-        info = self._info
-        if info is None:
-            return self.failure or "The model is still being loaded"
-        return (
-            f"{info.name}: {info.architecture}, {info.quantization}, {info.parameters / 1e6:,.1f} million parameters, "
-            f"context {info.max_seq_len:,}, on {info.device} in {info.dtype}, from {info.path}"
-        )
 
     # Answers
 
@@ -121,7 +68,7 @@ class AnswerDisplay:
             self._screen.transcript.append_message(waiting_item(answering.conversation_id, line))
 
     def _waits_for(self, answering: Answering) -> str | None:
-        if self._info is None and self.failure is None:
+        if self._screen.model.info is None and self._screen.model.failure is None:
             return "Waiting for the model to be loaded; the message is saved."
         writing = self._screen.session.being_written
         if writing is not None and writing is not answering:
@@ -225,7 +172,7 @@ class AnswerDisplay:
             self._screen.refresh_around()
             return
         self._screen.take_away(waiting_key(answering.conversation_id))
-        self._tell_status(activity="no model" if self.failure else "", fraction=None)
+        self._tell_status(activity=self._screen.model.activity, fraction=None)
         if prompt is not None:
             self._screen.show_prompt(prompt)
         self._screen.refresh_around()
@@ -238,7 +185,7 @@ class AnswerDisplay:
             return
         begun = answering.message is not None
         composer_free = not screen.composer.text.strip()
-        if not begun and self.failure is None and composer_free and screen.session.take_back(answering):
+        if not begun and screen.model.failure is None and composer_free and screen.session.take_back(answering):
             assert answering.prompt is not None
             screen.composer.set_text(answering.prompt.text)
         screen.show_messages()
@@ -261,13 +208,14 @@ class AnswerDisplay:
     def show_figures_of(self, answer: Message | None) -> None:
         """The figures of the newest answer of the open conversation in the status line."""
         stats = answer.record.stats if answer is not None and answer.record is not None else None
+        info = self._screen.model.info
         facts = StatusFacts(
             model=self._screen.status.facts.model,
-            activity=self._screen.status.facts.activity if self._info is None else "",
-            fraction=self._screen.status.facts.fraction if self._info is None else None,
-            context_max=self._info.max_seq_len if self._info else None,
+            activity=self._screen.status.facts.activity if info is None else "",
+            fraction=self._screen.status.facts.fraction if info is None else None,
+            context_max=info.max_seq_len if info else None,
             # Without figures of an answer only an empty conversation has a known length.
-            context_used=None if self._info is None or self._screen.session.branch else 0,
+            context_used=None if info is None or self._screen.session.branch else 0,
         )
         if stats is not None:
             facts = replace(

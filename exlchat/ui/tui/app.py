@@ -16,7 +16,8 @@ from exlchat.chat.turn import AnswerClosed
 from exlchat.engine.events import CLOSE_SECONDS, ModelError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
-from exlchat.ui.engine_thread import EngineThread, JobEvent
+from exlchat.ui.engine_jobs import JobEvent
+from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.theme_files import ThemeError, load_themes
 from exlchat.ui.tui.clipboard import copy_with_tool
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.screen import Screen
 
-    from exlchat.ui.engine_thread import Report
+    from exlchat.ui.engine_jobs import Report
     from exlchat.ui.options import AppOptions
     from exlchat.ui.themes import ThemeFile
 
@@ -58,7 +59,7 @@ class ChatApp(App[int], inherit_bindings=False):
         self._themes = services.themes
         self._chosen_theme = services.theme
         self._register_themes()
-        self.engine_thread = EngineThread(services.load_engine, self._post)
+        self.engine_thread = EngineThread(services.load_engine, self._post, name=services.model_name)
         self.session = ChatSession(
             services.store,
             self.engine_thread,
@@ -66,7 +67,7 @@ class ChatApp(App[int], inherit_bindings=False):
             system=services.system,
             generation=services.generation,
         )
-        self.chat_screen = ChatScreen(self.session, services)
+        self.chat_screen = ChatScreen(self.session, services, self.engine_thread.load)
         self._warned_of_loss = False
         self._leaving = False
         self.not_kept: str | None = None
@@ -196,6 +197,6 @@ def run_app(options: AppOptions) -> int:
         services.close()
     if app.not_kept is not None:
         raise StoreError(app.not_kept)
-    if not code and app.chat_screen.answers.failure is not None:
-        raise ModelError(app.chat_screen.answers.failure)
+    if not code and app.chat_screen.model.failure is not None:
+        raise ModelError(app.chat_screen.model.failure)
     return app.return_code or 0 if code is None else code

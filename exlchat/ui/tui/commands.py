@@ -12,6 +12,7 @@ from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.sight import newest_record
 from exlchat.chat.store import StoreError
+from exlchat.paths import FolderError
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_rows, cost_line
 from exlchat.ui.chat_session import NotPossibleError
@@ -66,7 +67,8 @@ class Commands:
             "template": self._template,
             "theme": self._theme,
             "set": self._set,
-            "model": lambda _: screen.note(screen.answers.describe_model()),
+            "model": screen.model_commands.run,
+            "models": lambda _: screen.model_commands.choose(),
             "stats": lambda _: screen.note(screen.answers.describe_last()),
             "cache": self._cache,
             "cost": self._cost,
@@ -91,7 +93,7 @@ class Commands:
             return True
         try:
             self._by_id[action_id](argument)
-        except (StoreError, PromptError, NotPossibleError, ValueError) as error:
+        except (StoreError, PromptError, NotPossibleError, FolderError, ValueError) as error:
             screen.tell(str(error), warning=True)
             return False
         return True
@@ -217,7 +219,7 @@ class Commands:
     def _template(self, name: str) -> None:
         session = self._screen.session
         if name:
-            self._screen.answers.check_template(name)
+            self._screen.model.check_template(name)
             session.template = None if name == "model" else name
             self._screen.tell(f"The prompt template is {name} from the next message on")
             if session.last_said is not None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.engine.events import ModelError
 from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.state import State, load_state, save_state
-from exlchat.ui import generation_settings
 from exlchat.ui.drafts import Drafts
+from exlchat.ui.library.memory import ModelMemory, ModelSettings
+from exlchat.ui.library.shelf import Shelf, shown_name
 from exlchat.ui.model_loading import load_model
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.themes import DEFAULT_THEME, ThemeFile
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.engine_port import EnginePort
     from exlchat.engine.events import LoadProgress
+    from exlchat.ui.engine_jobs import Loader
     from exlchat.ui.generation_settings import GenerationSettings
     from exlchat.ui.options import AppOptions
 
@@ -36,7 +38,8 @@ class Services:
     Args:
         store: the conversations; in memory when the file cannot be used (`kept` is then false).
         kept: whether what is said outlives this run.
-        load_engine: builds the engine on the engine thread.
+        load_engine: builds the first engine on the engine thread.
+        shelf: the other models.
         generation: how answers are drawn at the start.
         template: prompt format wanted; `None` is the model's own.
         system: system prompt of new conversations.
@@ -45,14 +48,15 @@ class Services:
         sidebar: whether the sidebar is shown at the start, if there is room.
         drafts: what was typed and not sent.
         model_name: name to show until the model is loaded.
-        is_guide: whether the model is the bundled guide.
+        is_guide: whether the first model is the bundled guide.
         continue_last: open the newest conversation.
         notices: lines to show once.
     """
 
     store: ConversationStore
     kept: bool
-    load_engine: Callable[[Callable[[LoadProgress], None]], EnginePort]
+    load_engine: Loader
+    shelf: Shelf
     generation: GenerationSettings
     template: str | None
     system: str | None
@@ -86,19 +90,25 @@ def open_services(options: AppOptions) -> Services:
     store, kept = _store(notices)
     themes, broken = load_themes(paths.shipped_themes(), folders.themes)
     notices += broken
+    memory = ModelMemory(folders.model_memory)
+    shelf = Shelf(options, settings, memory, lambda path: _loader(path, options, settings, memory, kept=kept))
+    first = options.model_path
+    wanted = memory.settings_of(first) if first else ModelSettings()
+    wanted = wanted.typed_or(options, settings)
     return Services(
         store=store,
         kept=kept,
-        load_engine=_loader(options, settings, kept=kept),
-        generation=generation_settings.at_start(options, settings),
-        template=options.template or settings.template,
-        system=options.system or settings.system,
+        load_engine=shelf.loader(first) if first else _no_model,
+        shelf=shelf,
+        generation=shelf.generation(first),
+        template=wanted.template,
+        system=wanted.system,
         themes=themes,
         theme=_theme(options.theme or settings.theme, themes, notices),
         sidebar=settings.sidebar,
         drafts=Drafts(folders.state / "drafts.json" if kept else None),
-        model_name=one_line(options.model_path.name) if options.model_path else "",
-        is_guide=options.model_path == paths.bundled_model(),
+        model_name=shown_name(first) if first else "",
+        is_guide=first == paths.bundled_model(),
         continue_last=options.continue_last,
         notices=tuple(notices),
     )
@@ -132,21 +142,21 @@ def _theme(wanted: str, themes: dict[str, ThemeFile], notices: list[str]) -> str
     return DEFAULT_THEME
 
 
-def _loader(
-    options: AppOptions, settings: Settings, *, kept: bool
-) -> Callable[[Callable[[LoadProgress], None]], EnginePort]:
+def _no_model(_: Callable[[LoadProgress], None]) -> EnginePort:
+    raise ModelError(_NO_MODEL)
+
+
+def _loader(path: Path, options: AppOptions, settings: Settings, memory: ModelMemory, *, kept: bool) -> Loader:
     cache_sizes = options.cache_sizes.or_settings(settings)
 
     def load(on_progress: Callable[[LoadProgress], None]) -> EnginePort:
-        if options.model_path is None:
-            from exlchat.engine.events import ModelError
-
-            raise ModelError(_NO_MODEL)
+        # Read when it is loaded: it may have been changed since.
+        wanted = memory.settings_of(path).typed_or(options, settings)
         engine = load_model(
-            options.model_path,
+            path,
             device=options.device,
-            kv_cache=options.kv_cache or settings.kv_cache,
-            context=options.context or settings.context,
+            kv_cache=wanted.kv_cache or "auto",
+            context=wanted.context,
             # Pages tell what was said, so nothing is kept of them either.
             cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
             extension=settings.extension if options.extension is None else options.extension,
@@ -154,7 +164,9 @@ def _loader(
             usual_head=settings.quantize_head,
             on_progress=on_progress,
         )
-        _remember(options.model_path.absolute())
+        _remember(path.absolute())
+        with contextlib.suppress(paths.FolderError):
+            memory.mark_used(path)
         return engine
 
     return load

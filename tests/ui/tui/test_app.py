@@ -13,7 +13,7 @@ from exlchat.chat.conversation import Conversation
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import CLOSE_SECONDS, LoadProgress, ModelError
-from exlchat.ui.engine_thread import JobEvent, Report
+from exlchat.ui.engine_jobs import JobEvent, Report
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 

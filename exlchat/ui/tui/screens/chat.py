@@ -17,11 +17,13 @@ from textual.widgets import Static, TextArea
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, parse_input
 from exlchat.ui.answering import was_cut
-from exlchat.ui.engine_thread import Report
+from exlchat.ui.engine_jobs import Report
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
+from exlchat.ui.tui.model_commands import ModelCommands
+from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.screens.rename import RenameScreen
 from exlchat.ui.tui.unsent import Unsent
@@ -33,12 +35,15 @@ from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual import events
     from textual.app import ComposeResult
 
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.conversation import Message as ChatMessage
     from exlchat.ui.chat_session import ChatSession
+    from exlchat.ui.engine_jobs import Load
     from exlchat.ui.tui.services import Services
 
 NARROW_CELLS = 80
@@ -80,11 +85,13 @@ class ChatScreen(Screen[None]):
     side = getters.query_one("#side", Vertical)
     status = getters.query_one("#status", StatusLine)
 
-    def __init__(self, session: ChatSession, services: Services) -> None:
+    def __init__(self, session: ChatSession, services: Services, change_model: Callable[[Load], None]) -> None:
         super().__init__(id="chat")
+        self.change_model = change_model
         self.session = session
         self.services = services
-        self.model_name = services.model_name
+        self.model = ModelDisplay(self, services.model_name, is_guide=services.is_guide)
+        self.model_commands = ModelCommands(self)
         self.commands = Commands(self)
         self.answers = AnswerDisplay(self)
         self.unsent = Unsent(self)
@@ -106,7 +113,7 @@ class ChatScreen(Screen[None]):
         """Show what is on disk; the model is loaded once this has been painted."""
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
-        self.status.facts = StatusFacts(model=self.model_name, activity="loading")
+        self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None
         if newest is None or not self.open_conversation(newest.id):
             self.show_conversation()
@@ -171,7 +178,7 @@ class ChatScreen(Screen[None]):
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
         self.welcome.lines = tuple(
-            welcome_lines(self.model_name, is_guide=self.services.is_guide, failure=self.answers.failure)
+            welcome_lines(self.model.name, is_guide=self.model.is_guide, failure=self.model.failure)
         )
         self.welcome.display = empty
         self.transcript.display = not empty

@@ -59,11 +59,11 @@ def welcome_lines(model: str, *, is_guide: bool, failure: str | None = None) -> 
     """The three lines: what this is or why there is no model, how to stop and quit, how to come to a real model."""
     if failure is not None:
         first = failure
-        last = "Conversations can be read; to chat, start again with: exlchat MODEL_DIR"
+        last = "Conversations can be read; to chat, choose a model: /models. Or start again: exlchat MODEL_DIR"
     elif is_guide:
         first = "This is the guide, a tiny model that knows exlchat and little else."
-        last = "For a real model: exlchat MODEL_DIR (EXL2, GPTQ, AWQ or safetensors)."
+        last = "For a real model: /models, or exlchat MODEL_DIR (EXL2, GPTQ, AWQ or safetensors)."
     else:
         first = f"You are talking to {model}." if model else "No model is loaded."
-        last = "For another model: exlchat MODEL_DIR. For the guide: exlchat guide."
+        last = "For another model: /models. For the guide: /model guide."
     return (first, "Esc stops an answer, ctrl+q quits, F1 shows keys and commands.", last)

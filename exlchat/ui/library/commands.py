@@ -1,0 +1,135 @@
+"""`exlchat models` and `exlchat pull`: the library on standard output, a model from the hub into it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from exlchat import paths
+from exlchat.engine.events import ModelError
+from exlchat.settings import load_settings
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.interrupts import ctrl_c_ends_at_once
+from exlchat.ui.library.download import fetch, is_there
+from exlchat.ui.library.hub import PullError, look_up, parse_name
+from exlchat.ui.library.listing import Entry, entries, fit_text, in_order, size_text, summary, used_text
+from exlchat.ui.library.memory import ModelMemory
+from exlchat.ui.library.places import all_models, in_folder
+from exlchat.ui.library.pulled import folder_for
+
+if TYPE_CHECKING:
+    from exlchat.ui.options import AppOptions
+
+_TELL_EVERY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsOptions:
+    """One `exlchat models`.
+
+    Args:
+        app: device, cache and context to reckon with.
+        folder: look there alone.
+        as_json: print JSON instead of text.
+    """
+
+    app: AppOptions
+    folder: str | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PullOptions:
+    """One `exlchat pull`: a name on the hub, and patterns for the files."""
+
+    name: str
+    include: tuple[str, ...] = ()
+
+
+def run_models(options: ModelsOptions) -> ExitCode:
+    """Prints the library. Raises `ModelError` or `SettingsError` in one line."""
+    settings = load_settings()
+    memory = ModelMemory(paths.folders().model_memory)
+    if options.folder is not None:
+        found = in_folder(str(Path(options.folder).expanduser().absolute()))
+    else:
+        found = all_models(settings.model_folders, memory.used_models())
+    with ctrl_c_ends_at_once():
+        listed = in_order(list(entries(found, memory, options.app, settings)))
+    if options.as_json:
+        return print_report(json.dumps([_as_json(entry) for entry in listed], indent=1) + "\n")
+    if not listed:
+        return print_report("No model was found. exlchat pull org/name fetches one from Hugging Face.\n")
+    now = datetime.datetime.now()
+    return print_report("\n".join("\n".join(_lines(entry, now)) for entry in listed) + "\n")
+
+
+def _lines(entry: Entry, now: datetime.datetime) -> list[str]:
+    told = [part for part in (summary(entry), used_text(entry.used, now) if entry.card.problem is None else "") if part]
+    lines = [entry.name, f"    {' · '.join(told)}" if told else "", f"    {fit_text(entry)}"]
+    return [line for line in [*lines, f"    {entry.card.path}"] if line.strip()]
+
+
+def _as_json(entry: Entry) -> dict[str, object]:
+    return {"name": entry.name, **asdict(entry.card), "last_used": entry.used}
+
+
+def run_pull(options: PullOptions) -> ExitCode:
+    """Fetches a model, with progress on stderr; prints where it lies. ctrl+c ends at once, and nothing is lost."""
+    lines = ErrorLines(sys.stderr)
+    shown = _Progress(lines, sys.stderr)
+
+    def stopped() -> None:
+        lines.say("stopped; the same command goes on from here")
+
+    try:
+        name = parse_name(options.name)
+        with ctrl_c_ends_at_once(before=stopped):
+            model = look_up(name, options.include)
+            folder = folder_for(name.repository, name.revision)
+            if is_there(model):
+                lines.say(f"{name} is there already")
+            else:
+                lines.say(f"{name}: {len(model.files)} files, {size_text(model.bytes)}, into {folder}")
+                fetch(model, shown.show)
+            lines.clear()
+            # Imports torch, to see the headers as loading will.
+            from exlchat.engine.model_card import check
+
+            check(folder)
+    except (PullError, ModelError) as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+    finally:
+        lines.clear()
+    return print_report(f"{folder}\nexlchat {name}\n")
+
+
+class _Progress:
+    """A moving line on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, lines: ErrorLines, stream: TextIO | None) -> None:
+        self._lines = lines
+        self._live = stream is not None and stream.isatty()
+        self._began = self._told = time.monotonic()
+        self._first = -1
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Takes what is done, and bytes."""
+        now = time.monotonic()
+        if self._first < 0:
+            self._first, self._began = done, now
+        if not self._live and now - self._told < _TELL_EVERY_SECONDS:
+            return
+        self._told = now
+        rate = (done - self._first) / (now - self._began) if now > self._began else 0.0
+        speed = f", {size_text(int(rate))}/s" if what == "fetching" and rate > 0 else ""
+        percent = 100 * done // max(total, 1)
+        line = f"{what}: {size_text(done)} of {size_text(total)}, {percent} %{speed}"
+        (self._lines.show if self._live else self._lines.say)(line)

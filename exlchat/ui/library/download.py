@@ -1,0 +1,178 @@
+"""A model from the hub into the library: fetched, resumed, and compared with what the hub says it is."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from exlchat import paths
+from exlchat.engine.architecture import read_spec
+from exlchat.engine.events import ModelError
+from exlchat.ui.library.hub import HubFile, HubModel, PullError, said_in_one_line
+from exlchat.ui.library.listing import size_text
+from exlchat.ui.library.pulled import Marker, folder_for, read_marker, write_marker
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, bytes so far, bytes in all."""
+
+_AT_ONCE = 4
+_LOOK_EVERY_SECONDS = 0.5
+_BLOCK = 1 << 20
+_CONFIG = "config.json"
+_LOCK = ".exlchat-pull.lock"
+
+
+def is_there(model: HubModel) -> bool:
+    """Whether this commit was fetched whole before and nothing has been taken away since."""
+    folder = folder_for(model.name.repository, model.name.revision)
+    marker = read_marker(folder)
+    if marker is None or not marker.finished or marker.commit != model.commit:
+        return False
+    return all(_size(folder / file.name) == file.size for file in model.files if file.size is not None)
+
+
+def fetch(model: HubModel, progress: Progress) -> Path:
+    """Brings all files into the model's folder of the library; those that are whole are not fetched again.
+
+    Raises:
+        PullError: it cannot be, in one line; files that came whole stay, and the next call goes on behind them.
+    """
+    folder = folder_for(model.name.repository, model.name.revision)
+    try:
+        paths.ensure_folder(folder)
+        with FileLock(folder / _LOCK, timeout=0):
+            _fetch(model, folder, progress)
+    except Timeout as error:
+        raise PullError(f"{model.name}: another exlchat is fetching it; wait for that one") from error
+    except paths.FolderError as error:
+        raise PullError(str(error)) from error
+    return folder
+
+
+def _fetch(model: HubModel, folder: Path, progress: Progress) -> None:
+    marker = Marker(model.name.repository, model.name.revision, model.commit, finished=False)
+    write_marker(folder, marker)
+    for part in _parts(folder):
+        # huggingface_hub 2.4 names them anew in every process and never goes on with one of another.
+        part.unlink(missing_ok=True)
+    _see_to_room(model, folder)
+    if any(file.name == _CONFIG for file in model.files):
+        # Small, and it tells whether gigabytes are worth fetching.
+        _download(model, folder, [_CONFIG])
+        _check_config(folder / _CONFIG)
+    with _watched(model, folder, progress):
+        _download(model, folder, [file.name for file in model.files])
+    verify(model, folder, progress)
+    write_marker(folder, replace(marker, finished=True))
+
+
+def verify(model: HubModel, folder: Path, progress: Progress) -> None:
+    """Compares every file with the hub's sizes and hashes. One that differs is removed.
+
+    Raises:
+        PullError: a file is missing or not what it should be.
+    """
+    done = 0
+    for file in model.files:
+        path = folder / file.name
+        problem = "is missing"
+        if path.is_file():
+            problem = _difference(file, path, lambda count: progress("checking", count, model.bytes), done)
+        if problem:
+            path.unlink(missing_ok=True)
+            raise PullError(f"{path}: {problem}; the same command fetches it again")
+        done += file.size or 0
+
+
+def _difference(file: HubFile, path: Path, progress: Callable[[int], None], done: int) -> str:
+    size = _size(path)
+    if file.size is not None and size != file.size:
+        return f"has {size:,} bytes of {file.size:,}"
+    if file.sha256 is None:
+        return ""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+            done += len(block)
+            progress(done)
+    return "" if digest.hexdigest() == file.sha256 else "is not what the hub has (its sha256 differs)"
+
+
+def _download(model: HubModel, folder: Path, names: list[str]) -> None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    with said_in_one_line(model.name):
+        snapshot_download(
+            model.name.repository,
+            revision=model.commit,
+            local_dir=folder,
+            allow_patterns=[glob.escape(name) for name in names],
+            max_workers=_AT_ONCE,
+        )
+
+
+def _check_config(file: Path) -> None:
+    """Raises `PullError` for a model that this version cannot run."""
+    try:
+        read_spec(json.loads(file.read_text(encoding="utf-8")), str(file))
+    except ModelError as error:
+        raise PullError(f"{error}; its weights were not fetched") from error
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise PullError(f"{file}: cannot be understood; the model is not one that exlchat reads") from error
+
+
+def _see_to_room(model: HubModel, folder: Path) -> None:
+    missing = model.bytes - _fetched(model, folder)
+    free = shutil.disk_usage(folder).free
+    if missing > free:
+        raise PullError(
+            f"{model.name}: {size_text(missing)} are to be fetched, and {folder.parent} has {size_text(free)} free; "
+            "make room there, or take fewer bits"
+        )
+
+
+@contextmanager
+def _watched(model: HubModel, folder: Path, progress: Progress) -> Iterator[None]:
+    """Inside, tells how much has come, by what lies on the disk: the hub's library fetches files side by side."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_EVERY_SECONDS):
+            progress("fetching", min(_fetched(model, folder), model.bytes), model.bytes)
+
+    thread = threading.Thread(target=look, name="exlchat-pull", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _fetched(model: HubModel, folder: Path) -> int:
+    whole = sum(_size(folder / file.name) for file in model.files)
+    return whole + sum(map(_size, _parts(folder)))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Files on their way, where huggingface_hub keeps them."""
+    return list((folder / ".cache").rglob("*.incomplete"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,164 @@
+"""A hub on this machine: as much of the Hugging Face hub's HTTP interface as fetching a model takes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_LFS = (".safetensors", ".bin", ".gguf")
+
+
+@dataclass
+class FakeHub:
+    """Repositories by name, revisions by name, files by name; and what was asked of it."""
+
+    repositories: dict[str, dict[str, dict[str, bytes]]]
+    url: str = ""
+    gated: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
+    """Files of which other bytes are served than the metadata says."""
+    break_after: dict[str, int] = field(default_factory=dict)
+    """Files of which the connection is cut after so many bytes, once."""
+    held: dict[str, threading.Event] = field(default_factory=dict)
+    """Files that come when the test lets them."""
+    status: int = 200
+    fetched: list[str] = field(default_factory=list)
+    ranges: list[str] = field(default_factory=list)
+
+    def commit(self, revision: str) -> str:
+        return hashlib.sha1(revision.encode()).hexdigest()
+
+    def files(self, repository: str, revision: str) -> dict[str, bytes] | None:
+        for name, files in self.repositories[repository].items():
+            if revision in (name, self.commit(name)):
+                return files
+        return None
+
+
+@contextmanager
+def serving(hub: FakeHub) -> Iterator[FakeHub]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        path = unquote(urlsplit(self.path).path)
+        if self.hub.status != 200:
+            self._send(self.hub.status, b"{}", body=body)
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree|refs)(?:/(.+))?", path):
+            self._api(found[1], found[2], found[3] or "main", body=body)
+        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self._file(found[1], found[2], found[3], body=body)
+        else:
+            self._send(404, b"{}", body=body)
+
+    def _denied(self, repository: str, revision: str) -> str | None:
+        if repository not in self.hub.repositories:
+            return "RepoNotFound"
+        if repository in self.hub.gated:
+            return "GatedRepo"
+        return "RevisionNotFound" if self.hub.files(repository, revision) is None else None
+
+    def _api(self, repository: str, what: str, revision: str, *, body: bool) -> None:
+        revision = revision.split("/", maxsplit=1)[0] if what == "tree" else revision
+        if (code := self._denied(repository, revision)) is not None:
+            self._send(403 if code == "GatedRepo" else 404, b"{}", {"X-Error-Code": code}, body=body)
+            return
+        files = self.hub.files(repository, revision) or {}
+        name = next(one for one in self.hub.repositories[repository] if revision in (one, self.hub.commit(one)))
+        content: Any
+        if what == "refs":
+            branches = [
+                {"name": one, "ref": f"refs/heads/{one}", "targetCommit": self.hub.commit(one)}
+                for one in self.hub.repositories[repository]
+            ]
+            content = {"branches": branches, "converts": [], "tags": []}
+        elif what == "tree":
+            content = [{"type": "file", "path": file, **_metadata(data, file)} for file, data in files.items()]
+        else:
+            siblings = [{"rfilename": file, "blobId": "b", **_metadata(data, file)} for file, data in files.items()]
+            content = {"id": repository, "sha": self.hub.commit(name), "siblings": siblings}
+        self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"}, body=body)
+
+    def _file(self, repository: str, revision: str, file: str, *, body: bool) -> None:
+        files = self.hub.files(repository, revision) or {}
+        if file not in files:
+            self._send(404, b"", {"X-Error-Code": "EntryNotFound"}, body=body)
+            return
+        data = files[file]
+        headers = {
+            "X-Repo-Commit": revision,
+            "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
+            "Accept-Ranges": "bytes",
+        }
+        if body:
+            self.hub.fetched.append(file)
+            if file in self.hub.held:
+                self.hub.held[file].wait(30)
+        if file in self.hub.damaged:
+            data = bytes(255 - byte for byte in data)
+        status, begin = 200, 0
+        if body and (asked := self.headers.get("Range")):
+            self.hub.ranges.append(asked)
+            begin = int(asked.removeprefix("bytes=").split("-")[0])
+            headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+            status = 206
+        cut = self.hub.break_after.pop(file, None) if body else None
+        self._send(status, data[begin:], headers, body=body, cut=cut)
+
+    def _send(
+        self,
+        status: int,
+        data: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        body: bool,
+        cut: int | None = None,
+    ) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if body:
+            self.wfile.write(data if cut is None else data[:cut])
+        if cut is not None:
+            self.wfile.flush()
+            self.close_connection = True
+
+
+def _metadata(data: bytes, file: str) -> dict[str, Any]:
+    known: dict[str, Any] = {"size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+    if file.endswith(_LFS):
+        known["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+        known["lfs"]["oid"] = known["lfs"]["sha256"]
+    return known
