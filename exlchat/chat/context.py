@@ -31,6 +31,10 @@ to last for a number of turns.
 """
 
 
+_FAR_ABOVE = 16
+"""Times the limit. A template that drops the thinking of old answers may show a small part of their tokens."""
+
+
 class ContextFull(Exception):  # noqa: N818 - a state of the conversation, not a fault
     """The prompt leaves no room for an answer; one line with the numbers and what to do."""
 
@@ -108,8 +112,8 @@ def plan_context(
         seen = _seen_from(branch, turns, number)
         return seen, size(seen)
 
-    start = next((number for number, turn in enumerate(turns) if turn[0].id == previous), 0)
-    if start and _least_size(branch) <= target and cut(0)[1] <= target:
+    start = _number_of(turns, previous)
+    if start and not _far_above(branch, target) and cut(0)[1] <= target:
         start = 0
     if cut(start)[1] <= room:
         return cut(start)[0]
@@ -118,6 +122,12 @@ def plan_context(
     seen, tokens = cut(start + fitting)
     require_room(tokens, max_seq_len, max_new_tokens=max_new_tokens)
     return seen
+
+
+def seen_since(branch: Sequence[Message], first_id: str | None) -> Seen:
+    """What is seen of `branch` when the turns before the one that begins with `first_id` are left out."""
+    turns = turns_of(branch)
+    return _seen_from(branch, turns, _number_of(turns, first_id))
 
 
 def turns_of(branch: Sequence[Message]) -> list[tuple[Message, ...]]:
@@ -144,9 +154,14 @@ def _seen_from(branch: Sequence[Message], turns: Sequence[Sequence[Message]], nu
     return Seen(kept, turns[number][0].id, tuple(chain.from_iterable(turns[:number])), len(dropped))
 
 
-def _least_size(branch: Sequence[Message]) -> int:
-    """A quick lower bound: making the whole prompt of a conversation far longer than the context takes its time."""
-    return sum(len(message.token_ids) for message in branch)
+def _number_of(turns: Sequence[Sequence[Message]], first_id: str | None) -> int:
+    """The turn that begins with a message; the first one when none does."""
+    return next((number for number, turn in enumerate(turns) if turn[0].id == first_id), 0)
+
+
+def _far_above(branch: Sequence[Message], target: int) -> bool:
+    """Whether making the prompt of all of `branch`, which takes its time, can be spared: it will not fit."""
+    return sum(len(message.token_ids) for message in branch) > _FAR_ABOVE * target
 
 
 def _at_most(tokens: int, limit: int | None) -> int:

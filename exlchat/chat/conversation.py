@@ -36,7 +36,8 @@ class Message:
     `streaming` is an answer being written (its text is the journal); `partial` is one that was cut short:
     stopped by the user, or found unfinished after a crash. `token_ids` are the generated ids of an answer,
     in order, and are empty for what a person wrote. `pinned` may change at any time: the model goes on seeing a pinned
-    message when older ones are left out.
+    message when older ones are left out. `summary` is what a model has made of all messages before this one, from which
+    on it was to see everything; "" when it made nothing.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Message:
     token_ids: tuple[int, ...] = ()
     record: AnswerRecord | None = None
     pinned: bool = False
+    summary: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from exlchat import paths
 from exlchat.chat.answer_ids import with_own_ids
+from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
+from exlchat.chat.sight import messages_now
 
 _SOME_TEXTS = ("a", "1")
 
@@ -29,15 +31,23 @@ class PromptCost:
 
 
 def prompt_cost(
-    engine: EnginePort, branch: Sequence[Message], *, template: str | None = None, system: str | None = None
+    engine: EnginePort,
+    branch: Sequence[Message],
+    *,
+    template: str | None = None,
+    system: str | None = None,
+    policy: ContextPolicy = "summarise",
 ) -> PromptCost:
     """What reading a branch again would cost now, without what will be written next.
+
+    Of a prompt that is cached as a whole one token is read: the engine must compute something to say what comes next.
 
     Args:
         engine: who would read it.
         branch: the messages in question: up to an edit, or all.
         template: prompt format by name or file; `None` takes the model's own.
         system: a system prompt in the place of the branch's own.
+        policy: whether the model goes on seeing what the last answer saw, and its summary.
 
     Raises:
         PromptError: the format cannot take these messages.
@@ -45,11 +55,11 @@ def prompt_cost(
     form, _ = choose_format(engine.info, template, paths.folders().templates)
     if system is not None:
         branch = (*(one for one in branch if one.role != "system"), Message("", None, "system", system, 0.0))
-    messages = prompt_messages([with_own_ids(one, engine.info) for one in branch])
+    messages = messages_now(engine, form, [with_own_ids(one, engine.info) for one in branch], policy)
     if not any(message.role == "user" for message in messages):
         return PromptCost(0, 0)
     ids = prompt_ids(engine, messages, form, add_generation_prompt=messages[-1].role == "user")
-    return PromptCost(len(ids), engine.cached_tokens(ids))
+    return PromptCost(len(ids), min(engine.cached_tokens(ids), max(len(ids) - 1, 0)))
 
 
 def shared_beginning(engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat) -> int:

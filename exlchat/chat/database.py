@@ -52,7 +52,10 @@ _SCHEMA_1 = (
 
 _SCHEMA_2 = ("ALTER TABLE message ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2)
+# With the message before which it ends, so that it outlives an answer that came to nothing, and serves each branch.
+_SCHEMA_3 = ("ALTER TABLE message ADD COLUMN summary TEXT",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
 """Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.
 
 Never change one that was released.

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from exlchat.chat.answer_ids import agreement, answer_ids, encode_after
 from exlchat.chat.conversation import Message
@@ -60,6 +61,31 @@ def prompt_ids(
     return _Prompt(engine, messages, form, add_generation_prompt).ids()
 
 
+def prompt_text(engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat) -> str:
+    """The text of a prompt, for looking at what of it the format shows; it is not for encoding.
+
+    Raises:
+        PromptError: the format cannot take these messages.
+    """
+    contents = [{"role": message.role, "content": message.text} for message in messages]
+    return form.render(contents, **_variables(engine))
+
+
+def _variables(engine: EnginePort) -> dict[str, Any]:
+    """What a template sees beside the messages.
+
+    One moment for all renderings with them: a clock that moves between them would hide every place.
+    """
+    from exlchat.chat.template_sandbox import strftime_now
+
+    times: dict[str, str] = {}
+    return {
+        "bos_token": engine.info.bos_token,
+        "eos_token": engine.info.eos_token,
+        "strftime_now": lambda pattern: times.setdefault(pattern, strftime_now(pattern)),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where the answer `index` stands in the rendered text."""
@@ -73,21 +99,12 @@ class _Prompt:
     def __init__(
         self, engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
     ) -> None:
-        from exlchat.chat.template_sandbox import strftime_now
-
         self._engine = engine
         self._messages = messages
         self._form = form
         self._add_generation_prompt = add_generation_prompt
-        info = engine.info
-        # One moment for all renderings: a clock that moves between them would hide every place.
-        times: dict[str, str] = {}
-        self._variables = {
-            "bos_token": info.bos_token,
-            "eos_token": info.eos_token,
-            "strftime_now": lambda pattern: times.setdefault(pattern, strftime_now(pattern)),
-        }
-        special = sorted((token for token in info.special_tokens if token), key=len, reverse=True)
+        self._variables = _variables(engine)
+        special = sorted((token for token in engine.info.special_tokens if token), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self._specials = special
         self._answers = [index for index, message in enumerate(messages) if self._has_ids(message)]

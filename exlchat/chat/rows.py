@@ -13,8 +13,8 @@ from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
-MESSAGE_COLUMNS = "id, parent_id, role, text, created_at, status, token_ids, record, pinned"
-MessageRow = tuple[str, str | None, Any, str, float, Any, bytes, str | None, int]
+MESSAGE_COLUMNS = "id, parent_id, role, text, created_at, status, token_ids, record, pinned, summary"
+MessageRow = tuple[str, str | None, Any, str, float, Any, bytes, str | None, int, str | None]
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -64,9 +64,9 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
 
 def unpack_message(row: MessageRow) -> Message:
     """A row of `MESSAGE_COLUMNS` as a message."""
-    ident, parent_id, role, text, created_at, status, token_ids, record, pinned = row
+    ident, parent_id, role, text, created_at, status, token_ids, record, pinned, summary = row
     ids, how = unpack_ids(token_ids), unpack_record(record)
-    return Message(ident, parent_id, role, text, created_at, status, ids, how, bool(pinned))
+    return Message(ident, parent_id, role, text, created_at, status, ids, how, bool(pinned), summary)
 
 
 def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:

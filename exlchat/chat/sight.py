@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from exlchat.chat.context import ContextFull, ContextPolicy, Seen, plan_context, require_room, turns_of
+from exlchat.chat.context import ContextFull, ContextPolicy, Seen, plan_context, require_room, seen_since, turns_of
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
-from exlchat.chat.summary import Summarising, summarise, summary_room, with_summary
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
+from exlchat.chat.summary import Summarising, summarise, summary_possible, summary_room, with_summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,39 @@ class Sight:
         seen_from: the first message from which on everything is in it; `None` when everything is.
         summary: what it tells of those before, as in `AnswerRecord`.
         notice: what is new about that since the last answer, as a line to show.
+        made: the summary of what comes before `seen_from`, when it was made just now, whether it is seen or not.
     """
 
     ids: tuple[int, ...]
     seen_from: str | None = None
     summary: str | None = None
     notice: str | None = None
+    made: str | None = None
 
 
 def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
     """How the last answer of a branch came to be."""
     return next((one.record for one in reversed(branch) if one.role == "assistant"), None)
+
+
+def messages_now(
+    engine: EnginePort, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
+) -> list[PromptMessage]:
+    """What of `branch` the model would be shown now: by the cut and the summary of its last answer."""
+    record = newest_record(branch)
+    if record is None or policy == "stop":
+        return prompt_messages(branch)
+    seen = seen_since(branch, record.seen_from)
+    return _messages(engine, form, seen, record.summary if policy == "summarise" else None)[0]
+
+
+def _messages(
+    engine: EnginePort, form: PromptFormat, seen: Seen, summary: str | None
+) -> tuple[list[PromptMessage], bool]:
+    """What the model is shown, and whether the summary is in it."""
+    messages = prompt_messages(seen.messages)
+    told = with_summary(engine, messages, summary, form) if summary and seen.first_id is not None else None
+    return (messages, False) if told is None else (told, True)
 
 
 def see(
@@ -100,15 +123,13 @@ class _View:
         self._known = [one.record for one in (*branch, *([earlier] if earlier else [])) if one.record is not None]
 
     def ids(self, seen: Seen, summary: str | None) -> list[int]:
-        messages = prompt_messages(seen.messages)
-        if summary:
-            messages = with_summary(self._engine, messages, summary, self._form)
+        messages, _ = _messages(self._engine, self._form, seen, summary)
         return prompt_ids(self._engine, messages, self._form) + list(self._begun)
 
     def plan(self, *, summarised: bool) -> Seen:
         def size(seen: Seen) -> int:
             summary = self._summary_of(seen) if summarised else None
-            unwritten = summarised and seen.first_id is not None and summary is None
+            unwritten = summarised and seen.first_id is not None and summary is None and self._can_summarise
             return len(self.ids(seen, summary)) + (summary_room(self._engine) if unwritten else 0)
 
         previous = self._previous.seen_from if self._previous else None
@@ -119,32 +140,46 @@ class _View:
             seen = self.plan(summarised=True)
         except ContextFull:
             return self.sight(self.plan(summarised=False), None)
-        summary = self._summary_of(seen)
-        if seen.first_id is not None and summary is None:
+        summary, made = self._summary_of(seen), None
+        if seen.first_id is not None and summary is None and self._can_summarise:
             before, told = self._told(seen)
-            summary = yield from summarise(self._engine, self._form, seen.before[told:], before)
+            summary = made = yield from summarise(self._engine, self._form, seen.before[told:], before)
         try:
-            return self.sight(seen, summary)
+            return self.sight(seen, summary, made)
         except ContextFull:
             # The text of the summary took more ids than the model needed for it.
-            return self.sight(seen, "")
+            return self.sight(seen, "", made)
 
-    def sight(self, seen: Seen, summary: str | None) -> Sight:
-        ids = self.ids(seen, summary)
+    def sight(self, seen: Seen, summary: str | None, made: str | None = None) -> Sight:
+        messages, told = _messages(self._engine, self._form, seen, summary)
+        ids = prompt_ids(self._engine, messages, self._form) + list(self._begun)
         require_room(len(ids), self._limit, max_new_tokens=self._max_new_tokens)
-        return Sight(tuple(ids), seen.first_id, summary, self._notice(seen, summary))
+        if summary and not told:
+            summary = ""
+        return Sight(tuple(ids), seen.first_id, summary, self._notice(seen, summary), made)
+
+    @cached_property
+    def _can_summarise(self) -> bool:
+        """Whether a summary can be made, and the format would show it."""
+        system = [one for one in self._branch if one.role == "system"]
+        short = prompt_messages([*system, turns_of(self._branch)[-1][-1]])
+        shown = with_summary(self._engine, short, "x", self._form) is not None
+        return shown and summary_possible(self._engine, self._form)
 
     def _summary_of(self, seen: Seen) -> str | None:
-        """The summary of exactly what comes before `seen`, if there is one."""
-        found = [one.summary for one in self._known if one.seen_from == seen.first_id and one.summary is not None]
-        return found[-1] if found and seen.first_id is not None else None
+        """The summary of exactly what comes before `seen`, if there is one; what an answer has seen comes first."""
+        if seen.first_id is None:
+            return None
+        kept = [one.summary for one in self._branch if one.id == seen.first_id]
+        recorded = [one.summary for one in self._known if one.seen_from == seen.first_id]
+        return next((one for one in reversed([*kept, *recorded]) if one is not None), None)
 
     def _told(self, seen: Seen) -> tuple[str, int]:
         """The summary that reaches furthest into what comes before `seen`, and how many of those messages it covers."""
         places = {message.id: place for place, message in enumerate(seen.before)}
-        reached = [
-            (places[one.seen_from], one.summary) for one in self._known if one.summary and one.seen_from in places
-        ]
+        kept = [(one.id, one.summary) for one in seen.before]
+        recorded = [(one.seen_from, one.summary) for one in self._known if one.seen_from is not None]
+        reached = [(places[ident], told) for ident, told in (*kept, *recorded) if told and ident in places]
         place, summary = max(reversed(reached), key=lambda one: one[0], default=(0, ""))
         return summary, place
 

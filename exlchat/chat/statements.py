@@ -103,7 +103,7 @@ def insert_message(db: sqlite3.Connection, conversation_id: str, message: Messag
         _require_message(db, conversation_id, message.parent_id)
     stored = replace(message, text=storable(message.text))
     db.execute(
-        f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             conversation_id,
             stored.id,
@@ -115,6 +115,7 @@ def insert_message(db: sqlite3.Connection, conversation_id: str, message: Messag
             pack_ids(stored.token_ids),
             pack_record(stored.record),
             stored.pinned,
+            stored.summary,
         ),
     )
     update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (stored.id, stored.created_at))
@@ -125,6 +126,13 @@ def insert_message(db: sqlite3.Connection, conversation_id: str, message: Messag
 def pin_message(db: sqlite3.Connection, message_id: str, pinned: bool) -> None:
     """Mark an existing message, or take the mark away."""
     if db.execute("UPDATE message SET pinned = ? WHERE id = ?", (pinned, message_id)).rowcount != 1:
+        raise MissingRowError("message", message_id)
+
+
+def keep_summary(db: sqlite3.Connection, message_id: str, summary: str) -> None:
+    """Put the summary of what comes before an existing message beside it."""
+    values = (storable(summary), message_id)
+    if db.execute("UPDATE message SET summary = ? WHERE id = ?", values).rowcount != 1:
         raise MissingRowError("message", message_id)
 
 

@@ -123,6 +123,11 @@ class ConversationStore:
             statements.pin_message(db, message_id, pinned)
             return statements.load_message(db, message_id)
 
+    def keep_summary(self, message_id: str, summary: str) -> None:
+        """Keep what a model has made of all messages before this one."""
+        with self._transaction() as db:
+            statements.keep_summary(db, message_id, summary)
+
     def message(self, message_id: str) -> Message:
         """One message by its id."""
         with self._transaction(write=False) as db:

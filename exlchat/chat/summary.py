@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.prompt_format import PromptError, PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.engine.events import Finished, GenerationRequest
 from exlchat.engine.sampling_settings import GREEDY
@@ -50,23 +50,46 @@ def summary_room(engine: EnginePort) -> int:
     return summary_tokens(engine.info.max_seq_len) + engine.count(SUMMARY_HEAD) + _HEAD_SLACK
 
 
+def summary_possible(engine: EnginePort, form: PromptFormat) -> bool:
+    """Whether the context has room for making a summary of something and of a summary before it."""
+    limit = summary_tokens(engine.info.max_seq_len)
+    asked = prompt_ids(engine, [PromptMessage("user", _request("", "", limit))], form)
+    return len(asked) + 2 * limit + _SMALLEST_PART <= engine.info.max_seq_len
+
+
 def with_summary(
     engine: EnginePort, messages: Sequence[PromptMessage], summary: str, form: PromptFormat
-) -> list[PromptMessage]:
-    """`messages` with a summary behind the system prompt's text.
+) -> list[PromptMessage] | None:
+    """`messages` with a summary behind the system prompt's text; `None` when the format shows it nowhere.
 
-    Where there is none and the format refuses system messages, it stands before what the user said first.
+    Where the format refuses or ignores system messages, it stands before what the user said first.
     """
     told = f"{SUMMARY_HEAD}\n{summary}"
-    first, rest = messages[0], messages[1:]
-    if first.role == "system":
-        return [replace(first, text=f"{first.text}\n\n{told}"), *rest]
-    alone = [PromptMessage("system", told), PromptMessage("user", "x")]
-    try:
-        prompt_ids(engine, alone, form)
-    except PromptError:
-        return [replace(first, text=f"{told}\n\n{first.text}"), *rest]
-    return [alone[0], *messages]
+    for placed in _placed(messages, told):
+        try:
+            rendered = prompt_text(engine, placed, form)
+        except PromptError:
+            continue
+        if _words(told) in _words(rendered):
+            return placed
+    return None
+
+
+def _placed(messages: Sequence[PromptMessage], told: str) -> Iterator[list[PromptMessage]]:
+    """`messages` with a text in each place that it may take, the best one first."""
+    if messages[0].role == "system":
+        yield [replace(messages[0], text=f"{messages[0].text}\n\n{told}"), *messages[1:]]
+    else:
+        yield [PromptMessage("system", told), *messages]
+    place = next((place for place, message in enumerate(messages) if message.role == "user"), None)
+    if place is not None:
+        said = replace(messages[place], text=f"{told}\n\n{messages[place].text}")
+        yield [*messages[:place], said, *messages[place + 1 :]]
+
+
+def _words(text: str) -> str:
+    """A text without its white space, which templates change."""
+    return " ".join(text.split())
 
 
 def summarise(
@@ -86,6 +109,7 @@ def summarise(
     limit = summary_tokens(engine.info.max_seq_len)
     room = engine.info.max_seq_len - limit
     stop = stop_conditions(engine, form)
+    thinking = _opens_thinking(engine, form)
     summary = before
     while text:
 
@@ -100,7 +124,7 @@ def summarise(
             return None
         text = text[len(part) :]
         request = GenerationRequest(tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit)
-        summary = (yield from _said(engine, request)) or summary
+        summary = _without_thinking((yield from _said(engine, request)), thinking=thinking).strip() or summary
     return summary
 
 
@@ -141,10 +165,22 @@ def _said(engine: EnginePort, request: GenerationRequest) -> Generator[Summarisi
         return ""
     if finished.reason == "cancelled":
         raise SummaryCancelled(replace(finished, text="", token_ids=()))
-    return _without_thinking(finished.text).strip()
+    return finished.text
 
 
-def _without_thinking(text: str) -> str:
-    """Some models think aloud first. Thoughts that filled the whole summary are none."""
-    thoughts, _, said = text.rpartition("</think>")
-    return "" if not thoughts and said.lstrip().startswith("<think>") else said
+def _opens_thinking(engine: EnginePort, form: PromptFormat) -> bool:
+    """Whether a prompt ends inside thoughts: the template has written "<think>", so the model does not."""
+    asked = prompt_text(engine, [PromptMessage("user", "x")], form)
+    return asked.rfind("<think>") > asked.rfind("</think>")
+
+
+def _without_thinking(text: str, *, thinking: bool) -> str:
+    """Some models think aloud first. Thoughts that filled the whole summary are none.
+
+    Args:
+        text: what the model said.
+        thinking: whether it begins inside thoughts.
+    """
+    _, closed, said = text.rpartition("</think>")
+    inside = (thinking and not closed) or said.lstrip().startswith("<think>")
+    return "" if inside else said

@@ -139,7 +139,7 @@ def answer(
     """
     ground = _ground(store, conversation_id, retry_of=retry_of, continue_from=continue_from)
     try:
-        plan = yield from _planned(engine, ground, options, owner=conversation_id)
+        plan = yield from _planned(store, engine, ground, options, owner=conversation_id)
     except SummaryCancelled as stopped:
         nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
         yield AnswerClosed(nothing, stopped.finished, kept=False)
@@ -213,7 +213,7 @@ def _ground(
 
 
 def _planned(
-    engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
+    store: ConversationStore, engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in ground.branch))
@@ -228,6 +228,9 @@ def _planned(
         earlier=ground.earlier,
         max_new_tokens=options.max_new_tokens,
     )
+    if sight.made is not None and sight.seen_from is not None:
+        # Before the answer: one that is stopped or fails without a word is removed, with its record.
+        store.keep_summary(sight.seen_from, sight.made)
     request = GenerationRequest(
         prompt_ids=sight.ids,
         sampling=options.sampling,

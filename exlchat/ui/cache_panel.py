@@ -23,7 +23,7 @@ def cache_rows(report: CacheReport, titles: Mapping[str, str]) -> Iterator[tuple
     """
     used = report.running + report.idle
     yield "In memory", ""
-    yield "Pages", f"{used:,} of {report.pages:,} hold something, {report.running:,} of them the last conversation"
+    yield "Pages", f"{used:,} of {report.pages:,} taken, {report.running:,} of them for the last conversation"
     yield "Tokens", f"room for {report.pages * report.page_tokens:,}, {report.page_tokens} a page"
     yield "Memory", f"{_size(report.pages * report.page_bytes)}, {report.kind}, {_size(report.page_bytes)} a page"
     yield "Reused", f"{report.found_tokens:,} of {report.prompt_tokens:,} prompt tokens ({report.hit_rate:.0%})"
@@ -34,9 +34,17 @@ def cache_rows(report: CacheReport, titles: Mapping[str, str]) -> Iterator[tuple
             title = one_line(titles.get(owner, "not listed any more"), _TITLE_CELLS)
             yield title, f"{pages:,} page{'s' if pages > 1 else ''}"
         if len(report.owners) > _MOST_OWNERS:
-            yield f"{len(report.owners) - _MOST_OWNERS} more", ""
+            yield "…", f"and {len(report.owners) - _MOST_OWNERS:,} more"
     yield "On disk", ""
     yield from _disk_rows(report.disk)
+
+
+def cache_line(report: CacheReport) -> str:
+    """The same in one line, for somebody who has gone on to something else."""
+    return (
+        f"Cache: {report.running + report.idle:,} of {report.pages:,} pages taken, {report.found_tokens:,} of "
+        f"{report.prompt_tokens:,} prompt tokens reused ({report.hit_rate:.0%}); /cache shows more"
+    )
 
 
 def cost_line(cost: PromptCost, of_what: str) -> str:

@@ -6,22 +6,21 @@ Every method belongs to one thread, the one that owns the screen; the engine thr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
-from exlchat.chat.cost import prompt_cost
 from exlchat.ui.answering import Answering, was_cut
-from exlchat.ui.engine_jobs import Job, JobEnded, JobEvent, Question
+from exlchat.ui.engine_jobs import JobEnded, JobEvent
+from exlchat.ui.engine_requests import Questions, turn_job
 from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from exlchat.chat.conversation import Conversation, Message
     from exlchat.chat.cost import PromptCost
-    from exlchat.chat.engine_port import EnginePort
     from exlchat.chat.store import ConversationStore
-    from exlchat.engine.events import CacheReport
+    from exlchat.ui.engine_requests import JobQueue
     from exlchat.ui.generation_settings import GenerationSettings
 
 
@@ -36,19 +35,6 @@ class ModelDefaults:
     template: str | None
     system: str | None
     generation: GenerationSettings
-
-
-class JobQueue(Protocol):
-    """The part of the engine thread that a session uses."""
-
-    def submit(self, job: Job) -> None:
-        """Run `job` after the ones before it."""
-
-    def ask(self, question: Question) -> None:
-        """Ask between two jobs."""
-
-    def stop(self, job: Job) -> None:
-        """End `job`."""
 
 
 class ChatSession:
@@ -71,6 +57,7 @@ class ChatSession:
         self.template = template
         self.generation = generation
         self.unkept = UnkeptAnswers(store)
+        self.questions = Questions(store, jobs)
         self.conversation: Conversation | None = None
         self._jobs = jobs
         self._default_system = system
@@ -105,6 +92,11 @@ class ChatSession:
     def being_written(self) -> Answering | None:
         """The answer that grows right now, in whichever conversation."""
         return next((one for one in self._answering.values() if one.message is not None), None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is written or waits, in whichever conversation."""
+        return bool(self._answering)
 
     @property
     def can_undo_delete(self) -> bool:
@@ -279,16 +271,11 @@ class ChatSession:
         """Prompts of a conversation that wait for the answer before them."""
         return tuple(self._queued.get(conversation_id or "", ()))
 
-    # What the engine is asked
-
     def ask_cost(self, tell: Callable[[PromptCost], None], system: str | None = None) -> None:
         """Ask what reading the open conversation again would cost; with another system prompt, if one is given."""
-        branch, template = self.branch, self.template
-        self._jobs.ask(Question(lambda engine: prompt_cost(engine, branch, template=template, system=system), tell))
-
-    def ask_cache(self, tell: Callable[[CacheReport], None]) -> None:
-        """Ask about the pages of the cache."""
-        self._jobs.ask(Question(lambda engine: engine.cache_report(), tell))
+        self.questions.cost(
+            self.conversation_id, tell, template=self.template, policy=self.generation.context_policy, system=system
+        )
 
     # What the engine thread reports
 
@@ -372,20 +359,14 @@ class ChatSession:
         retry_of: str | None = None,
         continue_from: str | None = None,
     ) -> None:
-        options = turn.TurnOptions(
+        job = turn_job(
+            self.store,
+            conversation_id,
+            self.generation,
             template=self.template,
-            sampling=self.generation.sampling,
-            seed=self.generation.seed,
-            max_new_tokens=self.generation.max_tokens,
-            context_policy=self.generation.context_policy,
+            retry_of=retry_of,
+            continue_from=continue_from,
         )
-
-        def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
-            return turn.answer(
-                self.store, engine, conversation_id, options, retry_of=retry_of, continue_from=continue_from
-            )
-
-        job = Job(conversation_id, work)
         self._answering[conversation_id] = Answering(job, prompt, retry_of or continue_from)
         self._jobs.submit(job)
 

@@ -328,13 +328,17 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
     _kernel_options(group)
 
 
-def _kernel_options(group: argparse._ArgumentGroup) -> None:
+def _extension_option(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ext",
         dest="extension",
         action=argparse.BooleanOptionalAction,
         help="with the CUDA kernels (default), or without them, slower",
     )
+
+
+def _kernel_options(group: argparse._ArgumentGroup) -> None:
+    _extension_option(group)
     group.add_argument(
         "--quantize-head",
         metavar="N",

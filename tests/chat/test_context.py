@@ -87,6 +87,26 @@ def test_a_larger_context_shows_everything_again_only_below_seventy_percent() ->
     assert plan_context(branch, size, 1200, previous="u3").first_id is None
 
 
+def test_thoughts_that_the_template_drops_do_not_keep_a_cut_in_a_larger_context() -> None:
+    branch = [
+        Message(one.id, None, one.role, one.text, 0.0, token_ids=(1,) * 400 if one.role == "assistant" else ())
+        for one in branch_of(*[(40, 40)] * 11)
+    ]
+    assert plan_context(branch, size, 1200, previous="u3").first_id is None
+
+
+def test_of_a_conversation_far_longer_than_the_context_the_whole_prompt_is_not_made() -> None:
+    branch = [Message(one.id, None, one.role, one.text, 0.0, token_ids=(1,) * 2000) for one in branch_of(*[(9, 9)] * 9)]
+    sizes: list[int] = []
+
+    def counted(seen: Seen) -> int:
+        sizes.append(len(seen.messages))
+        return size(seen)
+
+    plan_context(branch, counted, 1200, previous="u3")
+    assert sizes == [len(branch) - 6]
+
+
 def test_pinned_turns_system_messages_and_the_last_turn_stay() -> None:
     branch = branch_of(*[(40, 40)] * 12, pinned=(0, 2), system=100)
     seen = plan_context(branch, size, 1000)

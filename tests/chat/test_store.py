@@ -341,6 +341,19 @@ def test_where_the_seen_part_begins_and_its_summary_are_kept(store: Conversation
     assert store.message(answer.id).record == record
 
 
+def test_the_summary_of_what_comes_before_a_message_is_kept_with_it(path: Path) -> None:
+    store = ConversationStore(path)
+    conversation = store.create_conversation()
+    question = store.add_message(conversation.id, "user", "Q")
+    store.keep_summary(question.id, "Zwölf\ud800 lines")
+    store.close()
+    store = ConversationStore(path)
+    assert store.load(conversation.id).branch[0].summary == "Zwölf\ufffd lines"
+    with pytest.raises(StoreError, match="there is no message nobody"):
+        store.keep_summary("nobody", "text")
+    store.close()
+
+
 _VERSION_1 = """
 CREATE TABLE conversation (
     id TEXT NOT NULL PRIMARY KEY, title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, deleted_at REAL,
@@ -374,6 +387,24 @@ PRAGMA user_version = 1;
 """
 
 
+def test_a_file_of_version_2_keeps_its_pins_and_takes_summaries(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(_VERSION_1)
+    old.execute("ALTER TABLE message ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))")
+    old.execute("UPDATE message SET pinned = 1 WHERE id = 'q'")
+    old.execute("PRAGMA user_version = 2")
+    old.commit()
+    old.close()
+    store = ConversationStore(path)
+    assert [(one.text, one.pinned, one.summary) for one in store.load("c").branch] == [
+        ("Hello?", True, None),
+        ("Hi", False, None),
+    ]
+    store.keep_summary("q", "They greet.")
+    assert store.message("q").summary == "They greet."
+    store.close()
+
+
 def test_a_file_of_version_1_is_opened_with_all_it_holds(path: Path) -> None:
     old = sqlite3.connect(path)
     old.executescript(_VERSION_1)
@@ -386,4 +417,4 @@ def test_a_file_of_version_1_is_opened_with_all_it_holds(path: Path) -> None:
     assert store.pin("q", True).pinned
     store.add_message("c", "user", "More?")
     store.close()
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (2,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (3,)

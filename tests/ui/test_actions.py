@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.ui.actions import ACTIONS, BadCommand, Command, Prompt, Situation, completions, parse_input
+from exlchat.ui.actions import ACTIONS, Situation, completions
 from exlchat.ui.generation_settings import GenerationSettings
 from exlchat.ui.options import SamplingOverrides
+from exlchat.ui.typed_input import BadCommand, Command, Prompt, parse_input
 
 
 def test_ids_and_slash_commands_are_unique() -> None:

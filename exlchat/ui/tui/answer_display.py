@@ -46,14 +46,25 @@ class AnswerDisplay:
                     self._job_event(report)
                 case JobEnded():
                     self._job_ended(report)
-                case Answered(question=question, answer=answer, error=None):
-                    question.tell(answer)
-                case Answered(error=error):
-                    self._screen.tell(str(error), warning=True)
+                case Answered():
+                    self._answered(report)
                 case _:
                     self._screen.model.take(report)
         except StoreError as error:
             self._screen.tell(str(error), warning=True)
+
+    def _answered(self, report: Answered) -> None:
+        self._screen.session.questions.answered(report.question)
+        if report.error is None:
+            report.question.tell(report.answer)
+        else:
+            self._screen.tell(report.error, warning=True)
+
+    def questions_wait_for(self) -> str | None:
+        """What has to happen before the engine can be asked something, in a few words; `None` when it can be now."""
+        if self._screen.model.info is None and self._screen.model.failure is None:
+            return "the model is loaded"
+        return "the answer has ended" if self._screen.session.busy else None
 
     # Answers
 

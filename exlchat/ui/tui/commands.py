@@ -14,7 +14,7 @@ from exlchat.chat.sight import newest_record
 from exlchat.chat.store import StoreError
 from exlchat.paths import FolderError
 from exlchat.ui.actions import ACTIONS, BY_ID
-from exlchat.ui.cache_panel import cache_rows, cost_line
+from exlchat.ui.cache_panel import cache_line, cache_rows, cost_line
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.screens.cache import CacheScreen
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from textual.types import IgnoreReturnCallbackType
 
     from exlchat.chat.conversation import ConversationSummary
+    from exlchat.chat.cost import PromptCost
     from exlchat.engine.events import CacheReport
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
@@ -211,7 +212,7 @@ class Commands:
                 screen.show_messages()
             screen.tell("The system prompt is set")
             if screen.session.last_said is not None:
-                screen.session.ask_cost(lambda cost: screen.tell(cost_line(cost, "With it this conversation")))
+                self._ask_cost("With it")
         else:
             prompt = screen.session.system_prompt
             screen.note(f"System prompt: {prompt}" if prompt else "There is no system prompt; /system TEXT sets one")
@@ -223,7 +224,7 @@ class Commands:
             session.template = None if name == "model" else name
             self._screen.tell(f"The prompt template is {name} from the next message on")
             if session.last_said is not None:
-                session.ask_cost(lambda cost: self._screen.tell(cost_line(cost, "With it this conversation")))
+                self._ask_cost("With it")
         else:
             self._screen.note(f"Prompt template: {session.template or 'model'}")
 
@@ -250,19 +251,41 @@ class Commands:
     # The cache
 
     def _cache(self, _: str) -> None:
+        wait = self._screen.answers.questions_wait_for()
+        if wait is not None:
+            self._screen.tell(f"The cache is shown when {wait}")
+        self._screen.session.questions.cache(partial(self._show_cache, late=wait is not None))
+
+    def _show_cache(self, report: CacheReport, *, late: bool) -> None:
+        """In the panel; in a line where that would come between somebody and what they have gone on to."""
+        app, screen = self._app, self._screen
         try:
-            titles = {one.id: one.title for one in self._screen.session.store.list_conversations()}
+            titles = {one.id: one.title for one in screen.session.store.list_conversations()}
         except StoreError:
             titles = {}
-
-        def show(report: CacheReport) -> None:
-            self._app.push_screen(CacheScreen(list(cache_rows(report, titles))))
-
-        self._screen.session.ask_cache(show)
+        rows = list(cache_rows(report, titles))
+        if isinstance(app.screen, CacheScreen):
+            app.screen.show_rows(rows)
+        elif late and (screen.composer.text or app.screen is not screen):
+            screen.tell(cache_line(report))
+        else:
+            app.push_screen(CacheScreen(rows))
 
     def _cost(self, system: str) -> None:
-        what = "With that system prompt this conversation" if system else "This conversation"
-        self._screen.session.ask_cost(lambda cost: self._screen.tell(cost_line(cost, what)), system or None)
+        self._ask_cost("With that system prompt" if system else "", system or None)
+
+    def _ask_cost(self, how: str, system: str | None = None) -> None:
+        """Ask what the open conversation costs. The answer names it, if another one is open by then."""
+        session = self._screen.session
+        asked = session.conversation_id
+        title = one_line(session.conversation.title, _TITLE_CELLS) if session.conversation else "the new conversation"
+
+        def show(cost: PromptCost) -> None:
+            what = "this conversation" if session.conversation_id == asked else f"“{title}”" if asked else title
+            line = cost_line(cost, f"{how} {what}".strip())
+            self._screen.tell(line[0].upper() + line[1:])
+
+        session.ask_cost(show, system)
 
     # The rest
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+from textual.pilot import Pilot
+
 from exlchat.chat.cost import PromptCost
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import CacheReport, DiskReport
 from exlchat.ui.cache_panel import cache_rows, cost_line
-from tests.ui.app_harness import app, say, shown, told, until
+from exlchat.ui.tui.screens.cache import CacheScreen
+from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 REPORT = CacheReport(
@@ -31,8 +35,10 @@ class Engine(ScriptedEngine):
     """Reports a cache whose pages the newest conversation uses."""
 
     owner = ""
+    reports = 0
 
     def cache_report(self) -> CacheReport:
+        self.reports += 1
         return dataclasses.replace(REPORT, owners=((self.owner, 30), ("gone", 1)))
 
 
@@ -48,7 +54,7 @@ async def test_the_panel_shows_pages_owners_and_savings(tmp_path: Path) -> None:
         await until(pilot, lambda: "Esc closes" in shown(chat))
         text = shown(chat)
         for words in (
-            "132 of 400 hold something, 32 of them",
+            "132 of 400 taken, 32 of them",
             "9,000 of 10,000 prompt tokens (90%)",
             "7 pages made room",
             "What is a page?",
@@ -71,6 +77,95 @@ async def test_the_panel_opens_before_anything_was_said(tmp_path: Path) -> None:
         await say(pilot, "/cache")
         await until(pilot, lambda: "Esc closes" in shown(chat))
         assert "is kept for later starts" in shown(chat)
+
+
+async def ask_during_an_answer(pilot: Pilot[int], engine: Engine, *lines: str) -> None:
+    engine.hold()
+    await say(pilot, "Hello")
+    await until(pilot, lambda: bool(engine.requests))
+    for line in lines:
+        await say(pilot, line)
+        await pilot.pause()
+
+
+async def test_asked_twice_during_an_answer_the_panel_is_promised_and_opens_once(tmp_path: Path) -> None:
+    engine = Engine("an answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await ask_during_an_answer(pilot, engine, "/cache", "/cache")
+        assert told(chat).count("The cache is shown when the answer has ended") == 2
+        engine.release()
+        await until(pilot, lambda: "Esc closes" in shown(chat))
+        await idle(pilot)
+        assert [type(one) for one in chat.screen_stack].count(CacheScreen) == 1
+        assert engine.reports == 1
+        await pilot.press("escape")
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "Esc closes" in shown(chat))
+        assert engine.reports == 2
+
+
+@pytest.mark.parametrize("gone_on_to", ["typing", "help"])
+async def test_who_has_gone_on_is_told_in_a_line(tmp_path: Path, gone_on_to: str) -> None:
+    engine = Engine("an answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await ask_during_an_answer(pilot, engine, "/cache")
+        if gone_on_to == "typing":
+            chat.chat_screen.composer.set_text("I am typ")
+        else:
+            await pilot.press("f1")
+        engine.release()
+        line = "Cache: 132 of 400 pages taken, 9,000 of 10,000 prompt tokens reused (90%); /cache shows more"
+        await until(pilot, lambda: line in told(chat))
+        assert not any(isinstance(one, CacheScreen) for one in chat.screen_stack)
+        if gone_on_to == "typing":
+            await pilot.press("q")
+            assert chat.chat_screen.composer.text.count("q") == 1
+
+
+async def test_a_second_report_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    engine = Engine()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "7 pages made room" in shown(chat))
+        chat.chat_screen.commands._show_cache(dataclasses.replace(REPORT, evictions=8), late=True)
+        await until(pilot, lambda: "8 pages made room" in shown(chat))
+        assert len(chat.screen_stack) == 2
+
+
+async def test_in_forty_columns_headings_and_words_are_whole(tmp_path: Path) -> None:
+    engine = Engine()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(40, 60)) as pilot:
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "Esc closes" in shown(chat))
+        for words in ("In memory", "Used by", "On disk", "Evicted", "This run", "Dropped", "Trouble"):
+            assert words in shown(chat), shown(chat)
+
+
+async def test_a_cost_is_that_of_the_conversation_when_the_engine_comes_to_it(tmp_path: Path) -> None:
+    engine = Engine("an answer", max_seq_len=4096)
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await ask_during_an_answer(pilot, engine, "/cost")
+        engine.release()
+        # A character is a token, and the template of the test opens an answer in any case.
+        whole = f"{engine.prompts[0]}an answer<|im_end|>\n<|im_start|>assistant"
+        await until(pilot, lambda: f"This conversation has {len(whole)} tokens" in told(chat))
+
+
+async def test_a_cost_names_a_conversation_that_is_no_longer_open(tmp_path: Path) -> None:
+    engine = Engine("an answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await ask_during_an_answer(pilot, engine, "/cost", "/cost You are a pirate.")
+        await pilot.press("ctrl+n")
+        engine.release()
+        await until(pilot, lambda: "With that system prompt “Hello” has" in told(chat))
+        assert "“Hello” has" in told(chat).replace("prompt “Hello” has", "")
+        assert "his conversation" not in told(chat)
 
 
 async def test_costs_are_told_before_and_when_a_persona_changes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from textual.binding import Binding, BindingType
@@ -42,18 +43,38 @@ class CacheScreen(ModalScreen[None]):
         panel.border_subtitle = "Esc closes"
         panel.focus()
 
+    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show newer rows in the place of those that are there."""
+        self._rows = rows
+        self.query_one("#cache-text", Static).update(_table(rows, self.app.theme_variables))
+
     def action_dismiss_panel(self) -> None:
         """Close."""
         self.dismiss()
 
 
-def _table(rows: Sequence[tuple[str, str]], colors: Mapping[str, str]) -> Table:
-    table = Table.grid(padding=(0, 3, 0, 0), expand=True)
-    table.add_column(style=colors["secondary"], ratio=2)
+_LABEL_CELLS = 9
+"""What the words on the left need, with the gap behind them; only titles of conversations are longer."""
+
+
+def _table(rows: Sequence[tuple[str, str]], colors: Mapping[str, str]) -> Group:
+    """Headings over the whole width, and a table of two columns below each."""
+    parts: list[Table | Text] = []
+    for left, right in rows:
+        if not right:
+            space = "\n" if parts else ""
+            parts.append(Text(f"{space}{printable(left)}", style=f"bold {colors['primary']}"))
+            continue
+        if not parts or not isinstance(parts[-1], Table):
+            parts.append(_columns(colors))
+        table = parts[-1]
+        assert isinstance(table, Table)
+        table.add_row(Text(printable(left)), Text(printable(right)))
+    return Group(*parts)
+
+
+def _columns(colors: Mapping[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(style=colors["secondary"], ratio=2, min_width=_LABEL_CELLS)
     table.add_column(ratio=5)
-    for number, (left, right) in enumerate(rows):
-        if not right and number:
-            table.add_row("", "")
-        style = "" if right else f"bold {colors['primary']}"
-        table.add_row(Text(printable(left), style=style), Text(printable(right)))
     return table

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.widgets import Static, TextArea
 
 from exlchat.chat.store import StoreError
-from exlchat.ui.actions import ACTIONS, BY_ID, BadCommand, Command, Situation, parse_input
+from exlchat.ui.actions import ACTIONS, BY_ID, Situation
 from exlchat.ui.answering import was_cut
 from exlchat.ui.engine_jobs import Report
 from exlchat.ui.markdown.sanitize import printable
@@ -33,6 +33,7 @@ from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusFacts, StatusLine
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
+from exlchat.ui.typed_input import BadCommand, Command, parse_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable

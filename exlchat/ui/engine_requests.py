@@ -1,0 +1,96 @@
+"""What the session gives the engine thread: turns as jobs, and questions between them. No terminal library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from exlchat.chat import turn
+from exlchat.chat.cost import prompt_cost
+from exlchat.ui.engine_jobs import Job, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from exlchat.chat.context import ContextPolicy
+    from exlchat.chat.cost import PromptCost
+    from exlchat.chat.engine_port import EnginePort
+    from exlchat.chat.store import ConversationStore
+    from exlchat.engine.events import CacheReport
+    from exlchat.ui.generation_settings import GenerationSettings
+
+
+class JobQueue(Protocol):
+    """The part of the engine thread that a session uses."""
+
+    def submit(self, job: Job) -> None:
+        """Run `job` after the ones before it."""
+
+    def ask(self, question: Question) -> None:
+        """Ask between two jobs."""
+
+    def stop(self, job: Job) -> None:
+        """End `job`."""
+
+
+def turn_job(
+    store: ConversationStore,
+    conversation_id: str,
+    generation: GenerationSettings,
+    *,
+    template: str | None,
+    retry_of: str | None = None,
+    continue_from: str | None = None,
+) -> Job:
+    """The job that answers a conversation; arguments as of `turn.answer`."""
+    options = turn.TurnOptions(
+        template=template,
+        sampling=generation.sampling,
+        seed=generation.seed,
+        max_new_tokens=generation.max_tokens,
+        context_policy=generation.context_policy,
+    )
+
+    def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
+        return turn.answer(store, engine, conversation_id, options, retry_of=retry_of, continue_from=continue_from)
+
+    return Job(conversation_id, work)
+
+
+class Questions:
+    """What is asked of the engine; `answered` is to be told of each answer, also of one that is an error."""
+
+    def __init__(self, store: ConversationStore, jobs: JobQueue) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._about_cache: Question | None = None
+
+    def cost(
+        self,
+        conversation_id: str | None,
+        tell: Callable[[PromptCost], None],
+        *,
+        template: str | None,
+        policy: ContextPolicy,
+        system: str | None = None,
+    ) -> None:
+        """Ask what reading a conversation would cost as it is when the engine comes to it; arguments of `prompt_cost`.
+
+        `None` is a conversation that nobody has written in.
+        """
+
+        def ask(engine: EnginePort) -> PromptCost:
+            branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
+            return prompt_cost(engine, branch, template=template, system=system, policy=policy)
+
+        self._jobs.ask(Question(ask, tell))
+
+    def cache(self, tell: Callable[[CacheReport], None]) -> None:
+        """Ask about the pages of the cache, if that is not asked already."""
+        if self._about_cache is None:
+            self._about_cache = Question(lambda engine: engine.cache_report(), tell)
+            self._jobs.ask(self._about_cache)
+
+    def answered(self, question: Question) -> None:
+        """It can be asked again."""
+        if question is self._about_cache:
+            self._about_cache = None
