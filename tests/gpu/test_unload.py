@@ -24,13 +24,14 @@ def test_memory_goes_back_to_the_driver(tmp_path: Path, extension: bool) -> None
         engine.unload()
         return loaded, torch.cuda.mem_get_info()[0]
 
+    before = torch.cuda.memory_allocated()  # engines of other tests
     once()
     loaded, first = once()
     _, second = once()
     # The cache alone is 512 MiB.
     assert first - loaded > 400 * 2**20
     assert abs(second - first) < 32 * 2**20
-    assert torch.cuda.memory_allocated() < 64 * 2**20
+    assert torch.cuda.memory_allocated() < before + 16 * 2**20
 
 
 def test_the_card_reckons_with_what_the_loaded_model_gives_back() -> None:
