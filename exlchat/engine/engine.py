@@ -34,13 +34,14 @@ from exlchat.engine.formats.inventory import (
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.generator import Generator
-from exlchat.engine.kv_cache import MOST_AT_ONCE, KVCache, cache_kind
+from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.page_disk.folder import clear_pages
 from exlchat.engine.pages.archive import PageArchive, open_archive
 from exlchat.engine.pages.hash import KEYS_AND_VALUES, root_hash
 from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
+from exlchat.engine.pages.sizes import MOST_AT_ONCE, cache_kind
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
