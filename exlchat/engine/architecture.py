@@ -11,7 +11,31 @@ from exlchat.engine.events import ModelError
 
 RopeType = Literal["default", "linear", "llama3"]
 
-SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM")
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How an architecture differs from Llama's.
+
+    Args:
+        qkv_bias: whether queries, keys and values have biases and nothing else of the attention has; else
+            `attention_bias` of the config decides for all of it.
+        head_norms: whether queries and keys are normed head by head before they are turned.
+        windows: `all`: `sliding_window` of the config holds for every layer; `upper`: where `use_sliding_window` says
+            so, for those from `max_window_layers` on; `none`: there are none.
+    """
+
+    qkv_bias: bool = False
+    head_norms: bool = False
+    windows: Literal["none", "all", "upper"] = "none"
+
+
+FAMILIES = {
+    "LlamaForCausalLM": Family(),
+    "MistralForCausalLM": Family(windows="all"),
+    "Qwen2ForCausalLM": Family(qkv_bias=True, windows="upper"),
+    "Qwen3ForCausalLM": Family(head_norms=True, windows="upper"),
+}
+SUPPORTED = tuple(FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +69,10 @@ class ModelSpec:
     rope: RopeSpec
     max_position_embeddings: int
     tied_head: bool
-    attention_bias: bool
+    qkv_bias: bool
+    output_bias: bool
     mlp_bias: bool
+    head_norms: bool
     windows: tuple[int, ...]
 
 
@@ -136,6 +162,8 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
     if activation != "silu":
         raise reader.error("hidden_act", f"is {activation!r}; a Llama with another activation than silu is not known")
     architecture, num_layers = _architecture(reader), reader.integer("num_hidden_layers")
+    family = FAMILIES[architecture]
+    bias = reader.flag("attention_bias", default=False)
     return ModelSpec(
         architecture=architecture,
         vocab_size=reader.integer("vocab_size"),
@@ -149,17 +177,25 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         rope=_read_rope(reader),
         max_position_embeddings=reader.integer("max_position_embeddings", 2048),
         tied_head=reader.flag("tie_word_embeddings", default=False),
-        attention_bias=reader.flag("attention_bias", default=False),
+        qkv_bias=family.qkv_bias or bias,
+        output_bias=bias and not family.qkv_bias,
         mlp_bias=reader.flag("mlp_bias", default=False),
-        windows=(_window(reader, architecture),) * num_layers,
+        head_norms=family.head_norms,
+        windows=_windows(reader, family, num_layers),
     )
 
 
-def _window(reader: ConfigReader, architecture: str) -> int:
-    """Mistral's window for all layers; newer ones have none (null)."""
-    if architecture != "MistralForCausalLM" or reader.get("sliding_window") is None:
-        return 0
-    return reader.integer("sliding_window")
+def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ...]:
+    """What each layer sees. Newer Mistral models have no window (null)."""
+    if family.windows == "none" or reader.get("sliding_window") is None:
+        return (0,) * layers
+    first = 0
+    if family.windows == "upper":
+        if not reader.flag("use_sliding_window", default=False):
+            return (0,) * layers
+        first = reader.integer("max_window_layers", 28) if reader.get("max_window_layers") != 0 else 0
+    window = reader.integer("sliding_window")
+    return tuple(window if layer >= first else 0 for layer in range(layers))
 
 
 def _architecture(reader: ConfigReader) -> str:

@@ -179,12 +179,22 @@ class StepChain:
                 page_table=self._cache.table(index),
                 position=self.position,
                 turns=turns,
-                rules=AttentionRules(scale=head_dim**-0.5, window=self._transformer.spec.windows[index]),
+                rules=self._rules(index),
                 scratch=self._scratch,
                 scatter=layer.output.scatter,
             )
         )
         return [*jobs, self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up))]
+
+    def _rules(self, index: int) -> AttentionRules:
+        spec, layer = self._transformer.spec, self._transformer.layers[index]
+        return AttentionRules(
+            scale=spec.head_dim**-0.5,
+            window=spec.windows[index],
+            query_norm=None if layer.query_norm is None else layer.query_norm.weight,
+            key_norm=None if layer.key_norm is None else layer.key_norm.weight,
+            eps=spec.norm_eps,
+        )
 
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up

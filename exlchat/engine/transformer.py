@@ -33,12 +33,15 @@ class DecoderLayer:
     mlp_norm: RMSNorm
     gate_up: Joined
     down: Linear | QuantizedLinear
+    query_norm: RMSNorm | None = None
+    key_norm: RMSNorm | None = None
 
     @property
     def bytes(self) -> int:
         """Of all weights of the layer."""
-        norms = self.attention_norm.weight.nbytes + self.mlp_norm.weight.nbytes
-        return norms + self.qkv.bytes + self.output.bytes + self.gate_up.bytes + self.down.bytes
+        norms = (self.attention_norm, self.mlp_norm, self.query_norm, self.key_norm)
+        small = sum(norm.weight.nbytes for norm in norms if norm is not None)
+        return small + self.qkv.bytes + self.output.bytes + self.gate_up.bytes + self.down.bytes
 
 
 class Transformer:
@@ -122,6 +125,10 @@ class Transformer:
     def _attend(self, index: int, x: Tensor, turns: Tensor, *, cache: KVCache | None, start: int) -> Tensor:
         spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
         rows = layer.qkv(x).view(tokens, -1, spec.head_dim)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            queries_end, keys_end = spec.num_heads, spec.num_heads + spec.num_kv_heads
+            rows[:, :queries_end] = normed(rows[:, :queries_end], layer.query_norm)
+            rows[:, queries_end:keys_end] = normed(rows[:, queries_end:keys_end], layer.key_norm)
         self._operations.turn(rows, turns, spec.num_heads + spec.num_kv_heads)
         heads = rows.transpose(0, 1)
         queries, new = heads[: spec.num_heads], heads[spec.num_heads :].view(2, spec.num_kv_heads, tokens, -1)
@@ -135,6 +142,11 @@ class Transformer:
             ]
             mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return layer.output(mixed.transpose(0, 1).reshape(tokens, -1))
+
+
+def normed(heads: Tensor, norm: RMSNorm) -> Tensor:
+    """Each head of `[tokens, heads, head_dim]` normed by itself, the mean in float32."""
+    return (functional.rms_norm(heads.float(), heads.shape[-1:], eps=norm.eps) * norm.weight).to(heads.dtype)
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor, window: int = 0) -> Tensor:
@@ -167,7 +179,7 @@ def load_transformer(
     tick: Callable[[], None],
     operations: Operations | None = None,
 ) -> Transformer:
-    """Builds a decoder from Llama's tensor names.
+    """Builds a decoder from Llama's tensor names, with those of head norms where there are any.
 
     Args:
         has_head: whether the checkpoint holds a head of its own; a tied model without one uses the embedding.
@@ -178,6 +190,9 @@ def load_transformer(
 
     def norm(name: str) -> RMSNorm:
         return RMSNorm(loader.tensor(f"{name}.weight", (hidden,)), spec.norm_eps)
+
+    def head_norm(name: str) -> RMSNorm | None:
+        return RMSNorm(loader.tensor(f"{name}.weight", (spec.head_dim,)), spec.norm_eps) if spec.head_norms else None
 
     def joined(keys_outputs: tuple[tuple[str, int], ...], *, bias: bool) -> Joined:
         return join([loader.linear(key, hidden, outputs, bias=bias) for key, outputs in keys_outputs])
@@ -194,11 +209,13 @@ def load_transformer(
         layers.append(
             DecoderLayer(
                 attention_norm=norm(f"{prefix}.input_layernorm"),
-                qkv=joined(qkv, bias=spec.attention_bias),
-                output=loader.linear(f"{attn}.o_proj", query_width, hidden, bias=spec.attention_bias),
+                qkv=joined(qkv, bias=spec.qkv_bias),
+                output=loader.linear(f"{attn}.o_proj", query_width, hidden, bias=spec.output_bias),
                 mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
                 gate_up=joined(gate_up, bias=spec.mlp_bias),
                 down=loader.linear(f"{mlp}.down_proj", spec.intermediate_size, hidden, bias=spec.mlp_bias),
+                query_norm=head_norm(f"{attn}.q_norm"),
+                key_norm=head_norm(f"{attn}.k_norm"),
             )
         )
         tick()
