@@ -188,8 +188,9 @@ def load(
     # What a load before this one left when it failed.
     _give_memory_back()
     checkpoint = model_dir if isinstance(model_dir, Checkpoint) else Checkpoint(Path(model_dir))
-    # Before any weight is read: one that is replaced meanwhile must not get the old weights' pages under its name.
-    identity = checkpoint.identity
+    # Before any weight is read: one that is replaced meanwhile must not get the old weights' pages under its name. Only
+    # the disk asks for it.
+    identity = checkpoint.identity if page_folder is not None and page_bytes > 0 else ""
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)

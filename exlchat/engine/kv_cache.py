@@ -175,6 +175,8 @@ class KVCache:
             self.pool.hold(page)
             self._use(page)
         whole = len(self._pages) * PAGE_TOKENS
+        # Before a page is copied, which may take the memory of any that is not held.
+        self._hold_window(tokens, whole)
         if tokens > whole:
             assert known.partial is not None
             if not self._continue_in(known.partial, ids[whole:tokens]):
@@ -185,7 +187,7 @@ class KVCache:
         if exact.first < tokens <= exact.end and before[:tokens] == self._ids and tokens > exact.last_page:
             self._exact = _Exact(exact.first, tokens)
         self._asked, self._found = self._asked + len(ids), self._found + tokens
-        self._hold_window(tokens)
+        self._hold_window(tokens, tokens)
         self._tables.write(self._pages, 0)
         return tokens
 
@@ -213,7 +215,7 @@ class KVCache:
         try:
             while len(self._pages) < needed:
                 self._take()
-            self._hold_window(length)
+            self._hold_window(len(self._ids), length)
         except PoolFullError:
             raise ModelError(
                 f"the cache has no room for {length:,} tokens in one conversation; load with a larger --cache-tokens"
@@ -321,11 +323,11 @@ class KVCache:
         """The first page of which the token behind so many sees something in a layer with a window."""
         return max(tokens + 1 - self._window, 0) // PAGE_TOKENS
 
-    def _hold_window(self, length: int) -> None:
-        """Memory in layers with a window, for what the next tokens up to `length` see."""
+    def _hold_window(self, start: int, length: int) -> None:
+        """Memory in layers with a window, for what tokens from `start` on see, up to `length`."""
         if self._windows is None:
             return
-        held, self._in_window = self._in_window, self._pages[self._first_page(len(self._ids)) : pages_of(length)]
+        held, self._in_window = self._in_window, self._pages[self._first_page(start) : pages_of(length)]
         try:
             self._windows.hold(self._in_window)
         except PoolFullError:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
 from exlchat.chat import turn
 from exlchat.chat.conversation import Message
@@ -16,7 +15,7 @@ from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
 from exlchat.chat.store import ConversationStore
 from exlchat.engine import Engine, GenerationRequest, load
 from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.engine.transformer import Transformer
+from tests.engine.counting import PassedTokens
 from tests.random_models import edit_json, save_random_llama
 
 CHATML = (
@@ -35,14 +34,7 @@ class Chat:
     def __init__(self, engine: Engine, template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.template = engine, str(template)
         self.store = ConversationStore(None)
-        self._passed = 0
-        forward = Transformer.forward
-
-        def counted(transformer: Transformer, ids: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
-            self._passed += len(ids)
-            return forward(transformer, ids, *arguments, **options)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(Transformer, "forward", counted)
+        self._passed = PassedTokens(monkeypatch)
 
     def new(self, system: str | None = None) -> str:
         ident = self.store.create_conversation().id
@@ -54,14 +46,14 @@ class Chat:
         """The answer; `self.computed` and `self.prompt` tell about its prompt."""
         if text is not None:
             self.store.add_message(ident, "user", text)
-        self._passed = 0
+        before = self._passed.count
         wanted = turn.TurnOptions(OPTIONS.sampling, template=self.template, seed=seed, max_new_tokens=24)
         *_, closed = turn.answer(self.store, self.engine, ident, wanted, **options)
         assert isinstance(closed, turn.AnswerClosed)
         assert closed.finished is not None
         stats = closed.finished.stats
         self.prompt = stats.prompt_tokens
-        self.computed = self._passed - max(stats.new_tokens - 1, 0)
+        self.computed = self._passed.count - before - max(stats.new_tokens - 1, 0)
         assert self.computed == stats.prompt_tokens - stats.cached_tokens
         return closed.message
 
@@ -184,7 +176,7 @@ def test_a_restart_with_the_disk_reads_the_new_message_only(model_dir: Path, cha
     chat.engine = load(model_dir, device="cpu", kv_cache="fp32", **disk)  # type: ignore[arg-type]
     ident = chat.new(SYSTEM)
     first = chat.answer(ident, "Tell me something.")
-    chat.engine._parts.archive._files._rates.note_prefill(1000, 100.0)  # type: ignore[union-attr]
+    chat.engine._parts.archive.note_prefill(1000, 100.0)  # type: ignore[union-attr]
     chat.engine.close()
     chat.engine = load(model_dir, device="cpu", kv_cache="fp32", **disk)  # type: ignore[arg-type]
     chat.answer(ident, "And now?")

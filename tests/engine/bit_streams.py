@@ -1,4 +1,4 @@
-"""Packed codes taken apart with numpy, from the descriptions of the formats alone: `/work/shared/formats/gptq.md` 1, 2
+"""Packed codes taken apart with numpy, from the descriptions of the formats alone: `../shared/formats/gptq.md` 1, 2
 and 4, and for AWQ the order in which AutoAWQ's `WQLinear_GEMM.from_linear` packs (`order_map`)."""
 
 from __future__ import annotations

@@ -73,6 +73,9 @@ def test_a_model_is_named_before_its_weights_are_read(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Checkpoint, "identity", property(named))
     monkeypatch.setattr(Checkpoint, "tensor", tensor)
     engine.load(tmp_path, device="cpu")
+    assert "name" not in order
+    order.clear()
+    engine.load(tmp_path, device="cpu", page_folder=tmp_path / "cache", page_bytes=10**6)
     assert order[0] == "name"
     assert order.count("name") == 1
     assert "weights" in order

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -35,6 +37,20 @@ def vectors(ids: list[int], kind: str) -> torch.Tensor:
         rows.append(code)
     whole = torch.tensor(rows, dtype=torch.float32)[:, None] * torch.linspace(0.5, 1, 32)
     return whole.half().float() if kind == "fp16" else decode(*encode(whole, CODES4), CODES4)
+
+
+def compute(cache: KVCache, ids: list[int]) -> None:
+    """The rest of a sequence, chunk by chunk, until it ends or there is no room."""
+    while len(cache) < len(ids):
+        start, end = len(cache), min(len(cache) + 200, len(ids))
+        try:
+            cache.reserve(end)
+        except ModelError:
+            return
+        new = vectors(ids[:end], "fp16")[start:].expand(2, 2, -1, -1)
+        for layer in range(SIZES.num_layers):
+            list(cache.append(layer, start, new + layer))
+        cache.extend(ids[start:end])
 
 
 class Operations(RuleBasedStateMachine):
@@ -64,19 +80,6 @@ class Operations(RuleBasedStateMachine):
         self.archive.close()
         self.folder.cleanup()
 
-    def compute(self, cache: KVCache, ids: list[int]) -> None:
-        """The rest of a sequence, chunk by chunk, until it ends or there is no room."""
-        while len(cache) < len(ids):
-            start, end = len(cache), min(len(cache) + 200, len(ids))
-            try:
-                cache.reserve(end)
-            except ModelError:
-                return
-            new = vectors(ids[:end], "fp16")[start:].expand(2, 2, -1, -1)
-            for layer in range(SIZES.num_layers):
-                list(cache.append(layer, start, new + layer))
-            cache.extend(ids[start:end])
-
     @rule(
         which=st.integers(0, SEQUENCES - 1),
         known=st.integers(0, 30),
@@ -94,7 +97,7 @@ class Operations(RuleBasedStateMachine):
         cache = self.caches[which]
         found = cache.begin(ids, most=len(ids) - 1)
         assert found == len(cache) < len(ids)
-        self.compute(cache, ids[: max(found, computed)])
+        compute(cache, ids[: max(found, computed)])
         self.check_rows(cache)
 
     @rule(which=st.integers(0, SEQUENCES - 1))
@@ -165,3 +168,42 @@ def test_random_operations(kind: str) -> None:
             max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30),
+            st.integers(0, LONGEST),
+            st.lists(st.integers(0, 2), min_size=1, max_size=6),
+            st.integers(1, 120),
+        ),
+        min_size=2,
+        max_size=14,
+    )
+)
+def test_random_sequences_with_windows(answers: list[tuple[int, int, list[int], int]]) -> None:
+    """One layer sees 300 tokens, and fewer pages have memory there than there are."""
+    with patch("exlchat.engine.kv_cache.window_slots", lambda *_: 6):
+        sizes = replace(SIZES, windows=(300, 0))
+        cache = KVCache(sizes, "fp16", torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
+    told: list[list[int]] = [[]]
+    for known, cut, new, repeats in answers:
+        ids = (told[known % len(told)][:cut] + new * repeats)[:LONGEST]
+        told.append(ids)
+        cache.begin(ids, most=len(ids) - 1)
+        check_visible(cache)
+        compute(cache, ids)
+        assert len(cache) == len(ids)
+        check_visible(cache)
+
+
+def check_visible(cache: KVCache) -> None:
+    """What the next token sees is what was computed for exactly these ids."""
+    wanted = vectors(list(cache.ids), "fp16")
+    for layer, first in ((0, max(len(cache) - 299, 0)), (1, 0)):
+        pages, table = cache.pages(layer), cache.table(layer)
+        for found in cached_rows(pages, table, first, len(cache) - first, torch.float32):
+            stored = (wanted + layer)[first:].half().float()
+            assert torch.equal(found, stored.expand(2, -1, -1))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from exlchat.engine import Engine, Finished, GenerationRequest, load
-from exlchat.engine.transformer import Transformer
+from tests.engine.counting import PassedTokens
 from tests.random_models import edit_json, save_random_llama
 
 SYSTEM = random.Random(0).choices(range(384), k=300)
@@ -39,20 +39,13 @@ class Computed:
     """Counts tokens that pass through the decoder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tokens = 0
-        forward = Transformer.forward
-
-        def counted(transformer: Transformer, ids: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
-            self.tokens += len(ids)
-            return forward(transformer, ids, *arguments, **options)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(Transformer, "forward", counted)
+        self._passed = PassedTokens(monkeypatch)
 
     def by(self, engine: Engine, prompt: list[int], new_tokens: int = 1) -> int:
         """Tokens of a prompt that were computed. The answer's own: all but the last."""
-        self.tokens = 0
+        before = self._passed.count
         self.answer = finish(engine.generate(GenerationRequest(prompt, max_new_tokens=new_tokens)))
-        prefilled = self.tokens - (new_tokens - 1)
+        prefilled = self._passed.count - before - (new_tokens - 1)
         assert self.answer.stats.prompt_tokens - self.answer.stats.cached_tokens == prefilled
         return prefilled
 
@@ -171,7 +164,7 @@ def test_a_restart_with_the_disk_costs_a_token(model_dir: Path, tmp_path: Path, 
     before = open_engine(model_dir, **disk)
     assert computed.by(before, conversation, 20) == 1000
     whole = computed.answer
-    before._parts.archive._files._rates.note_prefill(10, 10.0)  # type: ignore[union-attr]
+    before._parts.archive.note_prefill(1000, 1000.0)  # type: ignore[union-attr]
     before.close()
     after = open_engine(model_dir, **disk)
     assert computed.by(after, conversation, 20) == 1

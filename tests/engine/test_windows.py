@@ -143,3 +143,26 @@ def test_slots_of_a_window_go_to_who_holds_them() -> None:
     slots.hold([pages[4]])
     assert slots.slot(pages[0]) is not None
     assert slots.slot(pages[2]) is None
+
+
+def test_room_for_a_copied_page_is_not_taken_from_its_own_window(mistral: tuple[Path, MistralForCausalLM]) -> None:
+    """All memory of the windows is in use, and what was held longest ago is what the next token sees."""
+
+    def open_engine() -> Engine:
+        return load(mistral[0], device="cpu", kv_cache="fp32", max_seq_len=4096, cache_tokens=4096, prefill_chunk=2048)
+
+    engine, first = open_engine(), ids(1, 1100)
+    finish(engine, first, 1)
+    finish(engine, ids(2, 2040), 200)
+    cut = [*first[:1050], *ids(3, 20)]
+    cache = engine._parts.cache
+    assert cache._windows is not None
+    there = [cache._windows.slot(page) is not None for page in cache.pool.find(first, 1099).pages]
+    assert there == [False, False, True, True]
+    again = finish(engine, cut, 20)
+    assert again.stats.cached_tokens == 1050
+    assert again.token_ids == finish(open_engine(), cut, 20).token_ids
+    fresh, used = open_engine(), engine._parts.generator._last_prompt.logits
+    finish(fresh, cut, 1)
+    wanted = fresh._parts.generator._last_prompt.logits
+    assert float((used - wanted).norm() / wanted.norm()) < 1e-5

@@ -5,18 +5,14 @@ Without the scaling of salient channels that AWQ is named for: this serves tests
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from exlchat.engine.formats.awq import BITS, CODES_PER_WORD, ORDER
-from exlchat.engine.formats.exl2_writer import LAYER_PROJECTIONS
-from exlchat.engine.formats.gptq_writer import group_range
+from exlchat.engine.formats.gptq_writer import group_range, write_layers
 
 
 def quantize_matrix(weight: Tensor, group_size: int = 128) -> dict[str, Tensor]:
@@ -56,15 +52,6 @@ def write_model(
         group_size: input rows of a group, or -1 for all in one.
         extra_files: tokenizer and generation files, copied under their names.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in source.items():
-        key, _, kind = name.rpartition(".")
-        if kind == "weight" and key.rpartition(".")[2] in LAYER_PROJECTIONS:
-            tensors |= {f"{key}.{part}": value for part, value in quantize_matrix(tensor.T, group_size).items()}
-        else:
-            tensors[name] = tensor.half().contiguous()
-    save_file(tensors, out_dir / "model.safetensors")
     quantization = {
         "quant_method": "awq",
         "bits": BITS,
@@ -73,9 +60,13 @@ def write_model(
         "zero_point": True,
         "modules_to_not_convert": None,
     }
-    (out_dir / "config.json").write_text(json.dumps({**config, "quantization_config": quantization}, indent=2) + "\n")
-    for file in extra_files:
-        shutil.copyfile(file, out_dir / file.name)
+    write_layers(
+        source,
+        {**config, "quantization_config": quantization},
+        out_dir,
+        lambda weight: quantize_matrix(weight, group_size),
+        extra_files=extra_files,
+    )
 
 
 def _pack(codes: Tensor) -> Tensor:

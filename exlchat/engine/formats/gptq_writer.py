@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,17 +99,40 @@ def write_model(
         config: becomes `config.json`, with `quantization_config` added.
         extra_files: tokenizer and generation files, copied under their names.
     """
+    write_layers(
+        source,
+        {**config, "quantization_config": recipe.config()},
+        out_dir,
+        lambda weight: quantize_matrix(weight, recipe),
+        extra_files=extra_files,
+    )
+
+
+def write_layers(
+    source: Mapping[str, Tensor],
+    config: Mapping[str, object],
+    out_dir: Path,
+    quantize: Callable[[Tensor], dict[str, Tensor]],
+    *,
+    extra_files: Sequence[Path] = (),
+) -> None:
+    """Writes a model directory whose decoder layers are quantized and everything else is float16.
+
+    Args:
+        source, extra_files: as for `write_model`.
+        config: becomes `config.json`.
+        quantize: float `[in, out]` -> the tensors of a layer by their short names.
+    """
     out_dir.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, tensor in source.items():
         key, _, kind = name.rpartition(".")
         if kind == "weight" and key.rpartition(".")[2] in LAYER_PROJECTIONS:
-            tensors |= {f"{key}.{part}": value for part, value in quantize_matrix(tensor.T, recipe).items()}
+            tensors |= {f"{key}.{part}": value for part, value in quantize(tensor.T).items()}
         else:
             tensors[name] = tensor.half().contiguous()
     save_file(tensors, out_dir / "model.safetensors")
-    content = {**config, "quantization_config": recipe.config()}
-    (out_dir / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    (out_dir / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for file in extra_files:
         shutil.copyfile(file, out_dir / file.name)
 

@@ -14,7 +14,7 @@ from exlchat.engine.page_disk.counts import Wanted
 from exlchat.engine.page_disk.file import PageLayout, PageTensor, StoredPage
 from exlchat.engine.page_disk.store import PageFiles
 from exlchat.engine.pages.hash import page_hash
-from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError
+from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError, common_length
 from exlchat.engine.pages.store import PageStore
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
@@ -76,7 +76,7 @@ class PageArchive:
                     break
                 held.append(self._take_in(stored, held[-1] if held else None))
         except PoolFullError:
-            pass
+            pass  # what has come so far is as good as it gets
         except _NO_MEMORY as error:
             if not _is_shortage(error):
                 raise
@@ -141,7 +141,7 @@ class PageArchive:
             parent, at = name, at + PAGE_TOKENS
         best, rows = None, 0 if wanted else known.rows
         for candidate in self._files.partials(parent):
-            same = _common(candidate.ids, ids[at:most])
+            same = common_length(candidate.ids, ids[at:most])
             if same > rows:
                 best, rows = candidate.hash, same
         return wanted if best is None else [*wanted, (best, rows)]
@@ -204,8 +204,3 @@ def _is_shortage(error: Exception) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return "out of memory" in str(error) or "allocate memory" in str(error)
-
-
-def _common(known: Sequence[int], wanted: Sequence[int]) -> int:
-    pairs = zip(known, wanted, strict=False)
-    return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(known), len(wanted)))

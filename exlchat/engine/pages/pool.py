@@ -211,7 +211,7 @@ class PagePool:
     def _closest(self, parent: bytes, ids: Sequence[int]) -> tuple[Page | None, int]:
         best, most = None, 0
         for page in self._after.get(parent, ()):
-            rows = _common(page.ids, ids)
+            rows = common_length(page.ids, ids)
             if rows > most:
                 best, most = page, rows
         return best, most
@@ -265,7 +265,7 @@ def _begins(ids: Sequence[int], beginning: Sequence[int]) -> bool:
     return list(ids[: len(beginning)]) == list(beginning)
 
 
-def _common(known: Sequence[int], wanted: Sequence[int]) -> int:
+def common_length(known: Sequence[int], wanted: Sequence[int]) -> int:
     """How many tokens both begin with."""
     most = min(len(known), len(wanted))
     if list(known[:most]) == list(wanted[:most]):
