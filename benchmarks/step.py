@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.architecture import read_spec
+from exlchat.engine.assembly import load_transformer
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
@@ -26,7 +27,6 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.quantized_linear import Launch
 from exlchat.engine.step_chain import StepChain
-from exlchat.engine.transformer import load_transformer
 from exlchat.ext.attention import best_splits
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS

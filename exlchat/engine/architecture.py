@@ -1,140 +1,26 @@
-"""`config.json` -> `ModelSpec`: sizes and knobs, checked, under the names the field uses."""
+"""`config.json` -> `ModelSpec`: the row of the table of families, filled in with sizes and checked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from exlchat.engine.events import ModelError
+from exlchat.engine.config_reader import ConfigReader, short
+from exlchat.engine.families import FAMILIES, SUPPORTED, Biases, Family
+from exlchat.engine.rope_config import read_ropes
+from exlchat.engine.spec import Activation, ExpertSpec, HeadNorms, ModelSpec, RopeSpec
 
-RopeType = Literal["default", "linear", "llama3"]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How an architecture differs from Llama's.
-
-    Args:
-        qkv_bias: whether queries, keys and values have biases and nothing else of the attention has; else
-            `attention_bias` of the config decides for all of it.
-        head_norms: whether queries and keys are normed head by head before they are turned.
-        windows: `all`: `sliding_window` of the config holds for every layer; `upper`: where `use_sliding_window` says
-            so, for those from `max_window_layers` on; `none`: there are none.
-    """
-
-    qkv_bias: bool = False
-    head_norms: bool = False
-    windows: Literal["none", "all", "upper"] = "none"
-
-
-FAMILIES = {
-    "LlamaForCausalLM": Family(),
-    "MistralForCausalLM": Family(windows="all"),
-    "Qwen2ForCausalLM": Family(qkv_bias=True, windows="upper"),
-    "Qwen3ForCausalLM": Family(head_norms=True, windows="upper"),
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu",
 }
-SUPPORTED = tuple(FAMILIES)
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary positions: base frequency and how it is stretched for longer contexts."""
-
-    type: RopeType
-    theta: float
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """What a decoder is, whatever its weights are stored as.
-
-    `windows` has for each layer how many tokens it sees, the new one included; 0 sees all.
-    """
-
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    norm_eps: float
-    rope: RopeSpec
-    max_position_embeddings: int
-    tied_head: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    head_norms: bool
-    windows: tuple[int, ...]
-
-
-class ConfigReader:
-    """Typed look-ups in a `config.json`. Every error names the file, the key and what was found."""
-
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
-        self._config = config
-        self._where = where
-
-    def error(self, key: str, problem: str) -> ModelError:
-        """A `ModelError` about one key."""
-        return ModelError(f"{self._where}: {key} {problem}")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A positive whole number; `1.0` counts as one."""
-        value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value <= 0:
-            raise self.error(key, f"is {value!r}; it must be a positive whole number")
-        return int(value)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
-        value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.error(key, f"is {value!r}; it must be a positive number")
-        return float(value)
-
-    def flag(self, key: str, *, default: bool) -> bool:
-        """True or false."""
-        value = self._value(key, default)
-        if not isinstance(value, bool):
-            raise self.error(key, f"is {value!r}; it must be true or false")
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
-        value = self._value(key, default)
-        if not isinstance(value, str):
-            raise self.error(key, f"is {value!r}; it must be a string")
-        return value
-
-    def section(self, key: str) -> ConfigReader | None:
-        """A nested object, or `None` where the key is absent or null."""
-        value = self._config.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self.error(key, f"is {value!r}; it must be an object")
-        return ConfigReader(value, f"{self._where}: {key}")
-
-    def get(self, key: str) -> Any:
-        """The raw value, or `None`."""
-        return self._config.get(key)
-
-    def _value(self, key: str, default: Any) -> Any:
-        value = self._config.get(key)
-        if value is not None:
-            return value
-        if default is None:
-            raise self.error(key, "is missing; take the file from the original model")
-        return default
+_MOST_LAYERS = 1024
+_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
@@ -147,82 +33,259 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
     Raises:
         ModelError: an architecture that is not supported, or a key that is missing or wrong.
     """
-    reader = ConfigReader(config, where)
-    hidden_size = reader.integer("hidden_size")
-    num_heads = reader.integer("num_attention_heads")
-    num_kv_heads = reader.integer("num_key_value_heads", num_heads)
-    if num_heads % num_kv_heads:
-        raise reader.error("num_key_value_heads", f"is {num_kv_heads}, which does not divide {num_heads} heads")
-    if config.get("head_dim") is None and hidden_size % num_heads:
-        raise reader.error("hidden_size", f"is {hidden_size}, which {num_heads} heads do not divide")
-    head_dim = reader.integer("head_dim", hidden_size // num_heads)
-    if head_dim % 2:
-        raise reader.error("head_dim", f"is {head_dim}; rotary positions need an even number")
-    activation = reader.text("hidden_act", "silu")
-    if activation != "silu":
-        raise reader.error("hidden_act", f"is {activation!r}; a Llama with another activation than silu is not known")
-    architecture, num_layers = _architecture(reader), reader.integer("num_hidden_layers")
+    architecture = _architecture(ConfigReader(config, where))
     family = FAMILIES[architecture]
-    bias = reader.flag("attention_bias", default=False)
+    if family.text_model is not None:
+        text = config.get("text_config")
+        config = {**config, **text} if isinstance(text, dict) else config
+        family = FAMILIES[family.text_model]
+    reader = ConfigReader(config, where, aliases=family.aliases, defaults=family.defaults)
+    _check_fixed(reader, family)
+    hidden_size, layers = reader.integer("hidden_size"), reader.integer("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise reader.error("num_hidden_layers", f"is {layers}; no model has more than {_MOST_LAYERS}")
+    num_heads = reader.integer("num_attention_heads")
+    num_kv_heads = _kv_heads(reader, num_heads)
+    head_dim = _head_dim(reader, family, hidden_size, num_heads)
+    windows = _windows(reader, family, layers)
+    ropes, layer_ropes = _ropes(reader, family, head_dim, windows)
+    embedding_scale, residual_scale, logit_scale, attention_scale = _scales(reader, family, hidden_size, layers)
     return ModelSpec(
         architecture=architecture,
         vocab_size=reader.integer("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=reader.integer("intermediate_size"),
-        num_layers=num_layers,
+        intermediate_size=_intermediate_size(reader, family, hidden_size),
+        num_layers=layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        norm_eps=reader.number("rms_norm_eps", 1e-6),
-        rope=_read_rope(reader),
         max_position_embeddings=reader.integer("max_position_embeddings", 2048),
+        windows=windows,
+        ropes=ropes,
+        layer_ropes=layer_ropes,
+        attention_scale=attention_scale or head_dim**-0.5,
+        norm_eps=reader.number(family.eps),
+        norm_kind=family.norm_kind,
+        norm_offset=family.norm_offset,
+        norm_bias=family.norm_bias,
+        norm_before=family.norm_before,
+        norm_after=family.norm_after,
+        parallel=family.parallel,
+        head_norms=_head_norms(reader, family),
+        interleaved=family.interleaved,
+        learned_positions=family.learned_positions,
+        sinks=family.sinks,
+        attention_softcap=(reader.optional_number("attn_logit_softcapping") or 0.0) if family.softcaps else 0.0,
+        logit_softcap=(reader.optional_number("final_logit_softcapping") or 0.0) if family.softcaps else 0.0,
+        embedding_scale=embedding_scale,
+        residual_scale=residual_scale,
+        logit_scale=logit_scale,
         tied_head=reader.flag("tie_word_embeddings", default=False),
-        qkv_bias=family.qkv_bias or bias,
-        output_bias=bias and not family.qkv_bias,
-        mlp_bias=reader.flag("mlp_bias", default=False),
-        head_norms=family.head_norms,
-        windows=_windows(reader, family, num_layers),
+        qkv_bias=_has_bias(reader, family.qkv_bias),
+        output_bias=_has_bias(reader, family.output_bias),
+        mlp_bias=_has_bias(reader, family.mlp_bias),
+        activation=_activation(reader, family),
+        gated=family.gated,
+        swiglu_limit=reader.number("swiglu_limit") if family.experts == "stacked" else 7.0,
+        swiglu_alpha=reader.number("swiglu_alpha") if family.experts == "stacked" else 1.702,
+        experts=_experts(reader, family, layers),
+        transposed=family.transposed,
+        heads_by_group=_heads_by_group(reader, family),
     )
-
-
-def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ...]:
-    """What each layer sees. Newer Mistral models have no window (null)."""
-    if family.windows == "none" or reader.get("sliding_window") is None:
-        return (0,) * layers
-    first = 0
-    if family.windows == "upper":
-        if not reader.flag("use_sliding_window", default=False):
-            return (0,) * layers
-        first = reader.integer("max_window_layers", 28) if reader.get("max_window_layers") != 0 else 0
-    window = reader.integer("sliding_window")
-    return tuple(window if layer >= first else 0 for layer in range(layers))
 
 
 def _architecture(reader: ConfigReader) -> str:
     names = reader.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise reader.error("architectures", f"is {names!r}; it must be a list with one name")
+        raise reader.error("architectures", f"is {short(names)}; it must be a list with one name")
     if names[0] not in SUPPORTED:
-        raise reader.error("architectures", f"names {names[0]}; this version runs {', '.join(SUPPORTED)}")
+        raise reader.error("architectures", f"names {short(names[0])}; this version runs {', '.join(SUPPORTED)}")
     return names[0]
 
 
-def _read_rope(reader: ConfigReader) -> RopeSpec:
-    """From `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling` (before)."""
-    section = reader.section("rope_parameters") or reader.section("rope_scaling")
-    theta = reader.number("rope_theta", 10000.0)
-    if section is None:
-        return RopeSpec("default", theta)
-    theta = section.number("rope_theta", theta)
-    kind = section.text("rope_type", section.text("type", "default"))
-    if kind == "default":
-        return RopeSpec("default", theta)
-    if kind == "linear":
-        return RopeSpec("linear", theta, section.number("factor"))
-    if kind == "llama3":
-        low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
-        if high <= low:
-            raise section.error("high_freq_factor", f"is {high:g}; it must exceed low_freq_factor, {low:g}")
-        original = section.integer("original_max_position_embeddings")
-        return RopeSpec("llama3", theta, section.number("factor"), low, high, original)
-    raise section.error("rope_type", f"is {kind!r}; this version knows default, linear and llama3")
+def _check_fixed(reader: ConfigReader, family: Family) -> None:
+    for key, wanted in family.fixed.items():
+        if reader.flag(key, default=wanted) != wanted:
+            raise reader.error(key, f"is {str(not wanted).lower()}, which this version does not run")
+
+
+def _kv_heads(reader: ConfigReader, num_heads: int) -> int:
+    if reader.get("multi_query") is not None:
+        return 1 if reader.flag("multi_query", default=True) else num_heads
+    found = reader.integer("num_key_value_heads", num_heads)
+    if num_heads % found:
+        raise reader.error("num_key_value_heads", f"is {found}, which does not divide {num_heads} heads")
+    return found
+
+
+def _head_dim(reader: ConfigReader, family: Family, hidden_size: int, num_heads: int) -> int:
+    if reader.get("head_dim") is None and hidden_size % num_heads:
+        raise reader.error("hidden_size", f"is {hidden_size}, which {num_heads} heads do not divide")
+    head_dim = reader.integer("head_dim", hidden_size // num_heads)
+    if head_dim % 2 and not family.learned_positions:
+        raise reader.error("head_dim", f"is {head_dim}; rotary positions need an even number")
+    return head_dim
+
+
+def _intermediate_size(reader: ConfigReader, family: Family, hidden_size: int) -> int:
+    """GPT-2 leaves it out where it is four times the width."""
+    return reader.integer("intermediate_size", 4 * hidden_size if family.learned_positions else None)
+
+
+def _has_bias(reader: ConfigReader, biases: Biases) -> bool:
+    return reader.flag(biases, default=False) if isinstance(biases, str) else biases
+
+
+def _heads_by_group(reader: ConfigReader, family: Family) -> bool:
+    """With one key-value head for all there is nothing to sort."""
+    return family.heads_by_group and not reader.get("multi_query")
+
+
+def _head_norms(reader: ConfigReader, family: Family) -> HeadNorms:
+    if family.head_norms == "layer" and not reader.flag("use_qk_norm", default=False):
+        return "none"
+    return family.head_norms
+
+
+def _activation(reader: ConfigReader, family: Family) -> Activation:
+    if family.experts == "stacked":
+        return "swiglu_oai"
+    key = family.activation
+    name = reader.text(key)
+    if family.scales.startswith("gemma") and name == "gelu":
+        # The first files of Gemma say so; the models were trained with the approximation.
+        return "gelu_tanh"
+    if name not in _ACTIVATIONS:
+        raise reader.error(key, f"is {short(name)}; this version knows {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ...]:
+    """What each layer sees. Newer Mistral models have no window (null)."""
+    if family.windows == "none":
+        return (0,) * layers
+    window = _window(reader, family)
+    if window is None:
+        return (0,) * layers
+    narrow = _narrow_layers(reader, family, layers)
+    return tuple(window if is_narrow else 0 for is_narrow in narrow)
+
+
+def _window(reader: ConfigReader, family: Family) -> int | None:
+    if family.windows in ("upper", "without positions") and not reader.flag("use_sliding_window", default=False):
+        return None
+    if reader.get("sliding_window") == 0:
+        return None
+    return reader.optional_integer("sliding_window")
+
+
+def _narrow_layers(reader: ConfigReader, family: Family, layers: int) -> list[bool]:
+    """For each layer whether it has the window: as `layer_types` lists them, or by the family's rule."""
+    types = reader.get("layer_types")
+    if types is not None and family.windows != "all":
+        known = (_SLIDING, _FULL)
+        if not isinstance(types, list) or len(types) != layers or any(kind not in known for kind in types):
+            raise reader.error(
+                "layer_types", f"is {short(types)}; it must list {' or '.join(known)} for {layers} layers"
+            )
+        return [kind == _SLIDING for kind in types]
+    if family.windows == "all":
+        return [True] * layers
+    if family.windows == "upper":
+        first = reader.count("max_window_layers", 28)
+        return [layer >= first for layer in range(layers)]
+    if family.windows == "without positions":
+        return [not listed for listed in _listed_positions(reader, layers)]
+    period = _period(reader, family)
+    return [not period or (layer + 1) % period != 0 for layer in range(layers)]
+
+
+def _period(reader: ConfigReader, family: Family) -> int:
+    pattern = reader.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern and set(pattern) == {"L", "G"} and pattern.find("G") == len(pattern) - 1:
+        return len(pattern)  # as EXAONE 4 writes it: LLLG
+    return reader.count("sliding_window_pattern", family.window_period)
+
+
+def _ropes(
+    reader: ConfigReader, family: Family, head_dim: int, windows: tuple[int, ...]
+) -> tuple[tuple[RopeSpec, ...], tuple[int | None, ...]]:
+    """The kinds of rotary positions there are, and which of them each layer has."""
+    if family.learned_positions:
+        return (), (None,) * len(windows)
+    return read_ropes(reader, head_dim, windows, _with_positions(reader, family, windows))
+
+
+def _with_positions(reader: ConfigReader, family: Family, windows: tuple[int, ...]) -> list[bool]:
+    """For each layer whether it turns queries and keys."""
+    if family.positions == "windows":
+        # Cohere 2 turns them where there is a window; so does EXAONE 4, but everywhere if there is none at all.
+        everywhere = family.scales != "cohere" and not any(windows)
+        return [everywhere or window > 0 for window in windows]
+    if family.positions == "listed":
+        return _listed_positions(reader, len(windows))
+    return [True] * len(windows)
+
+
+def _listed_positions(reader: ConfigReader, layers: int) -> list[bool]:
+    listed = reader.get("no_rope_layers")
+    if listed is None:
+        interval = reader.integer("no_rope_layer_interval")
+        return [(layer + 1) % interval != 0 for layer in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers or any(flag not in (0, 1) for flag in listed):
+        raise reader.error("no_rope_layers", f"is {short(listed)}; it must list 0 or 1 for each of {layers} layers")
+    return [bool(flag) for flag in listed]
+
+
+def _scales(
+    reader: ConfigReader, family: Family, hidden_size: int, layers: int
+) -> tuple[float, float, float, float | None]:
+    """Of the embedding, what a layer adds, the logits, and the products of query and key if not by the head's size."""
+    match family.scales:
+        case "gemma":
+            return math.sqrt(hidden_size), 1.0, 1.0, None
+        case "gemma query":
+            return math.sqrt(hidden_size), 1.0, 1.0, reader.number("query_pre_attn_scalar") ** -0.5
+        case "cohere":
+            return 1.0, 1.0, reader.number("logit_scale"), None
+        case "granite":
+            return (
+                reader.number("embedding_multiplier"),
+                reader.number("residual_multiplier"),
+                1.0 / reader.number("logits_scaling"),
+                reader.number("attention_multiplier"),
+            )
+        case "minicpm":
+            depth = reader.number("scale_depth") / math.sqrt(layers)
+            return reader.number("scale_emb"), depth, reader.number("dim_model_base") / hidden_size, None
+        case "none":
+            return 1.0, 1.0, 1.0, None
+
+
+def _experts(reader: ConfigReader, family: Family, layers: int) -> ExpertSpec | None:
+    if family.experts == "none":
+        return None
+    key = "num_experts" if family.experts.startswith("qwen") and reader.has("num_experts") else "num_local_experts"
+    key = key if reader.has(key) or not family.experts.startswith("qwen") else "num_experts"
+    count, chosen = reader.integer(key), reader.integer("num_experts_per_tok", 2)
+    if chosen > count:
+        raise reader.error("num_experts_per_tok", f"is {chosen}, more than the {count} experts there are")
+    if not family.experts.startswith("qwen"):
+        inner, stacked = reader.integer("intermediate_size"), family.experts == "stacked"
+        return ExpertSpec((True,) * layers, count, chosen, inner, renormalise=True, bias=stacked, stacked=stacked)
+    return ExpertSpec(
+        layers=_sparse_layers(reader, layers),
+        count=count,
+        chosen=chosen,
+        inner=reader.integer("moe_intermediate_size"),
+        renormalise=reader.flag("norm_topk_prob", default=False),
+        shared_inner=reader.integer("shared_expert_intermediate_size") if family.experts == "qwen shared" else 0,
+    )
+
+
+def _sparse_layers(reader: ConfigReader, layers: int) -> tuple[bool, ...]:
+    dense = reader.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(not isinstance(layer, int) or isinstance(layer, bool) for layer in dense):
+        raise reader.error("mlp_only_layers", f"is {short(dense)}; it must be a list of layers")
+    step = reader.integer("decoder_sparse_step", 1)
+    return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

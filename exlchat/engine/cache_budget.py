@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
 from exlchat.engine.pages.sizes import cache_bytes, pages_of, window_slots
+from exlchat.engine.spec import ModelSpec
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
 # A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.

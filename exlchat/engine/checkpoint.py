@@ -13,6 +13,7 @@ from torch import Tensor
 
 from exlchat.engine.events import ModelError
 from exlchat.engine.model_identity import identify
+from exlchat.engine.tensor_names import TensorNames
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 _DOWNLOAD_AGAIN = "download the model again"
@@ -36,12 +37,17 @@ class Checkpoint:
         self._files = _weight_files(path, self.read_json("model.safetensors.index.json"))
         self._readers = [_open(file) for file in self._files]
         self._where: dict[str, int] = {}
+        self._stored: dict[str, str] = {}
+        names = TensorNames(self.config)
         for index, reader in enumerate(self._readers):
-            for name in list(reader.keys()):
+            for stored in list(reader.keys()):
+                name = names.ours(stored)
+                if name is None:
+                    continue
                 if name in self._where:
                     both = f"{self._files[self._where[name]].name} and {self._files[index].name}"
-                    raise ModelError(f"{path}: {both} both hold {name}; keep one model in the directory")
-                self._where[name] = index
+                    raise ModelError(f"{path}: {both} both hold {stored}; keep one model in the directory")
+                self._where[name], self._stored[name] = index, stored
 
     @property
     def identity(self) -> str:
@@ -53,7 +59,7 @@ class Checkpoint:
 
     @property
     def names(self) -> frozenset[str]:
-        """All tensor names."""
+        """All tensors of the decoder, as `tensor_names` calls them."""
         return frozenset(self._where)
 
     def file_of(self, name: str) -> Path:
@@ -62,17 +68,17 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Without reading the data. Raises `ModelError` if there is no such tensor."""
-        return tuple(self._reader(name).get_slice(name).get_shape())
+        return tuple(self._reader(name).get_slice(self._stored[name]).get_shape())
 
     def dtype(self, name: str) -> str:
         """As the file names it: `F16`, `BF16`, `F32`, `I32`, `I16` ..."""
-        return str(self._reader(name).get_slice(name).get_dtype())
+        return str(self._reader(name).get_slice(self._stored[name]).get_dtype())
 
     def tensor(self, name: str) -> Tensor:
         """A memory-mapped tensor on the CPU. Raises `ModelError` if there is none or it cannot be read."""
         reader = self._reader(name)
         try:
-            tensor: Tensor = reader.get_tensor(name)
+            tensor: Tensor = reader.get_tensor(self._stored[name])
         except (SafetensorError, ValueError, OSError) as error:
             raise ModelError(f"{self.file_of(name)}: {name} cannot be read ({_first_line(error)})") from error
         return tensor

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.architecture import read_spec
 from exlchat.engine.cache_budget import CacheWishes, plan_cache
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import (
@@ -43,6 +43,7 @@ from exlchat.engine.pages.hash import KEYS_AND_VALUES, root_hash
 from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.pages.sizes import MOST_AT_ONCE, cache_kind
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
+from exlchat.engine.spec import ModelSpec
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
 
@@ -210,14 +211,15 @@ def load(
     plan = plan_cache(str(checkpoint.path), spec, kind, wishes, room, at_once=target.type == "cuda")
     # A bfloat16 model comes with kernels for its head alone.
     fused = kernels if dtype == torch.float16 else None
-    operations = TorchOperations() if fused is None else KernelOperations(fused)
+    operations = TorchOperations(dtype) if fused is None else KernelOperations(fused)
     loader = LayerLoader(checkpoint, target, dtype, kernels, head_bits=head_bits)
-    transformer = load_weights(checkpoint, spec, loader, operations, on_progress)
+    transformer = load_weights(checkpoint, spec, loader, operations, on_progress, context=plan.context)
     rows: OpenRows = TorchLayerRows
     if fused is not None and kv_cache != "fp32":
         rows = kernel_rows(fused)
     # Everything that keys and values depend on besides the ids.
-    parts = {"model": identity, "rope": repr(spec.rope), "cache": kv_cache, "dtype": str(dtype)}
+    context = str(plan.context) if spec.rope_depends_on_context else ""
+    parts = {"model": identity, "rope": f"{spec.ropes} {context}", "cache": kv_cache, "dtype": str(dtype)}
     root = root_hash(version=KEYS_AND_VALUES, **parts)
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
     archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import CacheReport, ModelError
 from exlchat.engine.pages.hash import HASH_BYTES
 from exlchat.engine.pages.memory import CacheRows, PageMemory, SequenceTables
@@ -22,6 +21,7 @@ from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError
 from exlchat.engine.pages.rows import OpenRows, Seen, TorchLayerRows
 from exlchat.engine.pages.sizes import cache_bytes, cache_kind, layer_bytes, pages_of, window_slots
 from exlchat.engine.pages.windows import WindowSlots
+from exlchat.engine.spec import ModelSpec
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import PAGE_TOKENS
 

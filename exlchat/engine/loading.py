@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.architecture import ModelSpec
+from exlchat.engine.assembly import load_transformer
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.decode_step import CapturedStep
 from exlchat.engine.events import LoadProgress, ModelError
@@ -15,8 +15,9 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.operations import Operations
 from exlchat.engine.quantized_linear import MEDIUM_ROWS
+from exlchat.engine.spec import ModelSpec
 from exlchat.engine.step_chain import why_not
-from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.engine.transformer import Transformer
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.open import open_kernels
@@ -58,8 +59,12 @@ def load_weights(
     loader: LayerLoader,
     operations: Operations,
     on_progress: OnProgress | None,
+    *,
+    context: int,
 ) -> Transformer:
-    """The decoder, read tensor by tensor, so that the machine never holds more than one of them besides the files.
+    """The decoder for sequences of at most `context` tokens.
+
+    It is read tensor by tensor, so that the machine never holds more than one of them besides the files.
 
     Raises:
         ModelError: a tensor is wrong, or memory ran out.
@@ -81,7 +86,7 @@ def load_weights(
 
     has_head = any(f"lm_head.{kind}" in checkpoint.names for kind in ("q_weight", "qweight", "weight"))
     try:
-        return load_transformer(spec, loader, has_head, tick, operations)
+        return load_transformer(spec, loader, has_head, tick, operations, context=context)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
             f"{checkpoint.path}: memory ran out after {done} of {steps} parts of the weights; close other programs, or "

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.architecture import read_spec
 from exlchat.engine.cache_budget import CacheWishes, plan_cache
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import FitReport, ModelCard, ModelError
 from exlchat.engine.formats.inventory import describe_format, is_quantized, parameter_count, weight_sizes
 from exlchat.engine.pages.sizes import cache_kind
 from exlchat.engine.placement import choose_device, dtypes_for, room_without_models
+from exlchat.engine.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

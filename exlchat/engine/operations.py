@@ -2,56 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from exlchat.engine.norms import Norm
 from exlchat.engine.rope import rotate
-
-
-@dataclass(frozen=True, slots=True)
-class RMSNorm:
-    """`x * w / sqrt(mean(x^2) + eps)`, the mean in float32 (Zhang and Sennrich 2019, arXiv 1910.07467)."""
-
-    weight: Tensor
-    eps: float
+from exlchat.engine.spec import Activation
 
 
 class Operations(Protocol):
     """The residual stream is float32, everything else in the dtype of the weights."""
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, norm: RMSNorm) -> Tensor:
-        """`hidden` `[tokens, width]` takes what is added; returns it normed."""
+    def add_norm(
+        self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
+    ) -> Tensor:
+        """`hidden` `[tokens, width]` takes what is added; returns it normed.
 
-    def gate(self, x: Tensor) -> Tensor:
-        """`[tokens, 2 * inner]` -> `[tokens, inner]`: `silu(first half) * second half`. May overwrite x."""
+        Args:
+            added: in the dtype of the weights.
+            norm: of the next product; without one that reads the residual as it is.
+            after: the norm of what is added.
+            scale: its factor.
+        """
 
-    def turn(self, heads: Tensor, turns: Tensor, count: int) -> None:
-        """Turns the first `count` of `[tokens, heads, head_dim]` in place by float32 `[tokens, head_dim / 2, 2]`."""
+    def gate(self, x: Tensor, activation: Activation) -> Tensor:
+        """`[tokens, 2 * inner]` -> `[tokens, inner]`: `activation(first half) * second half`. May overwrite x."""
+
+    def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
+        """Turns the first `count` of `[tokens, heads, head_dim]` in place by float32 `[tokens, dim / 2, 2]`."""
 
 
 class TorchOperations:
-    """In plain torch, on any device."""
+    """In plain torch, on any device.
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, norm: RMSNorm) -> Tensor:
+    Args:
+        dtype: of the weights.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def add_norm(
+        self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
+    ) -> Tensor:
         """See `Operations`."""
         if added is not None:
-            hidden += added
-        normed = functional.rms_norm(hidden, (hidden.shape[-1],), eps=norm.eps)
-        return (normed * norm.weight).to(norm.weight.dtype)
+            hidden.add_(added if after is None else after(added.float()), alpha=scale)
+        return (hidden if norm is None else norm(hidden)).to(self._dtype)
 
-    def gate(self, x: Tensor) -> Tensor:
+    def gate(self, x: Tensor, activation: Activation) -> Tensor:
         """See `Operations`."""
         first, second = x.chunk(2, dim=-1)
         # In place: of a long chunk these are the largest tensors.
-        return functional.silu(first, inplace=True).mul_(second)
+        if activation == "silu":
+            return functional.silu(first, inplace=True).mul_(second)
+        return activate(first, activation).mul_(second)
 
-    def turn(self, heads: Tensor, turns: Tensor, count: int) -> None:
+    def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
         """See `Operations`."""
         cos, sin = turns.to(heads.dtype).unsqueeze(1).unbind(-1)
-        heads[:, :count] = rotate(heads[:, :count], cos, sin)
+        heads[:, :count] = rotate(heads[:, :count], cos, sin, interleaved=interleaved)
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """One of `silu`, `gelu` and `gelu_tanh` (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
+    if activation == "silu":
+        return functional.silu(x)
+    return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 class FusedKernels(Protocol):
@@ -68,19 +88,31 @@ class FusedKernels(Protocol):
 
 
 class KernelOperations:
-    """Through the CUDA extension, in float16: each of them reads and writes its tensors once."""
+    """Through the CUDA extension, in float16: each of them reads and writes its tensors once.
+
+    What other architectures than Llama's need and the kernels do not know goes through torch.
+    """
 
     def __init__(self, kernels: FusedKernels) -> None:
         self._kernels = kernels
+        self._torch = TorchOperations(torch.float16)
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, norm: RMSNorm) -> Tensor:
+    def add_norm(
+        self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
+    ) -> Tensor:
         """See `Operations`."""
+        plain = norm is not None and norm.kind == "rms" and after is None and scale == 1.0
+        if norm is None or not plain:
+            return self._torch.add_norm(hidden, added, norm, after=after, scale=scale)
         return self._kernels.add_norm(hidden, added, norm.weight, norm.eps)
 
-    def gate(self, x: Tensor) -> Tensor:
+    def gate(self, x: Tensor, activation: Activation) -> Tensor:
         """See `Operations`."""
-        return self._kernels.gate(x)
+        return self._kernels.gate(x) if activation == "silu" else self._torch.gate(x, activation)
 
-    def turn(self, heads: Tensor, turns: Tensor, count: int) -> None:
+    def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
         """See `Operations`."""
-        self._kernels.turn(heads, turns, count)
+        if interleaved or 2 * turns.shape[1] < heads.shape[2]:
+            self._torch.turn(heads, turns, count, interleaved=interleaved)
+        else:
+            self._kernels.turn(heads, turns, count)

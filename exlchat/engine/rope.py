@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864), halves rotated as in Llama."""
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -7,41 +7,78 @@ import math
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import RopeSpec
+from exlchat.engine.spec import RopeSpec
 
 
-def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """float32 `[head_dim / 2]`: radians per position of each pair of dimensions.
+def inverse_frequencies(rope: RopeSpec, context: int) -> Tensor:
+    """float32 `[dim / 2]`: radians per position of each pair of elements.
 
-    `llama3` keeps short wavelengths, divides long ones by the factor and blends between
-    (Llama 3.1 model card; the same numbers as `transformers`).
+    The same numbers as `transformers`; only, what `dynamic` and `longrope` make of a text's own length follows from the
+    longest context here, because keys that are cached cannot be turned again.
+
+    Args:
+        rope: `linear` divides all frequencies by the factor. `dynamic` raises the base for contexts beyond the original
+            (NTK). `llama3` keeps short wavelengths, divides long ones and blends between (Llama 3.1 model card). `yarn`
+            does so by rotations in the original context (Peng et al. 2023, arXiv 2309.00071). `longrope` has a divisor
+            for every frequency, one set for the original context and one beyond (Ding et al. 2024, arXiv 2402.13753).
+        context: the most tokens that a sequence will have.
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (rope.theta**exponents)
+    original = rope.original_max_position_embeddings
+    theta = rope.theta
+    if rope.type == "dynamic" and context > original and rope.dim > 2:
+        theta *= (rope.factor * context / original - (rope.factor - 1)) ** (rope.dim / (rope.dim - 2))
+    exponents = torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim
+    frequencies = 1.0 / (theta**exponents)
     if rope.type == "linear":
         return frequencies / rope.factor
-    if rope.type == "default":
-        return frequencies
+    if rope.type == "llama3":
+        return _llama3(rope, frequencies)
+    if rope.type == "yarn":
+        return _yarn(rope, frequencies)
+    if rope.type == "longrope":
+        factors = rope.long_factors if context > original else rope.short_factors
+        return frequencies / torch.tensor(factors)
+    return frequencies
+
+
+def _llama3(rope: RopeSpec, frequencies: Tensor) -> Tensor:
+    original = rope.original_max_position_embeddings
     wavelengths = 2 * math.pi / frequencies
-    low_wavelength = rope.original_max_position_embeddings / rope.low_freq_factor
-    high_wavelength = rope.original_max_position_embeddings / rope.high_freq_factor
-    blend = (rope.original_max_position_embeddings / wavelengths - rope.low_freq_factor) / (
-        rope.high_freq_factor - rope.low_freq_factor
-    )
+    blend = (original / wavelengths - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     blended = (1 - blend) * frequencies / rope.factor + blend * frequencies
-    scaled = torch.where(wavelengths > low_wavelength, frequencies / rope.factor, blended)
-    return torch.where(wavelengths < high_wavelength, frequencies, scaled)
+    scaled = torch.where(wavelengths > original / rope.low_freq_factor, frequencies / rope.factor, blended)
+    return torch.where(wavelengths < original / rope.high_freq_factor, frequencies, scaled)
+
+
+def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
+    def pair_of(rotations: float) -> float:
+        """The pair that turns so often in the original context."""
+        length = rope.original_max_position_embeddings / (rotations * 2 * math.pi)
+        return rope.dim * math.log(length) / (2 * math.log(rope.theta))
+
+    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    ramp = ((torch.arange(rope.dim // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    return frequencies / rope.factor * ramp + frequencies * (1 - ramp)
 
 
 class RopeTable:
-    """cos and sin of every position so far, in float32, growing by doubling."""
+    """cos and sin of every position so far, in float32, growing by doubling.
 
-    def __init__(self, rope: RopeSpec, head_dim: int, device: torch.device) -> None:
-        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
-        self._turns = torch.empty(0, head_dim // 2, 2, device=device)
+    Args:
+        rope: the positions.
+        context: the most tokens that a sequence will have.
+    """
+
+    def __init__(self, rope: RopeSpec, context: int, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(rope, context).to(device)
+        self._factor = rope.attention_factor
+        self._turns = torch.empty(0, rope.dim // 2, 2, device=device)
 
     def slice(self, start: int, end: int) -> Tensor:
-        """float32 `[end - start, head_dim / 2, 2]`: cos and sin for each pair of elements of a head."""
+        """float32 `[end - start, dim / 2, 2]`: cos and sin for each pair of elements of a head."""
         if end > len(self._turns):
             self._grow(max(end, 2 * len(self._turns), 512))
         return self._turns[start:end]
@@ -49,13 +86,17 @@ class RopeTable:
     def _grow(self, length: int) -> None:
         positions = torch.arange(length, device=self._frequencies.device).float()
         angles = torch.outer(positions, self._frequencies)
-        self._turns = torch.stack((angles.cos(), angles.sin()), dim=-1)
+        self._turns = torch.stack((angles.cos(), angles.sin()), dim=-1) * self._factor
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`[..., head_dim]` turned to its positions: element i with element `i + head_dim / 2`.
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
+    """`[..., head_dim]` with its first elements turned to their positions, the others as they were.
 
-    cos and sin are `[..., head_dim / 2]`.
+    Element i goes with element i + pairs; interleaved, element 2i with 2i + 1. cos and sin are `[..., pairs]`.
     """
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    dim = 2 * cos.shape[-1]
+    turned, rest = x[..., :dim], x[..., dim:]
+    first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, dim=-1)
+    parts = (first * cos - second * sin, second * cos + first * sin)
+    joined = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
+    return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from exlchat.engine.experts import Mlp
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Joined, Linear
-from exlchat.engine.operations import RMSNorm
+from exlchat.engine.norms import Norm
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
+from exlchat.engine.spec import ModelSpec
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import HEAD_DIMS, AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.kv_formats import PAGE_TOKENS
@@ -73,13 +75,44 @@ def why_not(transformer: Transformer, cache: KVCache) -> str | None:
         return f"its {spec.num_heads} heads over {spec.num_kv_heads} have {spec.head_dim} elements"
     if spec.vocab_size > MAX_VOCAB or spec.hidden_size % TILE_COLUMNS:
         return f"it has {spec.vocab_size} tokens of {spec.hidden_size} numbers"
+    return _unlike_llama(spec) or _not_quantized(transformer)
+
+
+def _not_quantized(transformer: Transformer) -> str | None:
+    """Which layer the kernels do not multiply."""
     for index, layer in enumerate(transformer.layers):
-        parts = (layer.qkv, layer.output, layer.gate_up, layer.down)
-        if not all(_is_whole(part) for part in parts):
+        mlp = _mlp(layer)
+        parts = (layer.qkv, layer.output, mlp.gate_up, mlp.down)
+        if not all(_is_whole(part) for part in parts) or len(_quantized(mlp.gate_up).matrices) != 2:
             return f"layer {index} is not quantized in a way that the kernels hold"
-        if len(_quantized(layer.gate_up).runs) > 1:
+        if len(_quantized(mlp.gate_up).runs) > 1:
             return f"gate and up of layer {index} order their inputs differently"
     return None
+
+
+def _unlike_llama(spec: ModelSpec) -> str | None:
+    """What of the architecture the step does not compute."""
+    unlike = {
+        "its norms subtract the mean": spec.norm_kind != "rms",
+        "its norms stand behind attention and MLP": not spec.norm_before or spec.norm_after,
+        "its attention and MLP work side by side": spec.parallel,
+        "it norms heads in its own way": spec.head_norms not in ("none", "rms"),
+        "its positions are of another kind": spec.interleaved or spec.learned_positions or None in spec.layer_ropes,
+        "its attention has sinks": spec.sinks,
+        "it scales embeddings, layers or logits": (spec.embedding_scale, spec.residual_scale, spec.logit_scale)
+        != (1.0, 1.0, 1.0)
+        or spec.logit_softcap > 0,
+        "its MLP is of another kind": spec.activation != "silu" or not spec.gated,
+        "it has experts": spec.experts is not None,
+        "its projections are sorted by group": spec.heads_by_group,
+    }
+    return next((why for why, found in unlike.items() if found), None)
+
+
+def _mlp(layer: DecoderLayer) -> Mlp:
+    if not isinstance(layer.mlp, Mlp):
+        raise TypeError("experts have no MLP of their own; `why_not` tells before")
+    return layer.mlp
 
 
 def _is_whole(part: Joined) -> bool:
@@ -87,6 +120,12 @@ def _is_whole(part: Joined) -> bool:
     return isinstance(part, QuantizedLinear) and all(
         matrix.outputs == count for matrix, count in zip(part.matrices, part.outputs, strict=True)
     )
+
+
+def _norm(norm: Norm | None) -> Norm:
+    if norm is None:
+        raise TypeError("a layer reads the residual as it is; `why_not` tells before")
+    return norm
 
 
 def _quantized(part: Joined) -> QuantizedLinear:
@@ -158,9 +197,9 @@ class StepChain:
         """The operations in order."""
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
-        turns = self._transformer.rope.slice(0, len(self._cache.page_table) * PAGE_TOKENS)
+        turns = [rope.slice(0, len(self._cache.page_table) * PAGE_TOKENS) for rope in self._transformer.ropes]
         for index, layer in enumerate(self._layers):
-            jobs += self._attention_jobs(index, layer, turns)
+            jobs += self._attention_jobs(index, layer, turns[self._transformer.spec.layer_ropes[index] or 0])
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
 
@@ -189,8 +228,9 @@ class StepChain:
     def _rules(self, index: int) -> AttentionRules:
         spec, layer = self._transformer.spec, self._transformer.layers[index]
         return AttentionRules(
-            scale=spec.head_dim**-0.5,
+            scale=spec.attention_scale,
             window=spec.windows[index],
+            softcap=spec.attention_softcap,
             query_norm=None if layer.query_norm is None else layer.query_norm.weight,
             key_norm=None if layer.key_norm is None else layer.key_norm.weight,
             eps=spec.norm_eps,
@@ -211,13 +251,14 @@ class StepChain:
         return self._kernels.product(reader.run.matrices, reader.x, self._logits, "float")
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
-        output, down = _only_matrix(layer.output), _only_matrix(layer.down)
+        mlp = _mlp(layer)
+        output, down = _only_matrix(layer.output), _only_matrix(mlp.down)
         spec = self._transformer.spec
         columns = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         return _Layer(
-            qkv=self._readers(layer.qkv, layer.attention_norm),
+            qkv=self._readers(layer.qkv, _norm(layer.attention_norm)),
             output=output,
-            gate_up=self._readers(layer.gate_up, layer.mlp_norm),
+            gate_up=self._readers(mlp.gate_up, _norm(layer.mlp_norm)),
             down=down,
             heads=self._zeros(columns),
             # Nothing writes rows that take no feature, so they must be zeros from the start.
@@ -228,7 +269,7 @@ class StepChain:
     def _zeros(self, columns: int) -> Tensor:
         return torch.zeros(1, columns, dtype=torch.float16, device=self._transformer.device)
 
-    def _readers(self, part: Joined, norm: RMSNorm) -> list[_Reader]:
+    def _readers(self, part: Joined, norm: Norm) -> list[_Reader]:
         """Who reads the residual behind a norm, each with a copy in its own order."""
         readers = []
         for run in _quantized(part).runs:
@@ -255,8 +296,8 @@ class _FloatHead:
         logits: float32 `[1, rows of the head's weight]`.
     """
 
-    def __init__(self, norm: RMSNorm, head: Linear, hidden: Tensor, logits: Tensor) -> None:
-        self._norm = RMSNorm(norm.weight.float(), norm.eps)
+    def __init__(self, norm: Norm, head: Linear, hidden: Tensor, logits: Tensor) -> None:
+        self._norm = Norm(norm.weight.float(), norm.eps)
         self._hidden = hidden
         self._logits = logits
         self._weight = head.weight

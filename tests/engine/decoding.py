@@ -8,17 +8,22 @@ from pathlib import Path
 import torch
 
 from exlchat.engine.architecture import read_spec
+from exlchat.engine.assembly import load_transformer
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.engine.transformer import Transformer
 
 
-def open_transformer(path: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Transformer:
+def open_transformer(
+    path: Path, dtype: torch.dtype = torch.float32, device: str = "cpu", context: int | None = None
+) -> Transformer:
     checkpoint = Checkpoint(path)
     spec = read_spec(checkpoint.config, "config.json")
     has_head = any(name.startswith("lm_head.") for name in checkpoint.names)
-    return load_transformer(spec, LayerLoader(checkpoint, torch.device(device), dtype), has_head, lambda: None)
+    return load_transformer(
+        spec, LayerLoader(checkpoint, torch.device(device), dtype), has_head, lambda: None, context=context
+    )
 
 
 def logits_in_steps(

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine.architecture import ModelSpec, read_spec
+from exlchat.engine.architecture import read_spec
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.rows import Seen
+from exlchat.engine.spec import ModelSpec
 from exlchat.ext.kv_formats import CODES4, KINDS, Element, decode, encode
 from exlchat.ext.reference_pages import cached_rows
 from exlchat.settings import Settings

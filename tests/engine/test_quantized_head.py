@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from exlchat.engine import ModelError
 from exlchat.engine.architecture import read_spec
+from exlchat.engine.assembly import load_transformer
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats import awq_writer, exl2_writer, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
@@ -20,7 +21,7 @@ from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Linear
 from exlchat.engine.quantized_linear import QuantizedLinear
 from exlchat.engine.step_chain import StepChain, why_not
-from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.engine.transformer import Transformer
 from exlchat.ext.layout import decode
 from tests.engine.decoding import logits_in_steps, relative_error
 from tests.engine.reference_kernels import ReferenceKernels

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 import torch
 
-from exlchat.engine.operations import RMSNorm, TorchOperations
+from exlchat.engine.norms import Norm
+from exlchat.engine.operations import TorchOperations
 from exlchat.ext import reference_prompt
 from exlchat.ext.library import Library
 from exlchat.ext.prompt import PromptKernels
@@ -38,15 +39,15 @@ def test_wrong_tensors_are_refused(kernels: PromptKernels) -> None:
 
 
 def test_plain_torch_computes_what_the_references_say() -> None:
-    operations = TorchOperations()
+    operations = TorchOperations(torch.float32)
     hidden, added, weight = torch.randn(5, 48), torch.randn(5, 48), torch.rand(48)
     other = hidden.clone()
-    found = operations.add_norm(hidden, added, RMSNorm(weight, 1e-5))
+    found = operations.add_norm(hidden, added, Norm(weight, 1e-5))
     assert torch.allclose(found.double(), reference_prompt.add_norm(other, added, weight, 1e-5), atol=1e-5)
     assert torch.equal(hidden, other)
     x = torch.randn(5, 24)
     wanted = reference_prompt.gate(x)
-    assert torch.allclose(operations.gate(x).double(), wanted, atol=1e-6)
+    assert torch.allclose(operations.gate(x, "silu").double(), wanted, atol=1e-6)
     angles = torch.rand(5, 6)
     heads, turns = torch.randn(5, 4, 12), torch.stack((angles.cos(), angles.sin()), dim=-1)
     wanted = reference_prompt.turn(heads, turns, 3)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, SamplingSettings, load
 from exlchat.engine.architecture import read_spec
+from exlchat.engine.assembly import load_transformer
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.decode_step import CapturedStep
 from exlchat.engine.formats import exl2_writer
@@ -20,7 +21,7 @@ from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, writ
 from exlchat.engine.formats.grouped_tiles import pack_gptq
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.transformer import Transformer, load_transformer
+from exlchat.engine.transformer import Transformer
 from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import c_draw
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error

@@ -11,7 +11,8 @@ from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats import awq, gptq, grouped
 from exlchat.ext.layout import PIECE_ROWS
 
-_QUANTIZED = ("q_weight", "qweight")
+QUANTIZED = ("q_weight", "qweight")
+"""Last parts of the names of codes: of EXL2, and of GPTQ and AWQ."""
 # The widest codes that the kernels hold of layers with a zero point for every column.
 _PLAIN_BITS = 4
 
@@ -35,12 +36,12 @@ class WeightSizes:
 
 def is_quantized(checkpoint: Checkpoint) -> bool:
     """Whether any layer is EXL2, GPTQ or AWQ."""
-    return any(name.endswith(tuple(f".{kind}" for kind in _QUANTIZED)) for name in checkpoint.names)
+    return any(name.endswith(tuple(f".{kind}" for kind in QUANTIZED)) for name in checkpoint.names)
 
 
 def has_float_head(checkpoint: Checkpoint) -> bool:
     """Whether the output head is of floats: its own, or the embedding."""
-    return not any(f"lm_head.{kind}" in checkpoint.names for kind in _QUANTIZED)
+    return not any(f"lm_head.{kind}" in checkpoint.names for kind in QUANTIZED)
 
 
 def is_awq(checkpoint: Checkpoint, key: str) -> bool:

@@ -13,14 +13,14 @@ from torch.nn import functional
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
-from exlchat.engine.formats import awq, dense, exl2, gptq, grouped
+from exlchat.engine.formats import awq, dense, exl2, gptq, grouped, mxfp4
 from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.grouped import GroupedLayer
 from exlchat.engine.formats.grouped_tiles import pack_grouped
 from exlchat.engine.formats.head import pack_head
-from exlchat.engine.formats.inventory import is_awq
+from exlchat.engine.formats.inventory import QUANTIZED, is_awq
 from exlchat.engine.formats.quantization_config import read_quantization
 from exlchat.engine.linear import Linear
 from exlchat.engine.quantized_linear import MatrixKernels, QuantizedLinear, Scratch
@@ -75,22 +75,61 @@ class LayerLoader:
         self._quantization: GptqSettings | AwqSettings | None = None
         self._quantization_read = False
 
-    def linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear | QuantizedLinear:
+    @property
+    def device(self) -> torch.device:
+        """Where the weights go."""
+        return self._device
+
+    def has(self, key: str) -> bool:
+        """Whether the checkpoint holds the layer `key`, in whichever format."""
+        return any(f"{key}.{kind}" in self._checkpoint.names for kind in ("weight", *QUANTIZED))
+
+    def linear(
+        self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False
+    ) -> Linear | QuantizedLinear:
         """The layer `key` with `features` inputs and `outputs` outputs.
+
+        Args:
+            transposed: float weights are stored `[features, outputs]`, as GPT-2's are.
 
         Raises:
             ModelError: no format fits, sizes disagree, or a bias is there that should not be (or the reverse).
         """
-        stored_bias = self._bias(key, outputs, declared=bias)
         how = self._format(key, outputs)
         if how is None:
-            stored = dense.load_tensor(self._checkpoint, f"{key}.weight", (outputs, features))
-            weight = stored.to(self._device, self._dtype)
-            return Linear(weight, stored_bias, weight is stored)
+            return self.float_linear(key, features, outputs, bias=bias, transposed=transposed)
+        stored_bias = self._bias(key, outputs, declared=bias)
         try:
             return self._quantized(key, how, features, outputs, stored_bias)
         except ModelError as error:
             raise ModelError(f"{self._checkpoint.file_of(f'{key}.{how.main}')}: {key}: {error}") from error
+
+    def float_linear(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
+        """A layer of float weights; arguments and errors as of `linear`."""
+        stored_bias = self._bias(key, outputs, declared=bias)
+        shape = (features, outputs) if transposed else (outputs, features)
+        stored = dense.load_tensor(self._checkpoint, f"{key}.weight", shape)
+        weight = stored.to(self._device, self._dtype)
+        if transposed:
+            weight = weight.T.contiguous()
+        return Linear(weight, stored_bias, weight is stored)
+
+    def stacked(self, key: str, count: int, features: int, outputs: int) -> list[Linear]:
+        """Layers of one shape that share a tensor `[count, features, outputs]`, floats or MXFP4, with biases.
+
+        Raises:
+            ModelError: a tensor is missing, or its shape or dtype disagrees.
+        """
+        names = self._checkpoint.names
+        if f"{key}_blocks" in names and key not in names:
+            weights = mxfp4.load_stacked(self._checkpoint, key, (count, features, outputs), self._dtype)
+        else:
+            weights = dense.load_tensor(self._checkpoint, key, (count, features, outputs)).transpose(1, 2)
+        biases = self.tensor(f"{key}_bias", (count, outputs))
+        return [
+            Linear(weight.to(self._device, self._dtype).contiguous(), bias)
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
 
     def float_head(self, head: Linear) -> Linear | QuantizedLinear:
         """A float output head as it will be used: quantized if that is wanted, else in whole rows on a GPU.

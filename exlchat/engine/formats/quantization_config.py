@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from exlchat.engine.architecture import ConfigReader
+from exlchat.engine.config_reader import ConfigReader
 from exlchat.engine.formats.awq import BITS as AWQ_BITS
 from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.gptq import BIT_WIDTHS, CHECKPOINT_FORMATS, GptqSettings

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
 from exlchat.engine.pages.pool import Page
 from exlchat.engine.pages.rows import LayerRows, OpenRows, PageList, Seen, Span
 from exlchat.engine.pages.store import PageStore, make_store
 from exlchat.engine.pages.windows import WindowSlots
 from exlchat.engine.placement import free_memory
+from exlchat.engine.spec import ModelSpec
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exlchat.engine.architecture import ModelSpec
 from exlchat.engine.events import ModelError
+from exlchat.engine.spec import ModelSpec
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 
 MOST_AT_ONCE = 2048

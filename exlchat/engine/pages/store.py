@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import ModelSpec
+from exlchat.engine.spec import ModelSpec
 from exlchat.ext.attention import LayerPages
 from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind
 

@@ -1,0 +1,134 @@
+"""Typed look-ups in the JSON files of a model; every error names the file, the key and what was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from exlchat.engine.events import ModelError
+
+MOST = 2**31 - 1
+"""No size of a model is larger."""
+
+
+class ConfigReader:
+    """Look-ups in one JSON object.
+
+    Args:
+        config: the object.
+        where: the file's name, and the object's in it, for error lines.
+        aliases: other names under which a key may stand; the first that is there counts.
+        defaults: values of keys that are absent. A key that is null is not absent, but has no value.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        where: str,
+        *,
+        aliases: Mapping[str, tuple[str, ...]] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._config = config
+        self._where = where
+        self._aliases = aliases or {}
+        self._defaults = defaults or {}
+
+    def error(self, key: str, problem: str) -> ModelError:
+        """A `ModelError` about one key."""
+        return ModelError(f"{self._where}: {self._name(key)} {problem}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive whole number; `1.0` counts as one."""
+        return self._whole(key, self._value(key, default), least=1)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number, 0 included."""
+        return self._whole(key, self._value(key, default), least=0)
+
+    def optional_integer(self, key: str) -> int | None:
+        """A positive whole number, or `None` where the key is null, or absent and has no default."""
+        value = self.get(key)
+        return None if value is None else self._whole(key, value, least=1)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        return self._positive(key, self._value(key, default))
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number, or `None` where the key is null, or absent and has no default."""
+        value = self.get(key)
+        return None if value is None else self._positive(key, value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"is {short(value)}; it must be true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"is {short(value)}; it must be a string")
+        return value
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of so many positive numbers."""
+        value = self._value(key, None)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.error(key, f"is {short(value)}; it must be a list of {count} numbers")
+        return tuple(self._positive(key, item) for item in value)
+
+    def section(self, key: str) -> ConfigReader | None:
+        """A nested object, or `None` where the key is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, f"is {short(value)}; it must be an object")
+        return ConfigReader(value, f"{self._where}: {key}")
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there, null or not."""
+        return self._name(key) in self._config
+
+    def get(self, key: str) -> Any:
+        """The raw value or its default; `None` where there is neither."""
+        name = self._name(key)
+        return self._config[name] if name in self._config else self._defaults.get(key)
+
+    def _name(self, key: str) -> str:
+        """The name under which the key stands."""
+        names = (key, *self._aliases.get(key, ()))
+        return next((name for name in names if name in self._config), key)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.get(key)
+        if value is None:
+            value = self._defaults.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing; take the file from the original model")
+        return value
+
+    def _whole(self, key: str, value: Any, *, least: int) -> int:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not good or value != int(value) or value < least:
+            kind = "a positive whole number" if least else "a whole number from 0 on"
+            raise self.error(key, f"is {short(value)}; it must be {kind}")
+        if value > MOST:
+            raise self.error(key, f"is {short(value)}; no model is that large")
+        return int(value)
+
+    def _positive(self, key: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.error(key, f"is {short(value)}; it must be a positive number")
+        return float(value)
+
+
+def short(value: Any) -> str:
+    """A JSON value for an error line, which may come from anywhere and be of any length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,503 @@
+"""The architectures that run, one row each: how they differ from Llama.
+
+Every default is that of the architecture's configuration class in `transformers` 5, which is what a `config.json`
+without the key means. Sources of the differences: the models' own code and cards; `formats/models.md` of the plan lists
+where an earlier engine deviated from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from exlchat.engine.spec import NormKind
+
+Renames = tuple[tuple[str, str], ...]
+Biases = bool | str
+Aliases = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How an architecture differs from Llama's.
+
+    Args:
+        layer_names: names of tensors inside a layer, and what `tensor_names` calls them; nothing for what is no weight.
+            A `*` is a number.
+        outer_names: the same for beginnings of names outside of layers.
+        aliases: other names of keys of `config.json`.
+        defaults: values of keys that are absent there.
+        fixed: keys that can only have this value, because another one is another architecture.
+        norm_kind, norm_offset, norm_bias, norm_before, norm_after, parallel, interleaved, learned_positions, sinks,
+            gated, transposed, heads_by_group: see `ModelSpec`.
+        eps: the key of the norms' epsilon.
+        activation: the key of the activation.
+        head_norms: see `ModelSpec`; `layer` only where `use_qk_norm` says so.
+        qkv_bias, output_bias, mlp_bias: whether there are any, or the key that says so.
+        windows: which layers see `sliding_window` tokens only, where the config has no `layer_types`: none; all; those
+            from `max_window_layers` on, if `use_sliding_window`; all but every nth; those without positions.
+        window_period: the n of every nth, 0 for none; `sliding_window_pattern` of the config comes before it.
+        positions: which layers turn queries and keys: all; those with a window, if any has one; as `no_rope_layers`
+            says.
+        scales: which key or rule gives each of the model's factors.
+        softcaps: whether `attn_logit_softcapping` and `final_logit_softcapping` count.
+        experts: which layout a mixture of experts has, if the architecture is one.
+        text_model: it is a model of images and text, of which the text part is this architecture.
+    """
+
+    layer_names: Renames = ()
+    outer_names: Renames = ()
+    aliases: Aliases = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    norm_kind: NormKind = "rms"
+    norm_offset: float = 0.0
+    norm_bias: bool = False
+    norm_before: bool = True
+    norm_after: bool = False
+    parallel: bool = False
+    eps: str = "rms_norm_eps"
+    activation: str = "hidden_act"
+    head_norms: Literal["none", "rms", "layer", "joint"] = "none"
+    interleaved: bool = False
+    learned_positions: bool = False
+    qkv_bias: Biases = "attention_bias"
+    output_bias: Biases = "attention_bias"
+    mlp_bias: Biases = False
+    gated: bool = True
+    transposed: bool = False
+    heads_by_group: bool = False
+    sinks: bool = False
+    windows: Literal["none", "all", "upper", "period", "without positions"] = "none"
+    window_period: int = 0
+    positions: Literal["all", "windows", "listed"] = "all"
+    scales: Literal["none", "gemma", "gemma query", "cohere", "granite", "minicpm"] = "none"
+    softcaps: bool = False
+    experts: Literal["none", "mixtral", "qwen", "qwen shared", "stacked"] = "none"
+    text_model: str | None = None
+
+
+_LLAMA = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0}
+_GEMMA = {
+    **_LLAMA,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+}
+_GEMMA2 = {
+    **_GEMMA,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA3 = {
+    **_GEMMA,
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+_POST_NORMS = (
+    ("post_attention_layernorm", "attention_post_norm"),
+    ("pre_feedforward_layernorm", "post_attention_layernorm"),
+    ("post_feedforward_layernorm", "mlp_post_norm"),
+)
+_ONLY_POST_NORMS = (
+    ("post_attention_layernorm", "attention_post_norm"),
+    ("post_feedforward_layernorm", "mlp_post_norm"),
+)
+_QWEN2 = {**_LLAMA, "sliding_window": 4096, "max_window_layers": 28, "max_position_embeddings": 32768}
+_MISTRAL = {**_LLAMA, "sliding_window": 4096, "max_position_embeddings": 131072}
+_COHERE = {
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "logit_scale": 0.0625,
+    "max_position_embeddings": 8192,
+}
+_GPT2_LAYER = (
+    # Masks, which old files hold.
+    ("attn.bias", ""),
+    ("attn.masked_bias", ""),
+    ("ln_1", "input_layernorm"),
+    ("ln_2", "post_attention_layernorm"),
+    ("attn.c_attn", "self_attn.qkv_proj"),
+    ("attn.c_proj", "self_attn.o_proj"),
+    # What EXL2 files of these models call the same.
+    ("self_attn.c_attn", "self_attn.qkv_proj"),
+    ("mlp.c_fc", "mlp.up_proj"),
+    ("mlp.c_proj", "mlp.down_proj"),
+)
+_GPT2_OUTER = (
+    ("transformer.wte", "model.embed_tokens"),
+    ("transformer.wpe", "model.embed_positions"),
+    ("transformer.ln_f", "model.norm"),
+    ("model.wte", "model.embed_tokens"),
+    ("model.wpe", "model.embed_positions"),
+    ("wte", "model.embed_tokens"),
+    ("wpe", "model.embed_positions"),
+    ("ln_f", "model.norm"),
+)
+_GPT2_KEYS: Aliases = {
+    "hidden_size": ("n_embd",),
+    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head",),
+    "max_position_embeddings": ("n_positions", "n_ctx"),
+    "intermediate_size": ("n_inner",),
+}
+_GPT2 = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 1024}
+
+_FAMILY_OF_QWEN2 = Family(qkv_bias=True, output_bias=False, windows="upper", defaults=_QWEN2)
+_FAMILY_OF_MISTRAL = Family(windows="all", defaults=_MISTRAL)
+_FAMILY_OF_GEMMA3 = Family(
+    layer_names=_POST_NORMS,
+    norm_offset=1.0,
+    norm_after=True,
+    head_norms="rms",
+    activation="hidden_activation",
+    windows="period",
+    window_period=6,
+    scales="gemma query",
+    softcaps=True,
+    defaults=_GEMMA3,
+)
+_IN_LANGUAGE_MODEL = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family(mlp_bias="mlp_bias", defaults=_LLAMA),
+    "YiForCausalLM": Family(
+        layer_names=(("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")),
+        defaults={**_LLAMA, "rope_theta": 5e6},
+    ),
+    "MistralForCausalLM": _FAMILY_OF_MISTRAL,
+    "MinistralForCausalLM": Family(qkv_bias=False, output_bias=False, windows="period", defaults=_MISTRAL),
+    "Mistral3ForConditionalGeneration": Family(text_model="MistralForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "LlavaForConditionalGeneration": Family(text_model="MistralForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "MixtralForCausalLM": Family(
+        layer_names=(
+            ("block_sparse_moe.experts.*.w1", "mlp.experts.*.gate_proj"),
+            ("block_sparse_moe.experts.*.w2", "mlp.experts.*.down_proj"),
+            ("block_sparse_moe.experts.*.w3", "mlp.experts.*.up_proj"),
+            ("block_sparse_moe.gate", "mlp.router"),
+        ),
+        qkv_bias=False,
+        output_bias=False,
+        windows="all",
+        experts="mixtral",
+        defaults={**_LLAMA, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 131072},
+    ),
+    "Qwen2ForCausalLM": _FAMILY_OF_QWEN2,
+    "Qwen2VLForConditionalGeneration": Family(text_model="Qwen2ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "Qwen2_5_VLForConditionalGeneration": Family(text_model="Qwen2ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "Qwen2MoeForCausalLM": Family(
+        layer_names=(("mlp.gate", "mlp.router"),),
+        qkv_bias="qkv_bias",
+        output_bias=False,
+        windows="upper",
+        experts="qwen shared",
+        defaults={
+            **_QWEN2,
+            "qkv_bias": True,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+        },
+    ),
+    "Qwen3ForCausalLM": Family(
+        head_norms="rms", windows="upper", defaults={**_QWEN2, "head_dim": 128, "max_position_embeddings": 32768}
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        layer_names=(("mlp.gate", "mlp.router"),),
+        head_norms="rms",
+        windows="upper",
+        experts="qwen",
+        defaults={
+            **_QWEN2,
+            "max_window_layers": 0,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+        },
+    ),
+    "GemmaForCausalLM": Family(norm_offset=1.0, scales="gemma", defaults=_GEMMA),
+    "Gemma2ForCausalLM": Family(
+        layer_names=_POST_NORMS,
+        norm_offset=1.0,
+        norm_after=True,
+        activation="hidden_activation",
+        windows="period",
+        window_period=2,
+        scales="gemma query",
+        softcaps=True,
+        defaults=_GEMMA2,
+    ),
+    "Gemma3ForCausalLM": _FAMILY_OF_GEMMA3,
+    "Gemma3ForConditionalGeneration": Family(text_model="Gemma3ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "Phi3ForCausalLM": Family(
+        qkv_bias=False,
+        output_bias=False,
+        windows="all",
+        defaults={**_LLAMA, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    ),
+    "CohereForCausalLM": Family(
+        norm_kind="layer",
+        parallel=True,
+        eps="layer_norm_eps",
+        interleaved=True,
+        head_norms="layer",
+        scales="cohere",
+        defaults=_COHERE,
+    ),
+    "Cohere2ForCausalLM": Family(
+        norm_kind="layer",
+        parallel=True,
+        eps="layer_norm_eps",
+        interleaved=True,
+        windows="period",
+        window_period=4,
+        positions="windows",
+        scales="cohere",
+        defaults={**_COHERE, "rope_theta": 10000.0, "sliding_window": 4096},
+    ),
+    "GraniteForCausalLM": Family(
+        mlp_bias="mlp_bias",
+        scales="granite",
+        defaults={
+            **_LLAMA,
+            "attention_multiplier": 1.0,
+            "embedding_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        },
+    ),
+    "Glm4ForCausalLM": Family(
+        layer_names=(
+            ("post_self_attn_layernorm", "attention_post_norm"),
+            ("post_mlp_layernorm", "mlp_post_norm"),
+        ),
+        norm_after=True,
+        interleaved=True,
+        output_bias=False,
+        defaults={
+            **_LLAMA,
+            "rms_norm_eps": 1.5625e-07,
+            "head_dim": 128,
+            "partial_rotary_factor": 0.5,
+            "attention_bias": True,
+            "max_position_embeddings": 131072,
+        },
+    ),
+    "GlmForCausalLM": Family(
+        interleaved=True,
+        output_bias=False,
+        defaults={
+            **_LLAMA,
+            "rms_norm_eps": 1.5625e-07,
+            "head_dim": 128,
+            "partial_rotary_factor": 0.5,
+            "attention_bias": True,
+            "max_position_embeddings": 131072,
+        },
+    ),
+    "InternLM2ForCausalLM": Family(
+        layer_names=(
+            ("attention_norm", "input_layernorm"),
+            ("ffn_norm", "post_attention_layernorm"),
+            ("attention.wqkv", "self_attn.qkv_proj"),
+            ("attention.wo", "self_attn.o_proj"),
+            ("feed_forward.w1", "mlp.gate_proj"),
+            ("feed_forward.w2", "mlp.down_proj"),
+            ("feed_forward.w3", "mlp.up_proj"),
+            ("self_attn.wqkv", "self_attn.qkv_proj"),
+        ),
+        outer_names=(("output.", "lm_head."), ("model.tok_embeddings.", "model.embed_tokens.")),
+        qkv_bias="bias",
+        output_bias="bias",
+        heads_by_group=True,
+        defaults={**_LLAMA, "bias": True},
+    ),
+    "Starcoder2ForCausalLM": Family(
+        layer_names=(("mlp.c_fc", "mlp.up_proj"), ("mlp.c_proj", "mlp.down_proj")),
+        norm_kind="layer",
+        norm_bias=True,
+        eps="norm_epsilon",
+        gated=False,
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        mlp_bias="use_bias",
+        windows="all",
+        defaults={
+            "norm_epsilon": 1e-5,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rope_theta": 10000.0,
+            "use_bias": True,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 4096,
+        },
+    ),
+    "Olmo2ForCausalLM": Family(
+        layer_names=_ONLY_POST_NORMS,
+        norm_before=False,
+        norm_after=True,
+        head_norms="joint",
+        defaults={**_LLAMA, "rms_norm_eps": 1e-5},
+    ),
+    "SmolLM3ForCausalLM": Family(
+        mlp_bias="mlp_bias",
+        windows="without positions",
+        positions="listed",
+        defaults={
+            **_LLAMA,
+            "rope_theta": 2e6,
+            "tie_word_embeddings": True,
+            "no_rope_layer_interval": 4,
+            "max_position_embeddings": 32768,
+        },
+    ),
+    "ExaoneForCausalLM": Family(
+        layer_names=(
+            ("ln_1", "input_layernorm"),
+            ("ln_2", "post_attention_layernorm"),
+            ("attn.attention.q_proj", "self_attn.q_proj"),
+            ("attn.attention.k_proj", "self_attn.k_proj"),
+            ("attn.attention.v_proj", "self_attn.v_proj"),
+            ("attn.attention.out_proj", "self_attn.o_proj"),
+            ("mlp.c_fc_0", "mlp.gate_proj"),
+            ("mlp.c_fc_1", "mlp.up_proj"),
+            ("mlp.c_proj", "mlp.down_proj"),
+        ),
+        outer_names=(("transformer.wte", "model.embed_tokens"), ("transformer.ln_f", "model.norm")),
+        aliases={"num_hidden_layers": ("num_layers",)},
+        eps="layer_norm_epsilon",
+        activation="activation_function",
+        qkv_bias=False,
+        output_bias=False,
+        defaults={
+            "layer_norm_epsilon": 1e-5,
+            "activation_function": "silu",
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "Exaone4ForCausalLM": Family(
+        layer_names=_ONLY_POST_NORMS,
+        norm_before=False,
+        norm_after=True,
+        head_norms="rms",
+        qkv_bias=False,
+        output_bias=False,
+        windows="period",
+        window_period=4,
+        positions="windows",
+        defaults={**_LLAMA, "rms_norm_eps": 1e-5, "sliding_window": 4096},
+    ),
+    "SeedOssForCausalLM": Family(
+        output_bias="attention_out_bias",
+        mlp_bias="mlp_bias",
+        defaults={**_LLAMA, "head_dim": 128, "attention_bias": True, "max_position_embeddings": 524288},
+    ),
+    "GptOssForCausalLM": Family(
+        windows="period",
+        window_period=2,
+        sinks=True,
+        experts="stacked",
+        defaults={
+            **_LLAMA,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 150000.0,
+            "head_dim": 64,
+            "attention_bias": True,
+            "sliding_window": 128,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 4,
+            "swiglu_limit": 7.0,
+            "swiglu_alpha": 1.702,
+            "max_position_embeddings": 131072,
+        },
+    ),
+    "MiniCPMForCausalLM": Family(
+        qkv_bias=False,
+        output_bias=False,
+        scales="minicpm",
+        defaults={**_LLAMA, "tie_word_embeddings": True, "scale_emb": 1.0, "dim_model_base": 1, "scale_depth": 1.0},
+    ),
+    "OrionForCausalLM": Family(
+        norm_kind="layer",
+        norm_bias=True,
+        qkv_bias=False,
+        output_bias=False,
+        defaults={**_LLAMA, "rms_norm_eps": 1e-5},
+    ),
+    "StableLmForCausalLM": Family(
+        norm_kind="layer",
+        norm_bias=True,
+        eps="layer_norm_eps",
+        qkv_bias="use_qkv_bias",
+        output_bias=False,
+        fixed={"qk_layernorm": False, "use_parallel_residual": False},
+        defaults={
+            "layer_norm_eps": 1e-5,
+            "hidden_act": "silu",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+            "max_position_embeddings": 4096,
+        },
+    ),
+    "GPT2LMHeadModel": Family(
+        layer_names=_GPT2_LAYER,
+        outer_names=_GPT2_OUTER,
+        aliases=_GPT2_KEYS,
+        norm_kind="layer",
+        norm_bias=True,
+        eps="layer_norm_epsilon",
+        activation="activation_function",
+        gated=False,
+        learned_positions=True,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        transposed=True,
+        fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+        defaults={**_GPT2, "activation_function": "gelu_new"},
+    ),
+    "GPTBigCodeForCausalLM": Family(
+        layer_names=_GPT2_LAYER,
+        outer_names=_GPT2_OUTER,
+        aliases=_GPT2_KEYS,
+        norm_kind="layer",
+        norm_bias=True,
+        eps="layer_norm_epsilon",
+        activation="activation_function",
+        gated=False,
+        learned_positions=True,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        heads_by_group=True,
+        fixed={"scale_attn_weights": True, "add_cross_attention": False},
+        defaults={**_GPT2, "activation_function": "gelu_pytorch_tanh", "multi_query": True},
+    ),
+}
+SUPPORTED = tuple(FAMILIES)
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """The row of a `config.json`, of the text part where that is what runs; `None` for what is not known."""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and len(names) == 1 else None
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    return FAMILIES[family.text_model] if family is not None and family.text_model is not None else family

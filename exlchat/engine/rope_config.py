@@ -1,0 +1,161 @@
+"""`config.json` -> the rotary positions of each layer, in whichever of its spellings.
+
+Newer files have `rope_parameters`, one object or one for each kind of layer; older ones `rope_theta`, `rope_scaling`
+and, for Gemma 3, `rope_local_base_freq`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from exlchat.engine.config_reader import ConfigReader, short
+from exlchat.engine.spec import RopeSpec, RopeType
+
+_KINDS: dict[str, RopeType] = {
+    "default": "default",
+    "linear": "linear",
+    "dynamic": "dynamic",
+    "llama3": "llama3",
+    "yarn": "yarn",
+    "longrope": "longrope",
+    "su": "longrope",  # as the first files of Phi-3 call it
+    "mrope": "default",  # Qwen2-VL's: text has the same position in all three parts
+}
+
+
+def read_ropes(
+    reader: ConfigReader, head_dim: int, windows: Sequence[int], turned: Sequence[bool]
+) -> tuple[tuple[RopeSpec, ...], tuple[int | None, ...]]:
+    """The kinds of rotary positions, and which of them each layer has.
+
+    Args:
+        head_dim: elements of a head.
+        windows: for each layer its window, 0 where it has none.
+        turned: for each layer whether it has positions.
+
+    Raises:
+        ModelError: a key is missing or wrong.
+    """
+    section = reader.section("rope_parameters")
+    full = narrow = None
+    if section is not None:
+        full, narrow = section.section("full_attention"), section.section("sliding_attention")
+    if full is not None and narrow is not None:
+        ropes = [_read(reader, full, head_dim), _read(reader, narrow, head_dim)]
+    elif reader.get("rope_local_base_freq") is not None:
+        # Only full layers are stretched.
+        local = RopeSpec("default", reader.number("rope_local_base_freq"), head_dim)
+        ropes = [_read(reader, reader.section("rope_scaling"), head_dim), local]
+    else:
+        ropes = [_read(reader, section or reader.section("rope_scaling"), head_dim)]
+    own = len(ropes) - 1
+    layers = tuple((own if window else 0) if on else None for window, on in zip(windows, turned, strict=True))
+    return tuple(ropes), layers
+
+
+def _read(reader: ConfigReader, section: ConfigReader | None, head_dim: int) -> RopeSpec:
+    theta, partial = reader.number("rope_theta", 10000.0), reader.number("partial_rotary_factor", 1.0)
+    if section is None:
+        return RopeSpec("default", theta, _dim(reader, head_dim, partial))
+    theta = section.number("rope_theta", theta)
+    dim = _dim(section, head_dim, section.number("partial_rotary_factor", partial))
+    name = section.text("rope_type", section.text("type", "default"))
+    if name not in _KINDS:
+        raise section.error("rope_type", f"is {short(name)}; this version knows {', '.join(_KINDS)}")
+    kind = _KINDS[name]
+    if kind == "default":
+        return RopeSpec("default", theta, dim)
+    if kind == "linear":
+        return RopeSpec("linear", theta, dim, section.number("factor"))
+    return _READERS[kind](reader, section, theta, dim)
+
+
+def _dim(reader: ConfigReader, head_dim: int, partial: float) -> int:
+    dim = int(head_dim * partial)
+    if partial > 1 or dim < 2 or dim % 2:
+        raise reader.error(
+            "partial_rotary_factor", f"is {partial:g}; it must turn an even number of a head's {head_dim} elements"
+        )
+    return dim
+
+
+def _dynamic(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -> RopeSpec:
+    original = reader.integer("max_position_embeddings")
+    return RopeSpec("dynamic", theta, dim, section.number("factor"), original_max_position_embeddings=original)
+
+
+def _original(reader: ConfigReader, section: ConfigReader) -> int:
+    """Phi-3 has it outside of the section; without any it is the whole context."""
+    if reader.get("original_max_position_embeddings") is not None:
+        return reader.integer("original_max_position_embeddings")
+    if section.get("original_max_position_embeddings") is not None:
+        return section.integer("original_max_position_embeddings")
+    return reader.integer("max_position_embeddings")
+
+
+def _llama3(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -> RopeSpec:
+    low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
+    if high <= low:
+        raise section.error("high_freq_factor", f"is {high:g}; it must exceed low_freq_factor, {low:g}")
+    return RopeSpec(
+        "llama3",
+        theta,
+        dim,
+        section.number("factor"),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position_embeddings=_original(reader, section),
+    )
+
+
+def _yarn(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -> RopeSpec:
+    original = _original(reader, section)
+    factor = section.number("factor", reader.integer("max_position_embeddings", original) / original)
+    attention = section.optional_number("attention_factor")
+    if attention is None:
+        mscale, all_dim = section.optional_number("mscale"), section.optional_number("mscale_all_dim")
+        both = mscale is not None and all_dim is not None
+        attention = _mscale(factor, mscale or 1.0) / (_mscale(factor, all_dim or 1.0) if both else 1.0)
+        attention = attention if both else _mscale(factor, 1.0)
+    return RopeSpec(
+        "yarn",
+        theta,
+        dim,
+        factor,
+        beta_fast=section.number("beta_fast", 32.0),
+        beta_slow=section.number("beta_slow", 1.0),
+        truncate=section.flag("truncate", default=True),
+        attention_factor=attention,
+        original_max_position_embeddings=original,
+    )
+
+
+def _mscale(factor: float, weight: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _longrope(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -> RopeSpec:
+    original = _original(reader, section)
+    factor = section.number("factor", reader.integer("max_position_embeddings", original) / original)
+    attention = section.optional_number("attention_factor")
+    if attention is None:
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return RopeSpec(
+        "longrope",
+        theta,
+        dim,
+        factor,
+        attention_factor=attention,
+        short_factors=section.numbers("short_factor", dim // 2),
+        long_factors=section.numbers("long_factor", dim // 2),
+        original_max_position_embeddings=original,
+    )
+
+
+_READERS: dict[RopeType, Callable[[ConfigReader, ConfigReader, float, int], RopeSpec]] = {
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
