@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test ext wheel check lint types imports format guide pins setup setup-dev
+.PHONY: help chat test ext wheel check lint types imports format guide architectures pins setup setup-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ format: setup-dev ## rewrite the files as ruff wants them
 
 guide: setup-dev ## make the corpus, train and pack the bundled model again (needs a CUDA card)
 	@$(BIN)/python -m guide.train $(ARGS)
+
+architectures: setup-dev ## test every architecture and write the errors into docs/architectures.md
+	@$(BIN)/python -m pytest -q tests/engine/test_families.py -k transformers --error-table docs/architectures.md
 
 pins: setup-dev ## write constraints.txt from what .venv holds
 	@$(BIN)/python tools/pin.py

@@ -59,7 +59,7 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=reader.integer("max_position_embeddings", 2048),
+        max_position_embeddings=reader.integer("max_position_embeddings"),
         windows=windows,
         ropes=ropes,
         layer_ropes=layer_ropes,

@@ -78,7 +78,7 @@ class Family:
     text_model: str | None = None
 
 
-_LLAMA = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0}
+_LLAMA = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "max_position_embeddings": 2048}
 _GEMMA = {
     **_LLAMA,
     "hidden_act": "gelu_pytorch_tanh",
@@ -390,6 +390,7 @@ FAMILIES: dict[str, Family] = {
             "layer_norm_epsilon": 1e-5,
             "activation_function": "silu",
             "rope_theta": 10000.0,
+            "max_position_embeddings": 2048,
             "tie_word_embeddings": True,
         },
     ),

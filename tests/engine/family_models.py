@@ -54,7 +54,7 @@ LONG = {
     "long_factor": [1.0 + 0.5 * i for i in range(8)],
     "short_factor": [1.0 + 0.1 * i for i in range(8)],
 }
-MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +235,7 @@ CASES: dict[str, Case] = {
     ),
     "llama, yarn as old files write it": Case("llama", {"rope_parameters": YARN}, as_old_rope),
     "yi": Case("llama", {"rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}}, as_yi),
+    "yi, tied": Case("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}, as_yi),
     "mistral": Case("mistral", {"sliding_window": 24}),
     "mistral, no window": Case("mistral", {"sliding_window": None, "num_key_value_heads": 1}),
     "mistral with images": Case(
@@ -244,6 +245,7 @@ CASES: dict[str, Case] = {
         "ministral",
         {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
+    "ministral, all layers": Case("ministral", {"sliding_window": 40, "num_key_value_heads": 4}),
     "mixtral": Case("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "mixtral, three of eight": Case(
         "mixtral", {"num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 24, "num_key_value_heads": 1}
@@ -262,7 +264,7 @@ CASES: dict[str, Case] = {
     "qwen2 with images": Case(
         "qwen2", NO_HEAD_DIM, with_images("model.language_model.", "Qwen2VLForConditionalGeneration")
     ),
-    "qwen2_moe": Case("qwen2_moe", {**NO_HEAD_DIM, **MOE, "shared_expert_intermediate_size": 80}),
+    "qwen2_moe": Case("qwen2_moe", {**NO_HEAD_DIM, **MOE, "shared_expert_intermediate_size": 96}),
     "qwen2_moe, some layers dense, renormalised": Case(
         "qwen2_moe",
         {
@@ -330,6 +332,9 @@ CASES: dict[str, Case] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "cohere2, no window, own heads": Case(
+        "cohere2", {"sliding_window": 300, "layer_types": ["sliding_attention"] * 3, "num_key_value_heads": 4}
+    ),
     "granite": Case("granite", {**_GRANITE, **NO_HEAD_DIM}),
     "granite, tied, biases": Case(
         "granite", {**_GRANITE, **NO_HEAD_DIM, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
@@ -343,6 +348,9 @@ CASES: dict[str, Case] = {
         },
     ),
     "glm": Case("glm"),
+    "glm, biases of the projections only, tied": Case(
+        "glm", {"num_key_value_heads": 1, "attention_bias": False, "tie_word_embeddings": True}
+    ),
     "internlm2": Case("llama", {}, as_internlm2),
     "internlm2, biases": Case("llama", {"attention_bias": True, "num_key_value_heads": 1}, as_internlm2),
     "starcoder2": Case("starcoder2", {"sliding_window": 24}),
@@ -352,6 +360,21 @@ CASES: dict[str, Case] = {
     "smollm3": Case("smollm3", {**NO_HEAD_DIM, "no_rope_layers": [1, 0, 1]}),
     "smollm3, by interval": Case("smollm3", {**NO_HEAD_DIM, "no_rope_layer_interval": 2}),
     "exaone": Case("llama", {}, as_exaone),
+    "exaone, llama3 positions, tied": Case(
+        "llama",
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        as_exaone,
+    ),
     "exaone4": Case(
         "exaone4",
         {
@@ -377,6 +400,33 @@ CASES: dict[str, Case] = {
         "stablelm",
         {**NO_HEAD_DIM, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
         as_orion,
+    ),
+    "minicpm, tied, stretched": Case(
+        "granite",
+        {
+            **_GRANITE,
+            **NO_HEAD_DIM,
+            "attention_multiplier": 0.25,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+        },
+        as_minicpm,
+    ),
+    "orion, one key-value head": Case(
+        "stablelm",
+        {
+            **NO_HEAD_DIM,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 1.0},
+        },
+        as_orion,
+    ),
+    "stablelm, half of a head": Case(
+        "stablelm",
+        {
+            **NO_HEAD_DIM,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
     ),
     "stablelm": Case("stablelm", {**NO_HEAD_DIM, "use_qkv_bias": True, "num_key_value_heads": 4}),
     "gpt2": Case("gpt2", GPT2_SIZES),

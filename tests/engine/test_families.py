@@ -1,86 +1,175 @@
-"""Architectures beside Llama's against `transformers`: as floats, and through the chain of the decode step."""
+"""Every architecture against `transformers`, as floats: in one go, in chunks and token by token past every window."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from exlchat.engine import ModelError
 from exlchat.engine.architecture import read_spec
-from exlchat.engine.formats import gptq_writer
-from exlchat.engine.formats.gptq_writer import GptqRecipe
-from exlchat.engine.step_chain import why_not
+from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.families import FAMILIES
+from exlchat.engine.formats import mxfp4
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
-from tests.engine.test_step_chain import chain_logits, new_cache, open_quantized
-from tests.random_models import save_tokenizer
+from tests.engine.family_models import CASES, save_case
+from tests.engine.family_table import ErrorTable
+from tests.random_models import edit_json
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 384,
-    "hidden_size": 256,
-    "intermediate_size": 384,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 2048,
-    "rope_theta": 1e6,
-    "initializer_range": 0.1,
-    "attn_implementation": "eager",
-}
-UPPER_WINDOWS = {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}
-MODELS = {
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
-    "qwen2 with windows": (Qwen2ForCausalLM, Qwen2Config, UPPER_WINDOWS),
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
-    "qwen3 tied": (Qwen3ForCausalLM, Qwen3Config, {"tie_word_embeddings": True}),
-}
-
-
-def save(name: str, path: Path) -> PreTrainedModel:
-    """A random model whose norms and biases do something."""
-    kind, config, changes = MODELS[name]
-    torch.manual_seed(0)
-    model = kind(config(**{**SIZES, **changes})).eval()
-    for key, parameter in model.named_parameters():
-        if "norm" in key or key.endswith("bias"):
-            torch.nn.init.normal_(parameter, mean=1.0 if "norm" in key else 0.0, std=0.2)
-    model.save_pretrained(path)
-    save_tokenizer(path)
-    return model
+TOKENS = 200
+WAYS = {"at once": [TOKENS], "in chunks": [70, 3, 99, 28], "token by token": [60, *[1] * 140]}
+IDS = torch.randint(384, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    model = save(name, tmp_path)
-    ids = torch.randint(384, (300,), generator=torch.Generator().manual_seed(3)).tolist()
-    wanted = model(torch.tensor([ids])).logits[0]
-    transformer = open_transformer(tmp_path)
-    for steps in ([300], [100, *[1] * 40, 160]):
-        assert relative_error(logits_in_steps(transformer, ids, steps), wanted) < 1e-4
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path, errors: ErrorTable) -> None:
+    case = CASES[name]
+    wanted = save_case(case, tmp_path)(torch.tensor([IDS])).logits[0]
+    transformer = open_transformer(tmp_path, context=case.context)
+    for way, steps in WAYS.items():
+        error = relative_error(logits_in_steps(transformer, IDS, steps), wanted)
+        errors.note(transformer.spec.architecture, name, way, error)
+        assert error < 1e-4, way
 
 
-@pytest.mark.usefixtures("decoded_once")
+def test_every_architecture_has_a_case(tmp_path: Path) -> None:
+    found = set()
+    for number, case in enumerate(CASES.values()):
+        save_case(case, tmp_path / str(number))
+        found |= set(json.loads((tmp_path / str(number) / "config.json").read_text())["architectures"])
+    # The same rows of the table under other names of the wrapping.
+    assert set(FAMILIES) - found == {"LlavaForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"}
+
+
+def test_the_docs_show_the_errors_of_every_architecture() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text()
+    for architecture in FAMILIES:
+        assert f"`{architecture}`" in page
+
+
 @torch.inference_mode()
-@pytest.mark.parametrize("name", ["qwen2", "qwen2 with windows", "qwen3"])
-def test_the_step_computes_the_same(name: str, tmp_path: Path) -> None:
-    model = save(name, tmp_path / "float")
-    files = [tmp_path / "float" / file for file in ("tokenizer.json", "tokenizer_config.json")]
-    state, config = model.state_dict(), model.config.to_dict()
-    gptq_writer.write_model(state, config, tmp_path / "gptq", GptqRecipe(32), extra_files=files)
-    transformer = open_quantized(tmp_path / "gptq")
-    assert why_not(transformer, new_cache(transformer, 1)) is None
-    ids = torch.randint(384, (300,), generator=torch.Generator().manual_seed(3)).tolist()
-    wanted = logits_in_steps(open_transformer(tmp_path / "gptq"), ids, [300])
-    assert relative_error(chain_logits(transformer, ids, 250), wanted[250:]) < 1e-2
+def test_experts_in_mxfp4_are_what_transformers_makes_of_them(tmp_path: Path) -> None:
+    """Blocks and scales of random bytes; the wanted weights by the format's own words, one code after the other."""
+    case = CASES["gpt_oss"]
+    model = save_case(case, tmp_path)
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(tmp_path / "model.safetensors")
+    generator = torch.Generator().manual_seed(5)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        count, features, outputs = tensors.pop(name).shape
+        blocks = torch.randint(256, (count, outputs, features // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(121, 125, (count, outputs, features // 32), generator=generator, dtype=torch.uint8)
+        tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = blocks, scales
+        weights = torch.zeros(count, outputs, features)
+        magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+        for feature in range(features):
+            byte = blocks[..., feature // 32, feature % 32 // 2]
+            code = byte // 16 if feature % 2 else byte % 16
+            value = torch.tensor(magnitudes)[(code % 8).long()] * torch.where(code < 8, 1.0, -1.0)
+            weights[..., feature] = value * 2.0 ** (scales[..., feature // 32].float() - 127)
+        model.get_parameter(name).copy_(weights.transpose(1, 2))
+    save_file(tensors, tmp_path / "model.safetensors")
+    wanted = model(torch.tensor([IDS])).logits[0]
+    assert relative_error(logits_in_steps(open_transformer(tmp_path), IDS, [TOKENS]), wanted) < 1e-4
+
+
+def test_mxfp4_of_another_shape_or_dtype_is_named(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "config.json").write_text("{}")
+    blocks, scales = torch.zeros(2, 8, 2, 16, dtype=torch.uint8), torch.zeros(2, 8, 2)
+    save_file({"up_blocks": blocks, "up_scales": scales}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"up_blocks is 2 x 8 x 2 x 16, but config.json makes it 2 x 8 x 3 x 16"):
+        mxfp4.load_stacked(Checkpoint(tmp_path), "up", (2, 96, 8), torch.float32)
+    with pytest.raises(ModelError, match=r"up_scales is F32; MXFP4 is stored as U8"):
+        mxfp4.load_stacked(Checkpoint(tmp_path), "up", (2, 64, 8), torch.float32)
 
 
 def test_windows_of_the_upper_layers() -> None:
-    config = {"architectures": ["Qwen2ForCausalLM"], **SIZES, "num_hidden_layers": 4, "sliding_window": 128}
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 384}
+    config = {"architectures": ["Qwen2ForCausalLM"], **sizes, "num_hidden_layers": 4, "sliding_window": 128}
     assert read_spec(config, "config.json").windows == (0, 0, 0, 0)
     config |= {"use_sliding_window": True, "max_window_layers": 3}
     assert read_spec(config, "config.json").windows == (0, 0, 0, 128)
     assert read_spec(config | {"max_window_layers": 0}, "config.json").windows == (128,) * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types .* must list sliding_attention or full_att"),
+        ("smollm3", {"no_rope_layers": [1, 2, 1]}, "no_rope_layers .* must list 0 or 1 for each of 3 layers"),
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9, more than the 5 experts"),
+        ("qwen2_moe", {"mlp_only_layers": "all"}, "mlp_only_layers is 'all'; it must be a list of layers"),
+        ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual is true, which this version does not run"),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false, which this version does not run"),
+        ("glm4", {"hidden_act": "relu"}, "hidden_act is 'relu'; this version knows silu"),
+        ("gemma2", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar is -1; it must be a positive number"),
+        (
+            "phi3, long",
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}},
+            "short_factor .* 8 numbers",
+        ),
+        ("llama, yarn", {"rope_parameters": {"rope_type": "xpos"}}, "rope_type is 'xpos'; this version knows default"),
+    ],
+)
+def test_wrong_keys_are_named(name: str, change: dict[str, object], words: str, tmp_path: Path) -> None:
+    save_case(CASES[name], tmp_path)
+    edit_json(tmp_path / "config.json", **change)
+    with pytest.raises(ModelError, match=words):
+        open_transformer(tmp_path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_key_that_is_absent_means_what_it_means_in_transformers(name: str, tmp_path: Path) -> None:
+    """Where `transformers` has a default of its own that changes what is computed."""
+    from transformers import AutoConfig
+
+    case = CASES[name]
+    if case.rewrite is not None:
+        pytest.skip("transformers does not read such a config.json")
+    save_case(case, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for key in sorted(set(config) & _SILENT):
+        without = {other: value for other, value in config.items() if other != key}
+        theirs = type(AutoConfig.for_model(case.model_type)).from_dict(without).to_dict()
+        # Spelled out by `transformers`, where the absent key has its default.
+        assert read_spec(without, "config.json") == read_spec(
+            {**without, key: theirs[key], "architectures": config["architectures"]}, "config.json"
+        ), key
+
+
+_SILENT = {
+    "attention_bias",
+    "attention_multiplier",
+    "attention_out_bias",
+    "attn_logit_softcapping",
+    "embedding_multiplier",
+    "final_logit_softcapping",
+    "hidden_act",
+    "hidden_activation",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "logit_scale",
+    "logits_scaling",
+    "max_position_embeddings",
+    "mlp_bias",
+    "multi_query",
+    "norm_epsilon",
+    "norm_topk_prob",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "rms_norm_eps",
+    "sliding_window",
+    "swiglu_alpha",
+    "swiglu_limit",
+    "tie_word_embeddings",
+    "use_bias",
+    "use_qk_norm",
+    "use_qkv_bias",
+    "use_sliding_window",
+}

@@ -47,7 +47,7 @@ def write_model(
     """Writes a complete AWQ model directory: decoder layers quantized, everything else float16, as is usual.
 
     Args:
-        source: float tensors of a Llama-shaped model by their Hugging Face names, `[out, in]`.
+        source: float tensors of a model by their Hugging Face names, `[out, in]`.
         config: becomes `config.json`, with `quantization_config` added.
         group_size: input rows of a group, or -1 for all in one.
         extra_files: tokenizer and generation files, copied under their names.

@@ -7,6 +7,7 @@ guide, and tests make their EXL2 models with it.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +19,17 @@ from torch import Tensor
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.sections import EIGHT_BITS, SIX_BITS, Section, group_sizes
 
-__all__ = ["EIGHT_BITS", "LAYER_PROJECTIONS", "SIX_BITS", "Section", "quantize_group", "quantize_matrix", "write_model"]
+__all__ = ["EIGHT_BITS", "SIX_BITS", "Section", "is_quantized", "quantize_group", "quantize_matrix", "write_model"]
 
-LAYER_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_IN_LAYER = re.compile(r"(^|\.)(layers|h)\.\d+\.")
+# What chooses experts or weighs them stays float, as in all published files.
+_STAYS_FLOAT = re.compile(r"norm|router|(mlp|block_sparse_moe)\.gate\.|shared_expert_gate")
+
+
+def is_quantized(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a float model is what formats quantize: the matrix of a projection of a decoder layer."""
+    inside = _IN_LAYER.search(name) is not None and name.endswith(".weight")
+    return inside and tensor.ndim == 2 and _STAYS_FLOAT.search(name) is None
 
 
 def quantize_matrix(
@@ -97,7 +106,7 @@ def write_model(
     """Writes a complete EXL2 model directory.
 
     Args:
-        source: float tensors of a Llama-shaped model by their Hugging Face names, `[out, in]` as usual.
+        source: float tensors of a model by their Hugging Face names, `[out, in]` as usual.
             Without `lm_head.weight` the head is made from the embedding.
         config: becomes `config.json`, with `quantization_config` added.
         body, head: bit widths of the decoder layers and of the output head.
@@ -106,12 +115,12 @@ def write_model(
     out_dir.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, tensor in source.items():
-        key, _, kind = name.rpartition(".")
-        if name != "lm_head.weight" and kind == "weight" and key.rpartition(".")[2] in LAYER_PROJECTIONS:
-            _add_linear(tensors, key, tensor, body)
+        if is_quantized(name, tensor):
+            _add_linear(tensors, name.removesuffix(".weight"), tensor, body)
         elif name != "lm_head.weight":
             tensors[name] = tensor.half().contiguous()
-    _add_linear(tensors, "lm_head", source.get("lm_head.weight", source["model.embed_tokens.weight"]), head)
+    last = "lm_head.weight" if "lm_head.weight" in source else "model.embed_tokens.weight"
+    _add_linear(tensors, "lm_head", source[last], head)
     save_file(tensors, out_dir / "output.safetensors")
     quantization = {"quant_method": "exl2", "version": "0.3.2", "bits": _mean_bits(body), "head_bits": head[-1].bits}
     (out_dir / "config.json").write_text(json.dumps({**config, "quantization_config": quantization}, indent=2) + "\n")

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from exlchat.engine.formats.exl2 import pack
-from exlchat.engine.formats.exl2_writer import LAYER_PROJECTIONS
+from exlchat.engine.formats.exl2_writer import is_quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def write_model(
     """Writes a complete GPTQ model directory: decoder layers quantized, everything else float16, as is usual.
 
     Args:
-        source: float tensors of a Llama-shaped model by their Hugging Face names, `[out, in]`.
+        source: float tensors of a model by their Hugging Face names, `[out, in]`.
         config: becomes `config.json`, with `quantization_config` added.
         extra_files: tokenizer and generation files, copied under their names.
     """
@@ -126,8 +126,8 @@ def write_layers(
     out_dir.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, tensor in source.items():
-        key, _, kind = name.rpartition(".")
-        if kind == "weight" and key.rpartition(".")[2] in LAYER_PROJECTIONS:
+        if is_quantized(name, tensor):
+            key = name.removesuffix(".weight")
             tensors |= {f"{key}.{part}": value for part, value in quantize(tensor.T).items()}
         else:
             tensors[name] = tensor.half().contiguous()

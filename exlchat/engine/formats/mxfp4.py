@@ -46,7 +46,7 @@ def dequantize(blocks: Tensor, scales: Tensor) -> Tensor:
     """
     values = torch.tensor(_VALUES)
     codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
-    factors = torch.ldexp(torch.ones(()), scales.int() - _EXPONENT_BIAS)
+    factors = torch.ldexp(torch.ones(scales.shape), scales.int() - _EXPONENT_BIAS)
     return (values[codes.long()] * factors.unsqueeze(-1)).flatten(-2)
 
 
