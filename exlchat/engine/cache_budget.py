@@ -131,10 +131,8 @@ class _Sizes:
 def _context(spec: ModelSpec, wanted: int | None) -> int:
     if wanted is None:
         return min(spec.max_position_embeddings, _DEFAULT_CONTEXT)
-    if not 1 <= wanted <= spec.max_position_embeddings:
-        raise ModelError(
-            f"a context of {wanted:,} tokens was asked for; this model has 1 to {spec.max_position_embeddings:,}"
-        )
+    if not 1 <= wanted <= spec.longest_context:
+        raise ModelError(f"a context of {wanted:,} tokens was asked for; this model has 1 to {spec.longest_context:,}")
     return wanted
 
 

@@ -136,6 +136,12 @@ class ModelSpec:
     heads_by_group: bool = False
 
     @property
+    def longest_context(self) -> int:
+        """Tokens that a sequence may have: what the model was made for, or what dynamic positions stretch that to."""
+        stretched = [rope.factor for rope in self.ropes if rope.type == "dynamic"]
+        return int(self.max_position_embeddings * max(stretched, default=1.0))
+
+    @property
     def rope_depends_on_context(self) -> bool:
         """Whether positions are turned by frequencies that follow from the longest context."""
         return any(rope.type in ("dynamic", "longrope") for rope in self.ropes)

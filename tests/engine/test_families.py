@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from exlchat.engine import ModelError
+from exlchat.engine import ModelError, load
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.families import FAMILIES
 from exlchat.engine.formats import mxfp4
+from exlchat.engine.formats.inventory import describe_format, parameter_count
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case
 from tests.engine.family_table import ErrorTable
@@ -75,6 +76,36 @@ def test_experts_in_mxfp4_are_what_transformers_makes_of_them(tmp_path: Path) ->
     save_file(tensors, tmp_path / "model.safetensors")
     wanted = model(torch.tensor([IDS])).logits[0]
     assert relative_error(logits_in_steps(open_transformer(tmp_path), IDS, [TOKENS]), wanted) < 1e-4
+    checkpoint = Checkpoint(tmp_path)
+    assert parameter_count(checkpoint) == model.num_parameters()
+    assert describe_format(checkpoint) == "F32/MXFP4"
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "mixtral", "gemma3", "qwen2_moe", "gpt2", "phi3"])
+def test_all_weights_are_counted_and_bytes_a_token_are_those_of_the_chosen(name: str, tmp_path: Path) -> None:
+    model = save_case(CASES[name], tmp_path)
+    checkpoint = Checkpoint(tmp_path)
+    assert parameter_count(checkpoint) == model.num_parameters()
+    transformer = open_transformer(tmp_path)
+    assert transformer.bytes == 4 * model.num_parameters()
+    experts = [parameter for key, parameter in model.named_parameters() if ".experts." in key]
+    unused = 0
+    if experts:
+        config = model.config
+        count = getattr(config, "num_experts", None) or config.num_local_experts
+        every = sum(parameter.numel() for parameter in experts)
+        unused = every - every * config.num_experts_per_tok // count
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    rows = (0 if tied else 383 * 64) - (64 if tied else 0)
+    positions = 256 * 64 if name == "gpt2" else 0
+    assert transformer.bytes_per_token == 4 * (model.num_parameters() - unused - rows - positions)
+
+
+def test_dynamic_positions_allow_more_than_the_model_was_made_for(tmp_path: Path) -> None:
+    save_case(CASES["llama, dynamic positions"], tmp_path)
+    assert load(tmp_path, max_seq_len=192).info.max_seq_len == 192
+    with pytest.raises(ModelError, match="this model has 1 to 192"):
+        load(tmp_path, max_seq_len=193)
 
 
 def test_mxfp4_of_another_shape_or_dtype_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from exlchat.ext.layout import PIECE_ROWS
 
 QUANTIZED = ("q_weight", "qweight")
 """Last parts of the names of codes: of EXL2, and of GPTQ and AWQ."""
+# Last parts of the names of floats: those without `weight` are of all experts of a layer, or sinks.
+_FLOATS = ("weight", "bias", "gate_up_proj", "down_proj", "sinks")
+_MXFP4_CODES, _CODES_A_BYTE = "_blocks", 2
 # The widest codes that the kernels hold of layers with a zero point for every column.
 _PLAIN_BITS = 4
 
@@ -61,8 +64,10 @@ def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int
     floats = stored = 0
     for name in checkpoint.names:
         key, _, kind = name.rpartition(".")
-        if kind in ("weight", "bias"):
+        if kind in _FLOATS or kind.endswith("_bias"):
             floats += math.prod(checkpoint.shape(name))
+        elif kind.endswith(_MXFP4_CODES):
+            floats += _CODES_A_BYTE * math.prod(checkpoint.shape(name))
         elif kind == "q_weight" and stay_quantized:
             # Codes are words of 32 bits, scales halves; the kernels' layout repeats a few bytes.
             stored += 4 * math.prod(checkpoint.shape(name)) + 4 * math.prod(checkpoint.shape(f"{key}.q_scale"))
@@ -99,10 +104,10 @@ def describe_format(checkpoint: Checkpoint) -> str:
         # One group spans whatever the layer has: that is no size to speak of.
         size = max(grouped.group_size(layer.features, layer.groups) if layer.groups > 1 else 0 for layer in layers)
         return f"{layers[0].method} {'/'.join(map(str, widths))}-bit" + (f" g{size}" if size else "")
-    return (
-        "/".join(sorted({checkpoint.dtype(f"{key}.weight") for key, kind in keys_kinds if kind == "weight"}))
-        or "unknown"
-    )
+    dtypes = {checkpoint.dtype(f"{key}.{kind}") for key, kind in keys_kinds if kind in _FLOATS}
+    if any(kind.endswith(_MXFP4_CODES) for _, kind in keys_kinds):
+        dtypes.add("MXFP4")
+    return "/".join(sorted(dtypes)) or "unknown"
 
 
 @dataclass(frozen=True, slots=True)
