@@ -75,6 +75,7 @@ NORM = Norm(ones(), 1e-5)
 )
 def test_settle_names_the_tensor_that_does_not_fit(
     kernels: SettleKernels,
+    *,
     hidden: Tensor,
     copies: Sequence[NormedCopy],
     norm: Norm | None,
