@@ -117,6 +117,7 @@ def check(
     *,
     orders: tuple[int | None, ...] = (0,),
     dependent: bool,
+    absolute: float = 1e-4,
 ) -> None:
     ours = some_copies(hidden.shape[1], orders)
     theirs = [replace(copy, x=copy.x.clone()) for copy in ours]
@@ -125,10 +126,10 @@ def check(
     reference_settle.settle(wanted, theirs, norm=norm, joining=joining)
     if joining is None:
         assert torch.equal(found, hidden), f"{what}: the residual has changed"
-    # Sums of up to 18 numbers in float32, in another order.
-    same(f"{what}, hidden", found, wanted, relative=2e-6, absolute=2e-5)
+    # Sums of up to 18 numbers in float32, in another order, some of which cancel out.
+    same(f"{what}, hidden", found, wanted, relative=2e-6, absolute=2e-6 * float(wanted.abs().max()))
     for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
-        same(f"{what}, copy {index}", our.x, their.x, relative=1.1e-3, absolute=1e-4)
+        same(f"{what}, copy {index}", our.x, their.x, relative=1.1e-3, absolute=absolute)
 
 
 @BOTH_EDGES
@@ -163,7 +164,9 @@ def test_places_that_nothing_scatters_to_stay(kernels: Kernels) -> None:
 @pytest.mark.parametrize("width", [2048, 5120, 16384])
 def test_a_layer_norm_of_a_row_far_from_zero(kernels: Kernels, width: int) -> None:
     hidden = numbers(1, width) + 500
-    check(kernels, "mean of 500", hidden, a_norm(width, "layer", bias=True), None, dependent=False)
+    norm = a_norm(width, "layer", bias=True)
+    # A float32 of 500 is 3e-5 wide, the sum of a row of them less exact.
+    check(kernels, "mean of 500", hidden, norm, None, dependent=False, absolute=1e-3)
 
 
 @pytest.mark.parametrize("width", [2048, 16384])

@@ -1,5 +1,6 @@
 // Activations between the products of an MLP.
 #pragma once
+#include "device.cuh"
 #include "exlchat.h"
 
 namespace exl {
