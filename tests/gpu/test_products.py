@@ -188,6 +188,7 @@ def test_norm_gate_and_residual(build_cache: Path, dependent: bool, activation: 
 def test_an_ungated_mlp(kernels: Kernels, activation: Activation, outputs: int, dependent: bool) -> None:
     up = replace(packed(1024, outputs, "8, 5, 4"), bias=(torch.randn(outputs, device="cuda") * 0.5).half())
     down = packed(outputs, 1024, "6 in groups of 64")
+    places, order = down.scatter, layout.unsigned(down.scatter)
     for rows in (1, 2, 8):
         x = to_stored(torch.randn(rows, 1024, device="cuda").half(), up)
         wanted = reference.activated(reference.product([up], x), activation)
@@ -195,11 +196,9 @@ def test_an_ungated_mlp(kernels: Kernels, activation: Activation, outputs: int, 
         kernels.product([up], x, plain, "activated", activation=activation).launch(dependent=dependent)
         assert relative_error(plain, wanted) < 1e-3, f"{rows} rows"
         room = torch.full((rows, down.stored + 32), -7.0, dtype=torch.float16, device="cuda")
-        kernels.product([up], x, room, "activated", scatter=down.scatter, activation=activation).launch(
-            dependent=dependent
-        )
-        assert torch.equal(room[:, layout.unsigned(down.scatter)], plain), f"{rows} rows, scattered"
-        room[:, layout.unsigned(down.scatter)] = -7.0
+        kernels.product([up], x, room, "activated", scatter=places, activation=activation).launch(dependent=dependent)
+        assert torch.equal(room[:, order], plain), f"{rows} rows, scattered"
+        room[:, order] = -7.0
         assert bool((room == -7.0).all()), f"{rows} rows: places that nothing scatters to have changed"
 
 

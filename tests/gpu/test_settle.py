@@ -244,10 +244,8 @@ def a_block(kernels: Kernels, width: int, inner: int) -> tuple[list[Job], Tensor
 @pytest.mark.parametrize("width", [1024, 2304, 5120])
 def test_a_chain_of_products_in_a_graph(kernels: Kernels, width: int, dependent: bool) -> None:
     jobs, token, wanted, hidden = a_block(kernels, width, 1536)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for job in jobs:
-            job.launch(dependent=dependent)
+    for job in jobs:
+        job.launch(dependent=dependent)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
