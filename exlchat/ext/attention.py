@@ -67,6 +67,8 @@ class AttentionRules:
         softcap: scores become `softcap * tanh(score / softcap)`; 0 leaves them.
         query_norm, key_norm: float16 `[head_dim]`, weights of an RMS norm of each head before it is turned.
         eps: of these norms.
+        interleaved: elements 2 i and 2 i + 1 of a head are turned together (GPT-J), not i and i + rotary_dim / 2.
+        sinks: float32 `[heads]`: a score of each head that joins its softmax and has no value (gpt-oss).
     """
 
     scale: float
@@ -75,6 +77,8 @@ class AttentionRules:
     query_norm: Tensor | None = None
     key_norm: Tensor | None = None
     eps: float = 0.0
+    interleaved: bool = False
+    sinks: Tensor | None = None
 
 
 class AttentionScratch:
@@ -139,7 +143,7 @@ class Attention:
             page_table: int32 `[pages of the sequence]`: which page holds tokens `256 i` and on.
             position: int32 `[1]`: how many tokens are cached.
             turns: float32 `[positions, rotary_dim / 2, 2]`: cos and sin of each position, for the first `rotary_dim`
-                elements of a head, halves rotated as in Llama.
+                elements of a head, which may be none.
             scatter: int16 (holding uint16) `[heads * head_dim]`: where each element goes.
 
         Raises:
@@ -160,6 +164,8 @@ class Attention:
         for name, weight in (("query_norm", rules.query_norm), ("key_norm", rules.key_norm)):
             if weight is not None:
                 check(name, weight, torch.float16, (head_dim,))
+        if rules.sinks is not None:
+            check("sinks", rules.sinks, torch.float32, (heads,))
         arguments = {
             "qkv": qkv,
             "position": position,
@@ -168,6 +174,7 @@ class Attention:
             "query_norm": rules.query_norm,
             "key_norm": rules.key_norm,
             "scatter": scatter,
+            "sinks": rules.sinks,
             "keys": pages.keys,
             "values": pages.values,
             "key_scales": pages.key_scales,
@@ -193,6 +200,7 @@ class Attention:
             value_format=CACHE_FORMATS[pages.kind.value],
             window=rules.window,
             splits=scratch.splits,
+            interleaved=rules.interleaved,
         )
         return Job(self._attention, job, tuple(tensors.values()))
 

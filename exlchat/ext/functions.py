@@ -10,8 +10,9 @@ MAX_SECTIONS = 6
 MAX_MATRICES = 3
 
 X_HALF, X_NORM = 0, 1
-Y_HALF, Y_ADD, Y_GATED, Y_FLOAT = 0, 1, 2, 3
-SILU, GELU_TANH = 0, 1
+Y_HALF, Y_ADD, Y_GATED, Y_FLOAT, Y_ACTIVATED = 0, 1, 2, 3, 4
+SILU, GELU_TANH, GELU_ERF = 0, 1, 2
+NORM_NONE, NORM_RMS, NORM_LAYER = 0, 1, 2
 CACHE_HALF, CACHE_FLOAT8, CACHE_CODES8, CACHE_CODES4 = 0, 1, 2, 3
 
 
@@ -115,14 +116,57 @@ GEMM_MAX_ROWS = 4096
 class CEmbed(Structure):
     """`ExlEmbed`."""
 
-    _fields_ = [("table", c_void_p), ("token", c_void_p), ("residual", CResidual), ("width", c_int32)]
+    _fields_ = [
+        *((name, c_void_p) for name in ("table", "token")),
+        ("residual", CResidual),
+        ("multiplier", c_float),
+        ("width", c_int32),
+    ]
+
+
+class CSettleCopy(Structure):
+    """`ExlSettleCopy`."""
+
+    _fields_ = [(name, c_void_p) for name in ("x", "scatter")]
+
+
+SETTLE_WIDTH = 16384
+SETTLE_SLOTS = 17
+
+
+class CSettle(Structure):
+    """`ExlSettle`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("hidden", "y", "added", "weights", "gate", "post_norm", "norm", "norm_bias")),
+        ("copies", CSettleCopy * MAX_MATRICES),
+        *((name, c_float) for name in ("multiplier", "post_eps", "eps")),
+        *((name, c_int32) for name in ("width", "slots", "y_floats", "added_floats", "norm_kind")),
+    ]
+
+
+class CNormHeads(Structure):
+    """`ExlNormHeads`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("qkv", "query_norm", "key_norm")),
+        ("eps", c_float),
+        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "kind")),
+    ]
+
+
+class CScaleLogits(Structure):
+    """`ExlScaleLogits`."""
+
+    _fields_ = [("logits", c_void_p), *((name, c_float) for name in ("scale", "softcap")), ("vocab", c_int32)]
 
 
 class CAttention(Structure):
     """`ExlAttention`."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("qkv", "position", "turns", "page_table", "query_norm", "key_norm", "scatter")),
+        *((name, c_void_p) for name in ("qkv", "position", "turns", "page_table", "query_norm", "key_norm")),
+        *((name, c_void_p) for name in ("scatter", "sinks")),
         *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales", "out", "partial", "tickets")),
         *((name, c_float) for name in ("scale", "softcap", "eps")),
         *(
@@ -138,7 +182,7 @@ class CAttention(Structure):
                 "splits",
             )
         ),
-        *((name, c_int32) for name in ("page_stride", "head_stride")),
+        *((name, c_int32) for name in ("page_stride", "head_stride", "interleaved")),
     ]
 
 
@@ -187,9 +231,12 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_read_pages": [POINTER(CPages), c_void_p],
     "exl_write_pages": [POINTER(CPages), c_void_p],
     "exl_embed": [POINTER(CEmbed), c_int, c_void_p],
+    "exl_settle": [POINTER(CSettle), c_int, c_void_p],
+    "exl_norm_heads": [POINTER(CNormHeads), c_int, c_void_p],
+    "exl_scale_logits": [POINTER(CScaleLogits), c_int, c_void_p],
     "exl_add_norm": [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_float, c_void_p],
-    "exl_gate": [c_void_p, c_void_p, c_int, c_int, c_void_p],
-    "exl_turn": [c_void_p, c_void_p, c_int, c_int, c_int, c_int, c_void_p],
+    "exl_gate": [c_void_p, c_void_p, c_int, c_int, c_int, c_void_p],
+    "exl_turn": [c_void_p, c_void_p, *([c_int] * 6), c_void_p],
     "exl_sample": [POINTER(CSample), c_int, c_void_p],
 }
 

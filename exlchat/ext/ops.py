@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from exlchat.ext.attention import Attention
 from exlchat.ext.gemm import RowProducts
+from exlchat.ext.heads import HeadKernels
 from exlchat.ext.library import Library
 from exlchat.ext.pages import PageKernels
 from exlchat.ext.products import Products
 from exlchat.ext.prompt import PromptKernels
 from exlchat.ext.sampling import SamplerKernels
+from exlchat.ext.settle import SettleKernels
 
 
-class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels, PageKernels):
+class Kernels(Products, RowProducts, SettleKernels, HeadKernels, Attention, SamplerKernels, PromptKernels, PageKernels):
     """The functions of one open library."""
 
     def __init__(self, library: Library) -> None:
         Products.__init__(self, library)
         RowProducts.__init__(self, library)
+        SettleKernels.__init__(self, library)
+        HeadKernels.__init__(self, library)
         Attention.__init__(self, library)
         SamplerKernels.__init__(self, library)
         PromptKernels.__init__(self, library)

@@ -15,15 +15,18 @@ from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.library import Library
 from exlchat.ext.plan import Plan, make_plan
 
-Kind = Literal["half", "float", "gated"]
-Activation = Literal["silu", "gelu_tanh"]
+Kind = Literal["half", "float", "gated", "activated"]
+Activation = Literal["silu", "gelu_tanh", "gelu_erf"]
 
 _KINDS: dict[Kind, tuple[int, torch.dtype]] = {
     "half": (c.Y_HALF, torch.float16),
     "float": (c.Y_FLOAT, torch.float32),
     "gated": (c.Y_GATED, torch.float16),
+    "activated": (c.Y_ACTIVATED, torch.float16),
 }
-_ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
+ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH, "gelu_erf": c.GELU_ERF}
+"""SiLU, and GELU by its approximation with tanh or by erf."""
+_SCATTERED = ("gated", "activated")
 MAX_ROWS = 8
 
 
@@ -100,9 +103,10 @@ class Products:
 
         Args:
             x: float16 `[rows, stored]`, or what a residual left, one row.
-            y: float16 for `half` and `gated`, float32 for `float`; `[rows, columns]`, or `[rows, any]` with a scatter.
-            kind: `gated` is `activation(x W0) * (x W1)` of exactly two matrices.
-            scatter: int16 `[columns]`, where in y each column of a gated product goes.
+            y: float16, or float32 for `float`; `[rows, columns]`, or `[rows, any]` with a scatter.
+            kind: `gated` is `activation(x W0 + b0) * (x W1 + b1)` of exactly two matrices, `activated` is
+                `activation(x W + b)`.
+            scatter: int16 `[columns]`, where in y each column of a gated or activated product goes.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
@@ -114,10 +118,10 @@ class Products:
             raise ValueError("a gated product has two matrices of equal width")
         check("y", y, dtype, (job.rows, columns if scatter is None else y.shape[1]))
         check_on_gpu(y=y)
-        job.y, job.y_kind, job.y_stride, job.activation = y.data_ptr(), number, y.shape[1], _ACTIVATIONS[activation]
+        job.y, job.y_kind, job.y_stride, job.activation = y.data_ptr(), number, y.shape[1], ACTIVATIONS[activation]
         if scatter is not None:
-            if kind != "gated":
-                raise ValueError("only a gated product takes a scatter")
+            if kind not in _SCATTERED:
+                raise ValueError("only a gated or activated product takes a scatter")
             check("scatter", scatter, torch.int16, (columns,))
             job.scatter = scatter.data_ptr()
             tensors.append(scatter)
@@ -134,14 +138,27 @@ class Products:
         check_together(*tensors)
         return Job(self._gemv, job, tuple(tensors))
 
-    def embed(self, table: Tensor, token: Tensor, residual: Residual) -> Job:
-        """`hidden` becomes row `token` (int64 `[1]`) of a float16 table `[vocab, width]`."""
-        check("table", table, torch.float16, (table.shape[0], residual.hidden.shape[1]))
+    def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Job:
+        """`hidden` becomes row `token` (int64 `[1]`) of a float16 table `[vocab, width]`, times a multiplier.
+
+        Args:
+            residual: with all that it leaves behind, or `hidden` alone, float32 `[1, width]`.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        hidden = residual if isinstance(residual, Tensor) else residual.hidden
+        check("table", table, torch.float16, (table.shape[0], hidden.shape[1]))
         check("token", token, torch.int64, (1,))
         check_on_gpu(table=table, token=token)
         tensors = [table, token]
-        job = c.CEmbed(table=table.data_ptr(), token=token.data_ptr(), width=table.shape[1])
-        job.residual = _c_residual(residual, table.shape[1], tensors)
+        job = c.CEmbed(table=table.data_ptr(), token=token.data_ptr(), width=table.shape[1], multiplier=multiplier)
+        if isinstance(residual, Tensor):
+            check("hidden", hidden, torch.float32, (1, table.shape[1]))
+            job.residual.hidden = hidden.data_ptr()
+            tensors.append(hidden)
+        else:
+            job.residual = _c_residual(residual, table.shape[1], tensors)
         check_together(*tensors)
         return Job(self._embed, job, tuple(tensors))
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exlchat.ext.job import check, check_on_gpu
 from exlchat.ext.library import Library
+from exlchat.ext.products import ACTIVATIONS, Activation
 
 
 class PromptKernels:
@@ -46,8 +47,8 @@ class PromptKernels:
         self._add_norm(hidden.data_ptr(), source, weight.data_ptr(), y.data_ptr(), rows, width, eps, _stream())
         return y
 
-    def gate(self, x: Tensor) -> Tensor:
-        """float16 `[rows, 2 * inner]` -> `[rows, inner]`: `silu(first half) * second half`; inner a multiple of 8.
+    def gate(self, x: Tensor, activation: Activation = "silu") -> Tensor:
+        """float16 `[rows, 2 * inner]` -> `[rows, inner]`: `activation(first half) * second half`; inner of 8.
 
         Raises:
             ValueError: a tensor of another device, dtype or layout.
@@ -56,24 +57,32 @@ class PromptKernels:
         check("x", x, torch.float16, (rows, columns))
         check_on_gpu(x=x)
         y = torch.empty(rows, columns // 2, dtype=torch.float16, device=x.device)
-        self._gate(x.data_ptr(), y.data_ptr(), rows, columns // 2, _stream())
+        self._gate(x.data_ptr(), y.data_ptr(), rows, columns // 2, ACTIVATIONS[activation], _stream())
         return y
 
-    def turn(self, x: Tensor, turns: Tensor, heads: int) -> None:
-        """Turns the first `heads` heads of every row in place, halves rotated as in Llama.
+    def turn(self, x: Tensor, turns: Tensor, heads: int, *, interleaved: bool = False) -> None:
+        """Turns the first `rotary_dim` elements of the first `heads` heads of every row in place.
 
         Args:
             x: float16 `[rows, all heads, head_dim]`; head_dim a multiple of 4.
-            turns: float32 `[rows, head_dim / 2, 2]`: cos and sin.
+            turns: float32 `[rows, rotary_dim / 2, 2]`: cos and sin; rotary_dim a multiple of 4.
+            interleaved: elements 2 i and 2 i + 1 are turned together (GPT-J), not i and i + rotary_dim / 2.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
         """
         rows, all_heads, head_dim = x.shape
         check("x", x, torch.float16, (rows, all_heads, head_dim))
-        check("turns", turns, torch.float32, (rows, head_dim // 2, 2))
+        if turns.ndim != 3 or turns.shape[1] < 2 or turns.shape[1] % 2 or 2 * turns.shape[1] > head_dim:
+            raise ValueError(
+                f"turns is {tuple(turns.shape)}; it must have {rows} rows and an even number of at most "
+                f"{head_dim // 2} pairs"
+            )
+        pairs = turns.shape[1]
+        check("turns", turns, torch.float32, (rows, pairs, 2))
         check_on_gpu(x=x, turns=turns)
-        self._turn(x.data_ptr(), turns.data_ptr(), rows, heads, all_heads, head_dim, _stream())
+        sizes = (rows, heads, all_heads, head_dim, 2 * pairs)
+        self._turn(x.data_ptr(), turns.data_ptr(), *sizes, interleaved, _stream())
 
 
 def _stream() -> int:

@@ -28,10 +28,14 @@ def _one_product(matrix: PackedMatrix, x: Tensor | Normed) -> Tensor:
 
 def gated(gate: PackedMatrix, up: PackedMatrix, x: Tensor | Normed, activation: Activation = "silu") -> Tensor:
     """float64 `[rows, columns]`: `activation(x W0) * (x W1)`."""
-    first, second = product([gate], x), product([up], x)
+    return activated(product([gate], x), activation) * product([up], x)
+
+
+def activated(x: Tensor, activation: Activation) -> Tensor:
+    """Of any shape."""
     if activation == "silu":
-        return functional.silu(first) * second
-    return functional.gelu(first, approximate="tanh") * second
+        return functional.silu(x)
+    return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def put_residual(residual: Residual, value: Tensor) -> None:
@@ -47,6 +51,10 @@ def add_product(matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) ->
     put_residual(residual, residual.hidden.double() + product([matrix], x))
 
 
-def embed(table: Tensor, token: Tensor, residual: Residual) -> None:
-    """`hidden` becomes a row of a table."""
-    put_residual(residual, table[token].float())
+def embed(table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> None:
+    """`hidden` becomes a row of a table, times a multiplier."""
+    value = table[token].float() * multiplier
+    if isinstance(residual, Tensor):
+        residual.copy_(value)
+    else:
+        put_residual(residual, value)

@@ -17,8 +17,10 @@ def attention(
     The new token is used as it is and stored rounded.
     """
     kv_heads, heads = pages.keys.shape[0], qkv.shape[0] - 2 * pages.keys.shape[0]
-    queries = _turned(_normed(qkv[:heads].double(), rules.query_norm, rules.eps), turns[position])
-    keys = _turned(_normed(qkv[heads:-kv_heads].double(), rules.key_norm, rules.eps), turns[position])
+    queries, keys = (
+        turned(_normed(x.double(), weight, rules.eps), turns[position], interleaved=rules.interleaved)
+        for x, weight in ((qkv[:heads], rules.query_norm), (qkv[heads:-kv_heads], rules.key_norm))
+    )
     values = qkv[-kv_heads:].double()
     first = max(position + 1 - rules.window, 0) if rules.window else 0
     old = cached_rows(pages, page_table, first, position - first, torch.float64)
@@ -28,7 +30,10 @@ def attention(
     scores = queries.unsqueeze(1) @ all_keys.repeat_interleave(group, 0).transpose(1, 2) * rules.scale
     if rules.softcap:
         scores = rules.softcap * torch.tanh(scores / rules.softcap)
-    return (torch.softmax(scores, dim=-1) @ all_values.repeat_interleave(group, 0)).squeeze(1)
+    count = scores.shape[-1]
+    if rules.sinks is not None:
+        scores = torch.cat((scores, rules.sinks.double().view(-1, 1, 1)), dim=-1)
+    return (torch.softmax(scores, dim=-1)[..., :count] @ all_values.repeat_interleave(group, 0)).squeeze(1)
 
 
 def _normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -37,9 +42,15 @@ def _normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.double()
 
 
-def _turned(x: Tensor, turns: Tensor) -> Tensor:
-    """The first elements of each head turned by `[pairs, 2]`, the others as they are."""
+def turned(x: Tensor, turns: Tensor, *, interleaved: bool) -> Tensor:
+    """The first elements of each head turned by `[..., pairs, 2]`, cos and sin, the others as they are."""
     cos, sin = turns.double().unbind(-1)
-    pairs = len(cos)
-    first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+    pairs = cos.shape[-1]
+    turning, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    if interleaved:
+        first, second = turning[..., ::2], turning[..., 1::2]
+        both = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+    else:
+        first, second = turning[..., :pairs], turning[..., pairs:]
+        both = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.cat((both, rest), dim=-1)

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from exlchat.ext.products import Activation
+from exlchat.ext.reference import activated
+from exlchat.ext.reference_attention import turned
+
 
 def add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """float64 `[rows, width]`; `hidden` takes what is added."""
@@ -14,15 +18,13 @@ def add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -
     return functional.rms_norm(hidden.double(), (hidden.shape[1],), eps=eps) * weight.double()
 
 
-def gate(x: Tensor) -> Tensor:
+def gate(x: Tensor, activation: Activation = "silu") -> Tensor:
     """float64 `[rows, inner]`."""
     first, second = x.double().chunk(2, dim=1)
-    return functional.silu(first) * second
+    return activated(first, activation) * second
 
 
-def turn(x: Tensor, turns: Tensor, heads: int) -> Tensor:
+def turn(x: Tensor, turns: Tensor, heads: int, *, interleaved: bool = False) -> Tensor:
     """float64 `[rows, all heads, head_dim]`."""
-    cos, sin = turns.double().unsqueeze(1).unbind(-1)
-    first, second = x[:, :heads].double().chunk(2, dim=-1)
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return torch.cat((turned, x[:, heads:].double()), dim=1)
+    first = turned(x[:, :heads].double(), turns.unsqueeze(1), interleaved=interleaved)
+    return torch.cat((first, x[:, heads:].double()), dim=1)

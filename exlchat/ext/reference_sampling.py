@@ -52,3 +52,9 @@ def draw(kept: Tensor, seed: int, index: int) -> int:
     cumulative = kept.cumsum(0)
     target = uniform_bits(seed, index) * int(cumulative[-1]) >> 53
     return int(torch.searchsorted(cumulative, target, right=True))
+
+
+def scale_logits(logits: Tensor, *, scale: float = 1.0, softcap: float = 0.0) -> Tensor:
+    """float64 `[vocab]`."""
+    scaled = logits.double() * scale
+    return softcap * torch.tanh(scaled / softcap) if softcap else scaled

@@ -103,6 +103,26 @@ class SamplerKernels:
 
     def __init__(self, library: Library) -> None:
         self._sample = library.function("exl_sample")
+        self._scale_logits = library.function("exl_scale_logits")
+
+    def scale_logits(self, logits: Tensor, *, scale: float = 1.0, softcap: float = 0.0) -> Job:
+        """Logits times `scale`, then `softcap * tanh(logits / softcap)`, in place.
+
+        Args:
+            logits: float32 `[vocab]`, at most `MAX_VOCAB`.
+            softcap: 0 leaves the scaled logits as they are.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout, or neither a scale nor a softcap.
+        """
+        if scale == 1.0 and softcap == 0.0:
+            raise ValueError("there is neither a scale nor a softcap; leave the operation out")
+        if not (math.isfinite(scale) and math.isfinite(softcap) and softcap >= 0.0):
+            raise ValueError(f"scale is {scale} and softcap {softcap}; they must be finite, the softcap not below 0")
+        _check_logits(logits)
+        check_on_gpu(logits=logits)
+        job = c.CScaleLogits(logits=logits.data_ptr(), scale=scale, softcap=softcap, vocab=len(logits))
+        return Job(self._scale_logits, job, (logits,))
 
     def sample(self, logits: Tensor, state: SamplerState, *, token: Tensor, position: Tensor) -> Job:
         """Three kernels that draw a token and end the step.
@@ -116,12 +136,16 @@ class SamplerKernels:
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
         """
-        if logits.ndim != 1 or not 1 <= len(logits) <= MAX_VOCAB:
-            raise ValueError(f"logits is {tuple(logits.shape)}; it must be one row of 1 to {MAX_VOCAB} logits")
-        check("logits", logits, torch.float32, (len(logits),))
+        _check_logits(logits)
         check("token", token, torch.int64, (1,))
         check("position", position, torch.int32, (1,))
         check_on_gpu(logits=logits, token=token, position=position, state=state.draw)
         tensors = (logits, state.draw, token, position, state.ring.words, state.scratch)
         pointers = [tensor.data_ptr() for tensor in tensors]
         return Job(self._sample, c.CSample(*pointers, len(logits), RING_SLOTS), tensors)
+
+
+def _check_logits(logits: Tensor) -> None:
+    if logits.ndim != 1 or not 1 <= len(logits) <= MAX_VOCAB:
+        raise ValueError(f"logits is {tuple(logits.shape)}; it must be one row of 1 to {MAX_VOCAB} logits")
+    check("logits", logits, torch.float32, (len(logits),))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from torch.nn import functional
+from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
-from exlchat.ext import reference_attention
+from exlchat.ext import reference_attention, reference_pages
 from exlchat.ext.attention import Attention, AttentionRules, AttentionScratch, LayerPages, best_splits
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.library import Library
@@ -62,6 +65,37 @@ def test_the_definition_is_torchs_attention(kind: str, window: int) -> None:
     assert torch.allclose(found.float(), wanted[0, :, 0], atol=2e-5)
 
 
+def test_interleaved_and_partial_turns_are_those_of_glm() -> None:
+    heads, angles = torch.randn(1, 4, 5, 16), torch.rand(1, 5, 4) * 6
+    both = torch.cat((angles, angles), dim=-1)
+    wanted, _ = apply_rotary_pos_emb(heads, heads, both.cos(), both.sin())
+    turns = torch.stack((angles.cos(), angles.sin()), dim=-1)
+    assert torch.allclose(reference_attention.turned(heads, turns, interleaved=True).float(), wanted, atol=1e-5)
+
+
+def test_sinks_are_those_of_gpt_oss() -> None:
+    given = arguments()
+    pages, table = given["pages"], given["page_table"]
+    given["turns"] = torch.tensor([1.0, 0.0]).expand(512, 32, 2)
+    old_keys, old_values = reference_pages.cached_rows(pages, table, 0, 300, torch.float32)
+    sinks = torch.tensor([-2.0, 0.0, 3.0, 9.0])
+    queries, keys, values = (part.float().unsqueeze(1) for part in given["qkv"].split((4, 2, 2)))
+    module = SimpleNamespace(num_key_value_groups=2, sinks=sinks, training=False)
+    all_keys, all_values = torch.cat((old_keys, keys), 1), torch.cat((old_values, values), 1)
+    wanted, _ = eager_attention_forward(
+        cast(torch.nn.Module, module), queries[None], all_keys[None], all_values[None], None, 64**-0.5
+    )
+    found = reference_attention.attention(
+        given["qkv"],
+        pages=pages,
+        page_table=table,
+        position=300,
+        turns=given["turns"],
+        rules=replace(given["rules"], sinks=sinks),
+    )
+    assert torch.allclose(found.float(), wanted[0, 0], atol=2e-5)
+
+
 def test_the_new_token_is_stored_where_the_table_says() -> None:
     given = arguments(cached=257)
     pages, table = given["pages"], given["page_table"]
@@ -100,6 +134,9 @@ def wrong(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
         (wrong("pages", lambda p: replace(p, kind=KINDS["fp8"])), "these are fp8"),
         (wrong("pages", lambda p: replace(p, kind=KINDS["fp32"])), "the kernels do not read fp32 heads of 16"),
         (wrong("rules", lambda r: replace(r, key_norm=torch.ones(64))), "key_norm is torch.float32"),
+        (wrong("rules", lambda r: replace(r, sinks=torch.ones(2))), "sinks is torch.float32 (2,)"),
+        (wrong("rules", lambda r: replace(r, sinks=torch.ones(4).half())), "sinks is torch.float16"),
+        (wrong("turns", lambda t: t.repeat(1, 1, 2)), "turns is torch.float32 (512, 32, 4)"),
     ],
 )
 def test_the_operation_names_the_tensor_that_does_not_fit(given: dict[str, Any], words: str) -> None:

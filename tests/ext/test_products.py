@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -89,3 +90,33 @@ def test_the_reference_of_a_norm_is_that_of_torch() -> None:
     found = reference.product([packed], Normed(copy.values, residual.squares, 1e-5))
     normed = (torch.nn.functional.rms_norm(hidden.double(), (96,), eps=1e-5) * weight.double()).half()
     assert torch.allclose(found, reference.product([packed], to_stored(normed, packed)), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        ("activated", {"y": rows(1, 32, FLOAT)}, "y is torch.float32"),
+        ("activated", {"y": rows(1, 33)}, "y is torch.float16 (1, 33)"),
+        ("activated", {"scatter": torch.zeros(16, dtype=torch.int16)}, "scatter is torch.int16 (16,)"),
+        ("half", {"scatter": torch.zeros(32, dtype=torch.int16)}, "only a gated or activated product takes a scatter"),
+    ],
+)
+def test_an_activated_product_names_the_tensor_that_does_not_fit(
+    products: Products, kind: Kind, given: dict[str, torch.Tensor], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if it all were on a GPU: what follows the checks of x is asked for.
+    monkeypatch.setattr("exlchat.ext.products.check_on_gpu", lambda **_tensors: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(multi_processor_count=4))
+    with pytest.raises(ValueError) as error:
+        products.product([small_matrix()], rows(1, 64), given.get("y", rows(1, 32)), kind, scatter=given.get("scatter"))
+    assert words in str(error.value)
+
+
+def test_an_embedding_may_leave_the_residual_alone(products: Products) -> None:
+    table, token, hidden = rows(5, 64), torch.tensor([3]), rows(1, 64, FLOAT)
+    with pytest.raises(ValueError, match="table is on the cpu"):
+        products.embed(table, token, hidden, 8.0)
+    with pytest.raises(ValueError, match=r"table is torch\.float16 \(5, 64\)"):
+        products.embed(table, token, rows(1, 48, FLOAT))
+    reference.embed(table + 0.5, token, hidden, 8.0)
+    assert torch.equal(hidden, torch.full((1, 64), 4.0))

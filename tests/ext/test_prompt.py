@@ -6,11 +6,13 @@ from typing import cast
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
 from exlchat.engine.norms import Norm
 from exlchat.engine.operations import TorchOperations
 from exlchat.ext import reference_prompt
 from exlchat.ext.library import Library
+from exlchat.ext.products import Activation
 from exlchat.ext.prompt import PromptKernels
 from tests.ext.never_called import NeverCalled
 
@@ -36,6 +38,9 @@ def test_wrong_tensors_are_refused(kernels: PromptKernels) -> None:
         kernels.gate(torch.zeros(16, 3, dtype=HALF).T)
     with pytest.raises(ValueError, match="turns is"):
         kernels.turn(torch.zeros(3, 4, 8, dtype=HALF), torch.zeros(2, 4, 2), 3)
+    for pairs in (0, 1, 3, 6):
+        with pytest.raises(ValueError, match="an even number of at most 4 pairs"):
+            kernels.turn(torch.zeros(3, 4, 8, dtype=HALF), torch.zeros(3, pairs, 2), 3)
 
 
 def test_plain_torch_computes_what_the_references_say() -> None:
@@ -53,3 +58,12 @@ def test_plain_torch_computes_what_the_references_say() -> None:
     wanted = reference_prompt.turn(heads, turns, 3)
     operations.turn(heads, turns, 3)
     assert torch.allclose(heads.double(), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("activation", "theirs"), [("silu", "silu"), ("gelu_tanh", "gelu_pytorch_tanh"), ("gelu_erf", "gelu")]
+)
+def test_activations_are_those_of_transformers(activation: Activation, theirs: str) -> None:
+    x = torch.randn(5, 24)
+    wanted = ACT2FN[theirs](x[:, :12]) * x[:, 12:]
+    assert torch.allclose(reference_prompt.gate(x, activation).float(), wanted, atol=1e-6)

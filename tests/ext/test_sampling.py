@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import torch
 from exlchat.engine.sampling import Sampler, probabilities
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.library import Library
-from exlchat.ext.reference_sampling import draw, kept_weights, weights
+from exlchat.ext.reference_sampling import draw, kept_weights, scale_logits, weights
 from exlchat.ext.sampling import NOT_NUMBERS, RING_SLOTS, SamplerKernels, SamplerState, TokenRing, c_draw
 from tests.ext.never_called import NeverCalled
 
@@ -109,3 +109,28 @@ def test_a_tensor_that_does_not_fit_is_named(
     with pytest.raises(ValueError) as error:
         kernels.sample(logits, SamplerState(torch.device("cpu")), token=token, position=position)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"scale": 0.5}, "logits is on the cpu"),
+        ({"softcap": 30.0}, "logits is on the cpu"),
+        ({}, "neither a scale nor a softcap"),
+        ({"softcap": -1.0}, "softcap -1.0"),
+        ({"scale": math.nan}, "scale is nan"),
+        ({"logits": torch.zeros(8).half(), "scale": 0.5}, "logits is torch.float16"),
+        ({"logits": torch.zeros(1, 8), "scale": 0.5}, "logits is (1, 8)"),
+    ],
+)
+def test_scaled_logits_are_checked(given: dict[str, Any], words: str) -> None:
+    kernels = SamplerKernels(cast(Library, NeverCalled()))
+    with pytest.raises(ValueError) as error:
+        kernels.scale_logits(**{"logits": torch.zeros(8), **given})
+    assert words in str(error.value)
+
+
+def test_logits_are_scaled_before_the_softcap() -> None:
+    found = scale_logits(torch.tensor([-1e6, -8.0, 0.0, 1e-3, 8.0, 1e6]), scale=0.5, softcap=4.0)
+    wanted = [-4.0, 4 * math.tanh(-1), 0.0, 4 * math.tanh(1.25e-4), 4 * math.tanh(1), 4.0]
+    assert found.tolist() == pytest.approx(wanted, rel=1e-6)

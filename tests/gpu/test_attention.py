@@ -170,6 +170,60 @@ def test_norms_softcap_and_partial_turns(kernels: Kernels, kind: str, head_dim: 
         check(kernels, Case(kind, 16, 4, head_dim, cached, rules, rotary_dim), dependent=False)
 
 
+@BOTH_EDGES
+@pytest.mark.parametrize("kind", ["fp16", "fp8", "q8", "q4"])
+@pytest.mark.parametrize("norms", [False, True], ids=["plain heads", "normed heads"])
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(128, 128), (128, 64), (64, 64), (64, 16), (256, 256), (96, 24)])
+def test_interleaved_turns(
+    kernels: Kernels, kind: str, *, norms: bool, head_dim: int, rotary_dim: int, dependent: bool
+) -> None:
+    weights = [(torch.rand(head_dim, device="cuda") * 2).half() if norms else None for _ in range(2)]
+    rules = AttentionRules(0.2, query_norm=weights[0], key_norm=weights[1], eps=1e-6, interleaved=True)
+    for cached in (0, 70, 900):
+        check(kernels, Case(kind, 16, 4, head_dim, cached, rules, rotary_dim), dependent=dependent)
+
+
+def test_interleaved_turns_of_heads_of_80(kernels: Kernels) -> None:
+    for rotary_dim in (80, 32, 4):
+        rules = AttentionRules(0.2, interleaved=True)
+        check(kernels, Case("fp16", 8, 8, 80, 300, rules, rotary_dim), dependent=False)
+
+
+@BOTH_EDGES
+@pytest.mark.parametrize(("kind", "head_dim"), [("fp16", 64), ("fp16", 128), ("fp8", 64), ("q8", 64), ("q4", 128)])
+@pytest.mark.parametrize("heads", [(64, 8), (8, 8), (10, 2), (16, 1)], ids=str)
+@pytest.mark.parametrize("window", [0, 128])
+def test_sinks(
+    kernels: Kernels, kind: str, head_dim: int, *, heads: tuple[int, int], window: int, dependent: bool
+) -> None:
+    sinks = torch.randn(heads[0], device="cuda") * 3
+    rules = AttentionRules(head_dim**-0.5, window=window, sinks=sinks)
+    for cached in (0, 1, 16, 100, 300, 4001):
+        check(kernels, Case(kind, *heads, head_dim, cached, rules), dependent=dependent)
+
+
+@pytest.mark.parametrize("splits", [1, 7, 64])
+def test_sinks_of_long_contexts(kernels: Kernels, splits: int) -> None:
+    for cached in (2048, 16385):
+        rules = AttentionRules(0.3, sinks=torch.randn(32, device="cuda") * 3 + 4)
+        check(kernels, Case("fp16", 32, 8, 128, cached, rules, splits=splits), dependent=True)
+
+
+@pytest.mark.parametrize("cached", [0, 50, 5000])
+def test_sinks_far_above_and_below_the_scores(kernels: Kernels, cached: int) -> None:
+    sinks = torch.tensor([-1e4, -100.0, -20.0, 0.0, 3.0, 6.0, 8.0, 9.0], device="cuda")
+    check(kernels, Case("fp16", 8, 4, 64, cached, AttentionRules(0.125, sinks=sinks)), dependent=False)
+    case = Case("fp16", 8, 4, 64, cached, AttentionRules(0.125, sinks=torch.full((8,), 1e4, device="cuda")))
+    case.job(kernels).launch(dependent=False)
+    assert not case.out.any(), "a sink that far above takes the whole weight"
+
+
+def test_sinks_do_not_go_through_the_softcap(kernels: Kernels) -> None:
+    rules = AttentionRules(0.3, softcap=5.0, sinks=torch.linspace(-10, 10, 16, device="cuda"))
+    for cached in (0, 70, 900):
+        check(kernels, Case("fp16", 16, 4, 128, cached, rules), dependent=False)
+
+
 def test_partial_turns_of_heads_of_80(kernels: Kernels) -> None:
     check(kernels, Case("fp16", 8, 8, 80, 300, rotary_dim=32), dependent=False)
 

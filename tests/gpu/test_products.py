@@ -182,6 +182,66 @@ def test_norm_gate_and_residual(build_cache: Path, dependent: bool, activation: 
         assert relative_error(our_copy.values, their_copy.values.double()) < 1e-3
 
 
+@BOTH_EDGES
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
+@pytest.mark.parametrize("outputs", [512, 2080, 6144])
+def test_an_ungated_mlp(kernels: Kernels, activation: Activation, outputs: int, dependent: bool) -> None:
+    up = replace(packed(1024, outputs, "8, 5, 4"), bias=(torch.randn(outputs, device="cuda") * 0.5).half())
+    down = packed(outputs, 1024, "6 in groups of 64")
+    places, order = down.scatter, layout.unsigned(down.scatter)
+    for rows in (1, 2, 8):
+        x = to_stored(torch.randn(rows, 1024, device="cuda").half(), up)
+        wanted = reference.activated(reference.product([up], x), activation)
+        plain = poisoned(rows, outputs, dtype=torch.float16)
+        kernels.product([up], x, plain, "activated", activation=activation).launch(dependent=dependent)
+        assert relative_error(plain, wanted) < 1e-3, f"{rows} rows"
+        room = torch.full((rows, down.stored + 32), -7.0, dtype=torch.float16, device="cuda")
+        kernels.product([up], x, room, "activated", scatter=places, activation=activation).launch(dependent=dependent)
+        assert torch.equal(room[:, order], plain), f"{rows} rows, scattered"
+        room[:, order] = -7.0
+        assert bool((room == -7.0).all()), f"{rows} rows: places that nothing scatters to have changed"
+
+
+@BOTH_EDGES
+def test_several_activated_matrices_stand_side_by_side(kernels: Kernels, dependent: bool) -> None:
+    first = packed(1024, 512, "8, 5, 4")
+    other = replace(packed(1024, 96, "4"), gather=first.gather, bias=torch.randn(96, device="cuda").half())
+    x = to_stored(torch.randn(1, 1024, device="cuda").half(), first)
+    wanted = reference.activated(reference.product([first, other], x), "gelu_erf")
+    places = torch.randperm(700, device="cuda")[:608].to(torch.int16)
+    y = poisoned(1, 700, dtype=torch.float16)
+    job = kernels.product([first, other], x, y, "activated", scatter=places, activation="gelu_erf")
+    job.launch(dependent=dependent)
+    assert relative_error(y[:, places.long()], wanted) < 1e-3
+    assert int(y.isnan().sum()) == 92
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
+def test_every_activation_of_a_gated_product(kernels: Kernels, activation: Activation) -> None:
+    gate = packed(1024, 512, "8, 5, 4")
+    up = replace(packed(1024, 512, "4"), gather=gate.gather)
+    for rows in (1, 3):
+        x = to_stored(torch.randn(rows, 1024, device="cuda").half() * 3, gate)
+        y = poisoned(rows, 512, dtype=torch.float16)
+        kernels.product([gate, up], x, y, "gated", activation=activation).launch(dependent=True)
+        assert relative_error(y, reference.gated(gate, up, x, activation)) < 1e-3, f"{rows} rows"
+
+
+@BOTH_EDGES
+@pytest.mark.parametrize("width", [16, 1024, 5120])
+@pytest.mark.parametrize("multiplier", [1.0, 12.0, 32**0.5])
+def test_embeddings_with_a_multiplier(kernels: Kernels, width: int, multiplier: float, dependent: bool) -> None:
+    table, token = torch.randn(50, width, device="cuda").half(), torch.tensor([37], device="cuda")
+    wanted = table[37].double() * multiplier
+    hidden = poisoned(1, width, dtype=torch.float32)
+    kernels.embed(table, token, hidden, multiplier).launch(dependent=dependent)
+    assert relative_error(hidden[0], wanted) < 1e-6
+    residual = Residual(torch.zeros_like(hidden), poisoned(width // 16, dtype=torch.float32), ())
+    kernels.embed(table, token, residual, multiplier).launch(dependent=dependent)
+    assert torch.equal(residual.hidden, hidden)
+    assert relative_error(residual.squares, wanted.square().view(-1, 16).sum(1)) < 1e-6
+
+
 @pytest.mark.parametrize("wrong", [lambda t: t.cpu(), lambda t: t.float(), lambda t: t[:, ::2]])
 def test_wrong_tensors_are_refused(kernels: Kernels, wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
     matrix = packed(128, 32, "4")

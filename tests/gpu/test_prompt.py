@@ -7,6 +7,7 @@ import torch
 
 from exlchat.ext import reference_prompt
 from exlchat.ext.ops import Kernels
+from exlchat.ext.products import Activation
 
 
 def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -32,16 +33,20 @@ def test_add_norm(kernels: Kernels, rows: int, width: int) -> None:
     assert torch.equal(hidden, other)
 
 
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
 @pytest.mark.parametrize("rows", [1, 7, 2048])
 @pytest.mark.parametrize("inner", [8, 200, 14336])
-def test_gate(kernels: Kernels, rows: int, inner: int) -> None:
+def test_gate(kernels: Kernels, rows: int, inner: int, activation: Activation) -> None:
     x = torch.randn(rows, 2 * inner, device="cuda").half() * 4
-    assert relative_error(kernels.gate(x), reference_prompt.gate(x)) < 1e-3
+    assert relative_error(kernels.gate(x, activation), reference_prompt.gate(x, activation)) < 1e-3
 
 
-def test_gate_of_extremes(kernels: Kernels) -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
+def test_gate_of_extremes(kernels: Kernels, activation: Activation) -> None:
     x = torch.tensor([[60000.0, -60000.0, 100.0, -100.0, 0.0, 1.0, -1.0, 20.0] + [1.0] * 8], device="cuda").half()
-    assert relative_error(kernels.gate(x), reference_prompt.gate(x)) < 1e-3
+    found, wanted = kernels.gate(x, activation), reference_prompt.gate(x, activation)
+    assert not found.isnan().any()
+    assert torch.allclose(found.double(), wanted, rtol=1e-3, atol=1e-6), (found, wanted)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 2048])
@@ -55,3 +60,21 @@ def test_turn(kernels: Kernels, rows: int, head_dim: int, heads: int, kv_heads: 
     kernels.turn(x, turns, heads + kv_heads)
     assert relative_error(x, wanted) < 1e-3
     assert torch.equal(x[:, heads + kv_heads :].double(), wanted[:, heads + kv_heads :])
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
+@pytest.mark.parametrize("rows", [1, 7, 300])
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 64), (64, 16), (80, 32), (96, 24), (128, 64), (128, 4)])
+def test_interleaved_and_partial_turns(
+    kernels: Kernels, rows: int, head_dim: int, rotary_dim: int, interleaved: bool
+) -> None:
+    angles = torch.rand(rows, rotary_dim // 2, device="cuda") * 6
+    turns = torch.stack((angles.cos(), angles.sin()), dim=-1)
+    x = torch.randn(rows, 12, head_dim, device="cuda").half()
+    before, wanted = x.clone(), reference_prompt.turn(x, turns, 10, interleaved=interleaved)
+    kernels.turn(x, turns, 10, interleaved=interleaved)
+    beyond = ((x.double() - wanted).abs() - 1e-3 * wanted.abs() - 1e-4).flatten()
+    at = int(beyond.argmax())
+    assert beyond[at] <= 0, f"number {at} is {float(x.flatten()[at])}, not {float(wanted.flatten()[at])}"
+    assert torch.equal(x[:, 10:], before[:, 10:]), "heads behind the turned ones have changed"
+    assert torch.equal(x[..., rotary_dim:], before[..., rotary_dim:]), "elements that are not turned have changed"

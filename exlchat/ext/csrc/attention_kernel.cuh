@@ -215,6 +215,11 @@ template <int KEY, int VALUE, int DIM> struct Attention {
         }
         float top = product;
         for (int w = 0; w < range.used; w++) top = fmaxf(top, part(w).best[g]);
+        if (job.sinks && newest()) {
+            const float sink = __ldg(static_cast<const float *>(job.sinks) + first_head + g) * LOG2_E;
+            top = fmaxf(top, sink);
+            total = power_of_two(sink - top);
+        }
 #pragma unroll 2
         for (int w = 0; w < range.used + newest(); w++) {
             const bool token = w == range.used;

@@ -61,9 +61,11 @@ template <int DIM> struct Turns {
 #pragma unroll
         for (int i = 0; i < SHARE<DIM>; i++) {
             const int d = i * LANES + lane;
-            turn[i] = d < 2 * pairs ? turns[d < pairs ? d : d - pairs] : float2{1.f, 0.f};
-            partner[i] = d < pairs ? d + pairs : (d < 2 * pairs ? d - pairs : d);
-            if (d < pairs) turn[i].y = -turn[i].y;
+            const bool turned = d < 2 * pairs, first = job.interleaved ? d % 2 == 0 : d < pairs;
+            const int step = job.interleaved ? 1 : pairs;
+            partner[i] = turned ? (first ? d + step : d - step) : d;
+            turn[i] = turned ? turns[job.interleaved ? d / 2 : min(d, partner[i])] : float2{1.f, 0.f};
+            if (turned && first) turn[i].y = -turn[i].y;
         }
     }
 };

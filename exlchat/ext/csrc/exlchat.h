@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 5
+#define EXL_ABI_VERSION 6
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -44,8 +44,8 @@ typedef struct {
 } ExlResidual;
 
 enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
-enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3 };
-enum { EXL_SILU = 0, EXL_GELU_TANH = 1 };
+enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3, EXL_Y_ACTIVATED = 4 };
+enum { EXL_SILU = 0, EXL_GELU_TANH = 1, EXL_GELU_ERF = 2 };
 
 /* y = x W for up to three matrices that read the same x, their columns one behind the other.
    x:  EXL_X_HALF   half [rows][stored]
@@ -55,6 +55,7 @@ enum { EXL_SILU = 0, EXL_GELU_TANH = 1 };
        EXL_Y_ADD    residual, one row
        EXL_Y_GATED  half [rows][y_stride], activation(first) * second of exactly two matrices of equal width, at
                     scatter[column] where there is a scatter
+       EXL_Y_ACTIVATED  half [rows][y_stride], activation(x W), at scatter[column] where there is a scatter
    plan: what every block and warp takes, made and explained by exlchat/ext/plan.py: int32 [blocks][plan_ints], a
    multiple of four, with room for `segments` segments a warp.
    A block takes at most `columns` column tiles of all matrices together, and its warps read at most `x_rows` rows of x,
@@ -116,21 +117,24 @@ enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE
 /* One new token attends to the cached ones and to itself; its key and value are stored.
    qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half, element i of all heads at scatter[i].
    position: int32, how many tokens are cached. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
-   rotary_dim elements of a head, halves rotated. query_norm, key_norm: half [head_dim] or null.
+   rotary_dim elements of a head: element i with i + rotary_dim / 2, or where `interleaved` elements 2 i and 2 i + 1.
+   query_norm, key_norm: half [head_dim] or null.
    keys, values, and where they are codes the scales, of one layer: token t of head h is row
    page_table[t / 256] * page_stride + h * head_stride + t % 256; a row is head_dim elements of key_format or
    value_format, its scales half [head_dim / 32]. Formats are the same for both, or codes of 8 and of 4 bits; strides
    are multiples of 256, and rows are counted in an int32.
    window: how many tokens are seen, the new one included; 0: all. softcap: c tanh(score / c); 0: none.
+   sinks: float [heads] or null: a score of each head that weighs in the softmax and has no value.
    head_dim: 64, 96, 128, 256, and 80 of halves. Work is split over at most `splits` (1 to 64) blocks a head.
    partial: float [kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [kv_heads * tiles], zero at first,
    where tiles is heads / kv_heads / 8 rounded up.
    page_table and the cached rows may only change between steps. */
 typedef struct {
-    const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter;
+    const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter, *sinks;
     void *keys, *values, *key_scales, *value_scales, *out, *partial, *tickets;
     float scale, softcap, eps;
     int32_t heads, kv_heads, head_dim, rotary_dim, key_format, value_format, window, splits, page_stride, head_stride;
+    int32_t interleaved;
 } ExlAttention;
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
@@ -152,14 +156,67 @@ int exl_read_pages(const ExlPages *job, void *stream);
 /* The plain vectors into the cache; the bytes are those that exl_attention stores. */
 int exl_write_pages(const ExlPages *job, void *stream);
 
-/* residual = row `*token` (int64) of a half table [vocab][width]; width a multiple of 16. */
+/* residual = row `*token` (int64) of a half table [vocab][width] times multiplier; width a multiple of 16. Where the
+   residual has no squares it has no copies either: `hidden` alone is written. */
 typedef struct {
     const void *table, *token;
     ExlResidual residual;
+    float multiplier;
     int32_t width;
 } ExlEmbed;
 
 int exl_embed(const ExlEmbed *job, int dependent, void *stream);
+
+/* A normed row as a product reads it: half, feature i at scatter[i]. */
+typedef struct {
+    void *x;                 /* null where there is no such product */
+    const uint16_t *scatter; /* [width]; null: in the order of the features */
+} ExlSettleCopy;
+
+#define EXL_SETTLE_WIDTH 16384
+#define EXL_SETTLE_SLOTS 17
+enum { EXL_NORM_NONE = 0, EXL_NORM_RMS = 1, EXL_NORM_LAYER = 2 };
+
+/* One row between two products. sum = sum of weights[j] * y[j] + sigmoid(*gate) * added;
+   hidden += multiplier * sum, or * its RMS norm where there is post_norm; every copy = the norm of hidden.
+   y: half or, where y_floats, float [slots][width]; null: none. weights: float [slots]; null: all 1.
+   added: half or float [width]; null: none. gate: float [1]; null: 1 in place of its sigmoid.
+   post_norm, norm, norm_bias: half [width] or null. EXL_NORM_NONE copies hidden itself.
+   width: a multiple of 16, at most EXL_SETTLE_WIDTH. Floats begin at whole 16 bytes, halves and scatters at 8. */
+typedef struct {
+    float *hidden; /* [width] */
+    const void *y, *added;
+    const float *weights, *gate;
+    const void *post_norm, *norm, *norm_bias;
+    ExlSettleCopy copies[EXL_MAX_MATRICES];
+    float multiplier, post_eps, eps;
+    int32_t width, slots, y_floats, added_floats, norm_kind;
+} ExlSettle;
+
+int exl_settle(const ExlSettle *job, int dependent, void *stream);
+
+/* Queries and keys normed in place, before exl_attention, in half [heads + 2 * kv_heads][head_dim].
+   EXL_NORM_LAYER: each head by itself; EXL_NORM_RMS: all queries together and all keys together, at most 16384 elements.
+   query_norm: half [heads][head_dim], key_norm: half [kv_heads][head_dim]; one of them may be null.
+   head_dim: a multiple of 8, at most 256. Pointers are of 16 bytes. */
+typedef struct {
+    void *qkv;
+    const void *query_norm, *key_norm;
+    float eps;
+    int32_t heads, kv_heads, head_dim, kind;
+} ExlNormHeads;
+
+int exl_norm_heads(const ExlNormHeads *job, int dependent, void *stream);
+
+/* logits float [vocab], in place: scale * logit, then softcap * tanh(that / softcap) where softcap is not 0. The pointer
+   is of 16 bytes. */
+typedef struct {
+    void *logits;
+    float scale, softcap;
+    int32_t vocab;
+} ExlScaleLogits;
+
+int exl_scale_logits(const ExlScaleLogits *job, int dependent, void *stream);
 
 /* Between the products of a prompt.
    hidden float [rows][width] += added half [rows][width], unless that is null; y half [rows][width] = hidden over its
@@ -167,12 +224,14 @@ int exl_embed(const ExlEmbed *job, int dependent, void *stream);
 int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width, float eps,
                  void *stream);
 
-/* y half [rows][inner] = silu(first half of the columns) * second half of x half [rows][2 * inner]; inner: of 8. */
-int exl_gate(const void *x, void *y, int rows, int inner, void *stream);
+/* y half [rows][inner] = activation(first half of the columns) * second half of x half [rows][2 * inner]; inner: of 8. */
+int exl_gate(const void *x, void *y, int rows, int inner, int activation, void *stream);
 
-/* The first `heads` of every row of x half [rows][all_heads][head_dim] are turned in place by turns float
-   [rows][head_dim / 2][2], cos and sin. head_dim: a multiple of 4. */
-int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int head_dim, void *stream);
+/* The first `rotary_dim` elements of the first `heads` of every row of x half [rows][all_heads][head_dim] are turned in
+   place by turns float [rows][rotary_dim / 2][2], cos and sin: element i with i + rotary_dim / 2, or where `interleaved`
+   elements 2 i and 2 i + 1. head_dim and rotary_dim: multiples of 4. */
+int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int head_dim, int rotary_dim,
+             int interleaved, void *stream);
 
 /* How the next token is drawn. Device memory: the host writes it between steps, and a step counts index and sequence on.
    A token outside the first top_k, outside the smallest set of first ones that holds top_p of their weight, or more

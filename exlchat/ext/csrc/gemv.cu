@@ -1,5 +1,5 @@
 // The C entry: checks, then the kernel for one row or for up to eight.
-#include "exlchat.h"
+#include "activation.cuh"
 
 #include <cuda_runtime.h>
 
@@ -42,8 +42,8 @@ static bool job_ok(const ExlGemv &job) {
     if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1 || job.x_rows < 1) return false;
     if (job.segments < 2 || job.plan_ints % 4 || job.room < 0) return false;
     if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
-    if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_FLOAT) return false;
-    if (job.activation < EXL_SILU || job.activation > EXL_GELU_TANH) return false;
+    if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_ACTIVATED) return false;
+    if (!is_activation(job.activation)) return false;
     if (job.x_kind == EXL_X_NORM && (job.rows != 1 || !job.squares || job.width < 16 || job.width % 16)) return false;
     if (job.y_kind == EXL_Y_ADD ? job.rows != 1 || !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
     if (job.y_kind == EXL_Y_GATED && (job.matrices != 2 || job.matrix[0].column_tiles != job.matrix[1].column_tiles))
@@ -56,6 +56,7 @@ static bool job_ok(const ExlGemv &job) {
         columns += m.column_tiles * (int64_t)16;
     }
     if (job.y_kind == EXL_Y_GATED) return job.scatter || job.y_stride >= columns / 2;
+    if (job.y_kind == EXL_Y_ACTIVATED && job.scatter) return true;
     return job.y_kind == EXL_Y_ADD || job.y_stride >= columns;
 }
 

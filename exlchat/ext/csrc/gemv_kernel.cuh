@@ -1,5 +1,6 @@
 // The kernel of gemv.cuh: from the plan to what is written.
 #pragma once
+#include "activation.cuh"
 #include "gemv_row.cuh"
 #include "gemv_rows.cuh"
 #include "gemv_x.cuh"
@@ -28,11 +29,6 @@ struct Smem {
 
 __device__ __forceinline__ half bias_of(const Product &job, int matrix, int at) {
     return job.bias[matrix] ? __ldg(job.bias[matrix] + at) : __ushort_as_half(0);
-}
-
-__device__ __forceinline__ float activated(int activation, float x) {
-    if (activation == EXL_SILU) return __fdividef(x, 1.f + __expf(-x));
-    return 0.5f * x * (1.f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
 // Where an output of the block stands.
@@ -71,10 +67,10 @@ template <int ROWS>
 __device__ __forceinline__ void write_result(const Smem &s, const Output &o, int mine, int row, const Ahead &ahead) {
     const Product &job = *s.job;
     const float sum = total<ROWS>(s, o.number, o.column, row) + __half2float(ahead.bias);
-    if (job.y_kind == EXL_Y_GATED) {
-        const float up = total<ROWS>(s, o.number + mine, o.column, row) + __half2float(ahead.up_bias);
-        const half value = __float2half_rn(activated(job.activation, sum) * up);
-        static_cast<half *>(job.y)[(size_t)row * job.y_stride + ahead.place] = value;
+    if (job.y_kind == EXL_Y_GATED || job.y_kind == EXL_Y_ACTIVATED) {
+        float value = activated(job.activation, sum);
+        if (job.y_kind == EXL_Y_GATED) value *= total<ROWS>(s, o.number + mine, o.column, row) + __half2float(ahead.up_bias);
+        static_cast<half *>(job.y)[(size_t)row * job.y_stride + ahead.place] = __float2half_rn(value);
     } else if (job.y_kind == EXL_Y_HALF) {
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + o.to] = __float2half_rn(sum);
     } else if (job.y_kind == EXL_Y_FLOAT) {
@@ -87,9 +83,9 @@ __device__ __forceinline__ void write_result(const Smem &s, const Output &o, int
 __device__ __forceinline__ void ask_constants(const Product &job, const Output &o, Ahead &ahead) {
     ahead.bias = bias_of(job, o.matrix, o.at);
     if (job.y_kind == EXL_Y_ADD) ahead.constants = ResidualConstants(job.residual, o.to);
-    if (job.y_kind != EXL_Y_GATED) return;
-    ahead.up_bias = bias_of(job, 1, o.at);
-    ahead.place = job.scatter ? __ldg(job.scatter + o.at) : o.at;
+    if (job.y_kind == EXL_Y_GATED) ahead.up_bias = bias_of(job, 1, o.at);
+    else if (job.y_kind != EXL_Y_ACTIVATED) return;
+    ahead.place = job.scatter ? __ldg(job.scatter + o.to) : o.to;
 }
 __device__ __forceinline__ void ask_hidden(const Product &job, const Output &o, Ahead &ahead) {
     if (job.y_kind == EXL_Y_ADD) ahead.hidden = produced(job.residual.hidden + o.to);

@@ -1,4 +1,5 @@
 // What a prompt needs between the products of cuBLAS. Every tensor is read and written once, many rows at a time.
+#include "activation.cuh"
 #include "device.cuh"
 #include "exlchat.h"
 #include "launch.cuh"
@@ -47,9 +48,8 @@ __global__ void __launch_bounds__(PROMPT_THREADS)
     }
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.f + __expf(-x)); }
-
 // x [rows][2 * inner] -> y [rows][inner], eight columns a thread.
+template <int ACTIVATION>
 __global__ void __launch_bounds__(PROMPT_THREADS) gate(const half *x, half *y, int64_t count, int inner) {
     const int64_t at = ((int64_t)blockIdx.x * PROMPT_THREADS + threadIdx.x) * 8;
     if (at >= count) return;
@@ -60,25 +60,32 @@ __global__ void __launch_bounds__(PROMPT_THREADS) gate(const half *x, half *y, i
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 g = __half22float2(gate.pairs[i]), u = __half22float2(up.pairs[i]);
-        gate.pairs[i] = __floats2half2_rn(silu(g.x) * u.x, silu(g.y) * u.y);
+        gate.pairs[i] = __floats2half2_rn(activated(ACTIVATION, g.x) * u.x, activated(ACTIVATION, g.y) * u.y);
     }
     *reinterpret_cast<uint4 *>(y + at) = gate.words;
 }
 
-// The first `heads` of `all_heads` of every row, two neighbouring pairs a thread: element i with i + head_dim / 2.
+// The first `heads` of `all_heads` of every row, two neighbouring pairs a thread.
+template <bool INTERLEAVED>
 __global__ void __launch_bounds__(PROMPT_THREADS)
-    turn(half *x, const float *turns, int64_t count, int heads, int all_heads, int head_dim) {
+    turn(half *x, const float *turns, int64_t count, int heads, int all_heads, int head_dim, int rotary_dim) {
     const int64_t at = (int64_t)blockIdx.x * PROMPT_THREADS + threadIdx.x;
     if (at >= count) return;
-    const int per_head = head_dim / 4, pair = at % per_head * 2;
+    const int per_head = rotary_dim / 4, pair = at % per_head * 2;
     const int head = at / per_head % heads;
     const int64_t row = at / per_head / heads;
-    half2 *first = reinterpret_cast<half2 *>(x + (row * all_heads + head) * head_dim + pair);
-    half2 *second = first + head_dim / 4;
-    const float4 t = *reinterpret_cast<const float4 *>(turns + row * head_dim + pair * 2);
+    half *of_head = x + (row * all_heads + head) * head_dim;
+    const float4 t = *reinterpret_cast<const float4 *>(turns + row * rotary_dim + pair * 2);
+    half2 *first = reinterpret_cast<half2 *>(of_head + (INTERLEAVED ? pair * 2 : pair));
+    half2 *second = INTERLEAVED ? first + 1 : first + rotary_dim / 4;
     const float2 a = __half22float2(*first), b = __half22float2(*second);
-    *first = __floats2half2_rn(a.x * t.x - b.x * t.y, a.y * t.z - b.y * t.w);
-    *second = __floats2half2_rn(b.x * t.x + a.x * t.y, b.y * t.z + a.y * t.w);
+    if constexpr (INTERLEAVED) {
+        *first = __floats2half2_rn(a.x * t.x - a.y * t.y, a.y * t.x + a.x * t.y);
+        *second = __floats2half2_rn(b.x * t.z - b.y * t.w, b.y * t.z + b.x * t.w);
+    } else {
+        *first = __floats2half2_rn(a.x * t.x - b.x * t.y, a.y * t.z - b.y * t.w);
+        *second = __floats2half2_rn(b.x * t.x + a.x * t.y, b.y * t.z + a.y * t.w);
+    }
 }
 
 inline int64_t blocks_of(int64_t threads) { return (threads + PROMPT_THREADS - 1) / PROMPT_THREADS; }
@@ -93,19 +100,23 @@ extern "C" int exl_add_norm(void *hidden, const void *added, const void *weight,
                        static_cast<const half *>(weight), static_cast<half *>(y), width, eps);
 }
 
-extern "C" int exl_gate(const void *x, void *y, int rows, int inner, void *stream) {
-    if (!x || !y || rows < 1 || inner < 8 || inner % 8) return EXL_BAD_ARGUMENT;
+extern "C" int exl_gate(const void *x, void *y, int rows, int inner, int activation, void *stream) {
+    if (!x || !y || rows < 1 || inner < 8 || inner % 8 || !exl::is_activation(activation)) return EXL_BAD_ARGUMENT;
     const int64_t count = (int64_t)rows * inner;
-    return exl::launch(exl::gate, dim3((unsigned)exl::blocks_of(count / 8)), exl::PROMPT_THREADS, 0, 0,
+    const auto kernel = activation == EXL_SILU        ? exl::gate<EXL_SILU>
+                        : activation == EXL_GELU_TANH ? exl::gate<EXL_GELU_TANH>
+                                                      : exl::gate<EXL_GELU_ERF>;
+    return exl::launch(kernel, dim3((unsigned)exl::blocks_of(count / 8)), exl::PROMPT_THREADS, 0, 0,
                        static_cast<cudaStream_t>(stream), static_cast<const half *>(x), static_cast<half *>(y), count,
                        inner);
 }
 
-extern "C" int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int head_dim, void *stream) {
-    if (!x || !turns || rows < 1 || heads < 1 || all_heads < heads || head_dim < 4 || head_dim % 4)
-        return EXL_BAD_ARGUMENT;
-    const int64_t count = (int64_t)rows * heads * (head_dim / 4);
-    return exl::launch(exl::turn, dim3((unsigned)exl::blocks_of(count)), exl::PROMPT_THREADS, 0, 0,
-                       static_cast<cudaStream_t>(stream), static_cast<half *>(x), static_cast<const float *>(turns),
-                       count, heads, all_heads, head_dim);
+extern "C" int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int head_dim, int rotary_dim,
+                        int interleaved, void *stream) {
+    if (!x || !turns || rows < 1 || heads < 1 || all_heads < heads || head_dim < 4 || head_dim % 4) return EXL_BAD_ARGUMENT;
+    if (rotary_dim < 4 || rotary_dim % 4 || rotary_dim > head_dim) return EXL_BAD_ARGUMENT;
+    const int64_t count = (int64_t)rows * heads * (rotary_dim / 4);
+    return exl::launch(interleaved ? exl::turn<true> : exl::turn<false>, dim3((unsigned)exl::blocks_of(count)),
+                       exl::PROMPT_THREADS, 0, 0, static_cast<cudaStream_t>(stream), static_cast<half *>(x),
+                       static_cast<const float *>(turns), count, heads, all_heads, head_dim, rotary_dim);
 }

@@ -16,14 +16,53 @@ __global__ void embed(const __grid_constant__ ExlEmbed job) {
     const ResidualConstants constants(job.residual, at);
     wait_for_previous();
     const half *row = static_cast<const half *>(job.table) + (size_t)produced(static_cast<const int64_t *>(job.token)) * job.width;
-    put_residual(job.residual, constants, at, __half2float(__ldg(row + at)), threadIdx.x % LANES);
+    const float value = __half2float(__ldg(row + at)) * job.multiplier;
+    if (job.residual.squares) put_residual(job.residual, constants, at, value, threadIdx.x % LANES);
+    else job.residual.hidden[at] = value;
+}
+
+constexpr int SCALE_THREADS = 256;
+
+__device__ __forceinline__ float scaled_logit(const ExlScaleLogits &job, float logit) {
+    const float x = logit * job.scale;
+    return job.softcap == 0.f ? x : job.softcap * tanhf(x / job.softcap);
+}
+
+// Four logits a thread, and the last few one by one.
+__global__ void __launch_bounds__(SCALE_THREADS) scale_logits(const __grid_constant__ ExlScaleLogits job) {
+    let_next_start();
+    wait_for_previous();
+    const int at = (blockIdx.x * SCALE_THREADS + threadIdx.x) * 4;
+    float *logits = static_cast<float *>(job.logits) + at;
+    if (at + 4 <= job.vocab) {
+        const float4 v = produced(reinterpret_cast<const float4 *>(logits));
+        *reinterpret_cast<float4 *>(logits) = float4{scaled_logit(job, v.x), scaled_logit(job, v.y),
+                                                     scaled_logit(job, v.z), scaled_logit(job, v.w)};
+    } else {
+        for (int i = 0; i < job.vocab - at; i++) logits[i] = scaled_logit(job, produced(logits + i));
+    }
+}
+
+// Without squares there are no copies either.
+static bool stream_ok(const ExlResidual &residual) {
+    if (residual.squares) return residual_ok(residual);
+    for (const ExlNormCopy &copy : residual.copies)
+        if (copy.values) return false;
+    return residual.hidden;
 }
 
 }  // namespace exl
 
 extern "C" int exl_embed(const ExlEmbed *job, int dependent, void *stream) {
-    if (!job || !job->table || !job->token || job->width < 16 || job->width % 16 || !exl::residual_ok(job->residual))
+    if (!job || !job->table || !job->token || job->width < 16 || job->width % 16 || !exl::stream_ok(job->residual))
         return EXL_BAD_ARGUMENT;
     const int blocks = (job->width + exl::EMBED_THREADS - 1) / exl::EMBED_THREADS;
     return exl::launch(exl::embed, blocks, exl::EMBED_THREADS, 0, dependent, static_cast<cudaStream_t>(stream), *job);
+}
+
+extern "C" int exl_scale_logits(const ExlScaleLogits *job, int dependent, void *stream) {
+    if (!job || !job->logits || reinterpret_cast<uintptr_t>(job->logits) % 16 || job->vocab < 1) return EXL_BAD_ARGUMENT;
+    if (!(job->softcap >= 0.f) || job->vocab > EXL_MAX_VOCAB) return EXL_BAD_ARGUMENT;
+    const int each = exl::SCALE_THREADS * 4, blocks = (job->vocab + each - 1) / each;
+    return exl::launch(exl::scale_logits, blocks, exl::SCALE_THREADS, 0, dependent, static_cast<cudaStream_t>(stream), *job);
 }
