@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from exlchat.ext.attention import Attention
+from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.library import Library
 from exlchat.ext.pages import PageKernels
@@ -11,7 +12,7 @@ from exlchat.ext.prompt import PromptKernels
 from exlchat.ext.sampling import SamplerKernels
 
 
-class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels, PageKernels):
+class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels, PageKernels, ExpertKernels):
     """The functions of one open library."""
 
     def __init__(self, library: Library) -> None:
@@ -21,3 +22,4 @@ class Kernels(Products, RowProducts, Attention, SamplerKernels, PromptKernels, P
         SamplerKernels.__init__(self, library)
         PromptKernels.__init__(self, library)
         PageKernels.__init__(self, library)
+        ExpertKernels.__init__(self, library)

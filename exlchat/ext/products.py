@@ -23,7 +23,7 @@ _KINDS: dict[Kind, tuple[int, torch.dtype]] = {
     "float": (c.Y_FLOAT, torch.float32),
     "gated": (c.Y_GATED, torch.float16),
 }
-_ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
+ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH}
 MAX_ROWS = 8
 
 
@@ -114,7 +114,7 @@ class Products:
             raise ValueError("a gated product has two matrices of equal width")
         check("y", y, dtype, (job.rows, columns if scatter is None else y.shape[1]))
         check_on_gpu(y=y)
-        job.y, job.y_kind, job.y_stride, job.activation = y.data_ptr(), number, y.shape[1], _ACTIVATIONS[activation]
+        job.y, job.y_kind, job.y_stride, job.activation = y.data_ptr(), number, y.shape[1], ACTIVATIONS[activation]
         if scatter is not None:
             if kind != "gated":
                 raise ValueError("only a gated product takes a scatter")

@@ -28,10 +28,14 @@ def _one_product(matrix: PackedMatrix, x: Tensor | Normed) -> Tensor:
 
 def gated(gate: PackedMatrix, up: PackedMatrix, x: Tensor | Normed, activation: Activation = "silu") -> Tensor:
     """float64 `[rows, columns]`: `activation(x W0) * (x W1)`."""
-    first, second = product([gate], x), product([up], x)
+    return activated(product([gate], x), activation) * product([up], x)
+
+
+def activated(x: Tensor, activation: Activation) -> Tensor:
+    """The activation of a gate."""
     if activation == "silu":
-        return functional.silu(first) * second
-    return functional.gelu(first, approximate="tanh") * second
+        return functional.silu(x)
+    return functional.gelu(x, approximate="tanh")
 
 
 def put_residual(residual: Residual, value: Tensor) -> None:
