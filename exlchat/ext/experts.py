@@ -28,7 +28,6 @@ _KINDS: dict[ExpertKind, tuple[int, torch.dtype, int]] = {
     "gated": (c.Y_GATED, torch.float16, 2),
     "float": (c.Y_FLOAT, torch.float32, 1),
 }
-_ACTIVATIONS: dict[str, int] = {**ACTIVATIONS, "swiglu_oai": c.SWIGLU_OAI}
 _ROUTERS = (torch.float16, torch.float32)
 OAI_LIMIT = 7.0
 """gpt-oss's."""
@@ -262,6 +261,6 @@ def _slots_of(
         "y": y.data_ptr(),
         "y_stride": y.shape[1],
         "slots": chosen.numel(),
-        "activation": _ACTIVATIONS[activation],
+        "activation": c.SWIGLU_OAI if activation == "swiglu_oai" else ACTIVATIONS[activation],
         "limit": limit,
     }
