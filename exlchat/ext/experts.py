@@ -154,7 +154,7 @@ class ExpertKernels:
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout, or a kind that these matrices are not for.
         """
-        number = self._kind(kind, len(experts.first))
+        number = _check_kind(kind, len(experts.first), limit)
         slots = _check_slots(chosen, x)
         width = experts.features if order == "features" else experts.stored
         check("x", x, torch.float16, (len(x), width))
@@ -196,7 +196,7 @@ class ExpertKernels:
         limit: float = OAI_LIMIT,
     ) -> Job:
         """The same for weights that are not quantized; x and y are in the order of features and columns."""
-        number = self._kind(kind, len(experts.weights))
+        number = _check_kind(kind, len(experts.weights), limit)
         slots = _check_slots(chosen, x)
         check("x", x, torch.float16, (len(x), experts.inputs))
         check("y", y, _KINDS[kind][1], (slots, experts.outputs))
@@ -219,13 +219,6 @@ class ExpertKernels:
             job.bias[index] = bias.data_ptr()
         return Job(self._dense_product, job, (*experts.weights, *experts.biases, chosen, x, y))
 
-    @staticmethod
-    def _kind(kind: ExpertKind, matrices: int) -> int:
-        number, _, wanted = _KINDS[kind]
-        if matrices != wanted:
-            raise ValueError(f"a {kind} product of experts has {wanted} matrices of each; these have {matrices}")
-        return number
-
     def _expert_plan(self, matrices: Sequence[PackedMatrix], slots: int) -> tuple[Plan, Tensor]:
         """The plan of a slot and its table on the device; the blocks of all slots together fill the card once."""
         device = matrices[0].words.device
@@ -235,6 +228,16 @@ class ExpertKernels:
             plan = make_plan(matrices, blocks=blocks, paired=len(matrices) > 1)
             self._expert_plans[key] = plan, plan.table.to(device)
         return self._expert_plans[key]
+
+
+def _check_kind(kind: ExpertKind, matrices: int, limit: float) -> int:
+    """The number by which the kernels know a kind."""
+    number, _, wanted = _KINDS[kind]
+    if matrices != wanted:
+        raise ValueError(f"a {kind} product of experts has {wanted} matrices of each; these have {matrices}")
+    if not limit > 0:
+        raise ValueError(f"limit is {limit}; it must be more than 0")
+    return number
 
 
 def _check_slots(chosen: Tensor, x: Tensor) -> int:
@@ -252,8 +255,6 @@ def _slots_of(
     chosen: Tensor, x: Tensor, y: Tensor, activation: ExpertActivation, limit: float
 ) -> dict[str, int | float]:
     """What both kinds of job say of their slots."""
-    if not limit > 0:
-        raise ValueError(f"limit is {limit}; it must be more than 0")
     return {
         "chosen": chosen.data_ptr(),
         "x": x.data_ptr(),
