@@ -8,11 +8,13 @@ from typing import Any
 
 MAX_SECTIONS = 6
 MAX_MATRICES = 3
+EXPERT_MATRICES = 2
 
 X_HALF, X_NORM = 0, 1
 Y_HALF, Y_ADD, Y_GATED, Y_FLOAT, Y_ACTIVATED = 0, 1, 2, 3, 4
 SILU, GELU_TANH, GELU_ERF = 0, 1, 2
 NORM_NONE, NORM_RMS, NORM_LAYER = 0, 1, 2
+SWIGLU_OAI = 8
 CACHE_HALF, CACHE_FLOAT8, CACHE_CODES8, CACHE_CODES4 = 0, 1, 2, 3
 
 
@@ -210,8 +212,8 @@ class CDraw(Structure):
     ]
 
 
-MAX_VOCAB = 262144
-SAMPLE_SCRATCH_BYTES = 47120
+MAX_VOCAB = 327680
+SAMPLE_SCRATCH_BYTES = 51728
 
 
 class CSample(Structure):
@@ -220,6 +222,56 @@ class CSample(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("logits", "draw", "token", "position", "ring", "scratch")),
         *((name, c_int32) for name in ("vocab", "ring_slots")),
+    ]
+
+
+MAX_EXPERTS = 512
+MAX_CHOSEN = 16
+MAX_DENSE_INPUTS = 24576
+
+
+class CRoute(Structure):
+    """`ExlRoute`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("x", "router", "bias", "logits", "chosen", "weights", "ticket")),
+        *((name, c_int32) for name in ("width", "rows", "experts", "slots", "router_float", "renormalised")),
+    ]
+
+
+class CExpert(Structure):
+    """`ExlExpert`."""
+
+    _fields_ = [
+        *((name, c_void_p * EXPERT_MATRICES) for name in ("words", "scales", "bias")),
+        *((name, c_void_p) for name in ("gather", "scatter")),
+    ]
+
+
+class CExpertProduct(Structure):
+    """`ExlExpertProduct`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("plan", "table")),
+        ("matrix", CMatrix * EXPERT_MATRICES),
+        *((name, c_void_p) for name in ("chosen", "x", "y")),
+        ("limit", c_float),
+        *((name, c_int32) for name in ("experts", "slots", "matrices", "gathered", "x_stride")),
+        *((name, c_int32) for name in ("y_kind", "y_stride", "activation")),
+        *((name, c_int32) for name in ("blocks", "columns", "plan_ints", "segments", "x_rows", "room")),
+    ]
+
+
+class CDenseProduct(Structure):
+    """`ExlDenseProduct`."""
+
+    _fields_ = [
+        *((name, c_void_p * EXPERT_MATRICES) for name in ("weights", "bias")),
+        *((name, c_void_p) for name in ("chosen", "x", "y")),
+        ("expert_stride", c_int64),
+        ("limit", c_float),
+        *((name, c_int32) for name in ("slots", "matrices", "inputs", "outputs", "x_stride")),
+        *((name, c_int32) for name in ("y_kind", "y_stride", "activation", "blocks")),
     ]
 
 
@@ -238,6 +290,9 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_gate": [c_void_p, c_void_p, c_int, c_int, c_int, c_void_p],
     "exl_turn": [c_void_p, c_void_p, *([c_int] * 6), c_void_p],
     "exl_sample": [POINTER(CSample), c_int, c_void_p],
+    "exl_route": [POINTER(CRoute), c_int, c_void_p],
+    "exl_expert_product": [POINTER(CExpertProduct), c_int, c_void_p],
+    "exl_dense_product": [POINTER(CDenseProduct), c_int, c_void_p],
 }
 
 

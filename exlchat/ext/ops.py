@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from exlchat.ext.attention import Attention
+from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.heads import HeadKernels
 from exlchat.ext.library import Library
@@ -13,7 +14,17 @@ from exlchat.ext.sampling import SamplerKernels
 from exlchat.ext.settle import SettleKernels
 
 
-class Kernels(Products, RowProducts, SettleKernels, HeadKernels, Attention, SamplerKernels, PromptKernels, PageKernels):
+class Kernels(
+    Products,
+    RowProducts,
+    ExpertKernels,
+    SettleKernels,
+    HeadKernels,
+    Attention,
+    SamplerKernels,
+    PromptKernels,
+    PageKernels,
+):
     """The functions of one open library."""
 
     def __init__(self, library: Library) -> None:
@@ -25,3 +36,4 @@ class Kernels(Products, RowProducts, SettleKernels, HeadKernels, Attention, Samp
         SamplerKernels.__init__(self, library)
         PromptKernels.__init__(self, library)
         PageKernels.__init__(self, library)
+        ExpertKernels.__init__(self, library)

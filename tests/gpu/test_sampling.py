@@ -128,7 +128,7 @@ def agrees(token: int, logits: torch.Tensor, settings: SamplingSettings, index: 
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-@pytest.mark.parametrize("vocab", [1, 100, 1023, 1025, 4096, 128256, 256000, 262144])
+@pytest.mark.parametrize("vocab", [1, 100, 1023, 1025, 4096, 128256, 256000, 262208, 327680])
 def test_tokens_are_those_that_the_host_would_draw(
     sampler_library: Library, vocab: int, shape: Callable[[int], torch.Tensor]
 ) -> None:

@@ -35,15 +35,6 @@ __device__ __forceinline__ Range range_of(const ExlAttention &job, int split, in
     return r;
 }
 
-// Whether this block is the last of `blocks`; what all of them wrote before is seen then. The ticket begins again at 0.
-// The block's barriers before and after carry the order from thread 0 to the others.
-__device__ __forceinline__ bool arrive(unsigned *ticket, int blocks) {
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-                 : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
-    return before == blocks - 1;
-}
-
 __device__ __forceinline__ float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -89,10 +89,28 @@ template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// Brings the line of an address to L2.
+__device__ __forceinline__ void ask_for_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
     for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
     return v;
+}
+
+// Order of unsigned integers = order of the floats; both zeros alike.
+__device__ __forceinline__ uint32_t ordered(float logit) {
+    const uint32_t bits = __float_as_uint(logit + 0.f);
+    return bits ^ (bits >> 31 ? ~0u : 1u << 31);
+}
+
+// Whether this block is the last of `blocks`; what all of them wrote before is seen then. The ticket begins again at 0.
+// The block's barriers before and after carry the order from thread 0 to the others.
+__device__ __forceinline__ bool arrive(unsigned *ticket, int blocks) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
+    return before == blocks - 1;
 }
 
 // Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,

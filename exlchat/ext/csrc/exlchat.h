@@ -247,8 +247,8 @@ typedef struct {
     uint32_t unused;
 } ExlDraw;
 
-#define EXL_MAX_VOCAB 262144
-#define EXL_SAMPLE_SCRATCH_BYTES 47120
+#define EXL_MAX_VOCAB 327680
+#define EXL_SAMPLE_SCRATCH_BYTES 51728
 enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1 };
 
 /* The end of a step: from float logits [vocab] a token, which goes to `token` (int64, for the next step's embed) and
@@ -265,6 +265,74 @@ typedef struct {
 } ExlSample;
 
 int exl_sample(const ExlSample *job, int dependent, void *stream);
+
+#define EXL_MAX_EXPERTS 512
+#define EXL_MAX_CHOSEN 16
+
+/* Which experts a token goes to.
+   logits float [rows] = router x + bias: x half [width], router half or (router_float) float [rows][width], bias float
+   [rows] or null. The first `experts` rows are experts; what is behind them is a product and no more.
+   Of the experts the `slots` with the largest logits, the lower number first among equals: chosen int32 [slots], the
+   best first, and weights float [slots], the softmax of all experts' logits, or (renormalised) of the chosen ones'.
+   Whatever the logits are, chosen are different numbers below `experts`.
+   ticket: int32, zero at first, which the steps of one stream may share. width: a multiple of 8. x and router begin at
+   whole 16 bytes. */
+typedef struct {
+    const void *x, *router, *bias;
+    void *logits, *chosen, *weights, *ticket;
+    int32_t width, rows, experts, slots, router_float, renormalised;
+} ExlRoute;
+
+int exl_route(const ExlRoute *job, int dependent, void *stream);
+
+#define EXL_EXPERT_MATRICES 2
+
+/* An expert among others of the same shapes and sections. */
+typedef struct {
+    const uint32_t *words[EXL_EXPERT_MATRICES], *scales[EXL_EXPERT_MATRICES];
+    const void *bias[EXL_EXPERT_MATRICES]; /* half or null */
+    const uint16_t *gather;                /* of its input: [stored], 65535 for rows without a feature */
+    const uint16_t *scatter;               /* of its output: [columns]; null: the order of the columns */
+} ExlExpert;
+
+/* Beside those of ExlGemv, of experts alone: silu-like with a limit, as gpt-oss has it:
+   gate = min(gate, limit), up = clamp(up, -limit, limit): gate * sigmoid(1.702 gate) * (up + 1). */
+#define EXL_SWIGLU_OAI 8
+
+/* y[slot] = x[slot] W of expert chosen[slot], one row each. What is named as in ExlGemv means the same; the plan is that
+   of a slot, and only `matrices`, 1 or 2, are of one expert (any; their pointers are not read).
+   table: ExlExpert [experts] in device memory. x: half [slots][x_stride], or one row for all where x_stride is 0; in the
+   order of the features (`gathered`), [features], or in that of the expert's rows, [stored].
+   y: EXL_Y_GATED  half [slots][y_stride], at the expert's scatter[column]
+      EXL_Y_FLOAT  float [slots][y_stride] */
+typedef struct {
+    const int32_t *plan;
+    const ExlExpert *table;
+    ExlMatrix matrix[EXL_EXPERT_MATRICES];
+    const void *chosen, *x;
+    void *y;
+    float limit;
+    int32_t experts, slots, matrices, gathered, x_stride, y_kind, y_stride, activation;
+    int32_t blocks, columns, plan_ints, segments, x_rows, room;
+} ExlExpertProduct;
+
+int exl_expert_product(const ExlExpertProduct *job, int dependent, void *stream);
+
+#define EXL_MAX_DENSE_INPUTS 24576
+
+/* The same for weights that are not quantized: half [experts][outputs][inputs], expert e at element e * expert_stride.
+   bias: half [experts][outputs] or null. x: half [slots][x_stride] or one row; inputs: a multiple of 8, outputs an even
+   number; weights and x begin at whole 16 bytes, strides are multiples of 8. blocks: of a slot. */
+typedef struct {
+    const void *weights[EXL_EXPERT_MATRICES], *bias[EXL_EXPERT_MATRICES];
+    const void *chosen, *x;
+    void *y;
+    int64_t expert_stride;
+    float limit;
+    int32_t slots, matrices, inputs, outputs, x_stride, y_kind, y_stride, activation, blocks;
+} ExlDenseProduct;
+
+int exl_dense_product(const ExlDenseProduct *job, int dependent, void *stream);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 // What the sampler is made of: ordered bits, fixed-point weights, sums over a block, Philox.
 //
 // Weights are integers, so that sums are exact and the same in every order: 2^(40 - octaves below the best logit),
-// rounded. 2^18 tokens of the largest weight still fit into 64 bits; under 2^-41 of the best is nothing.
+// rounded. 2^19 tokens of the largest weight still fit into 64 bits; under 2^-41 of the best is nothing.
 #pragma once
 #include "device.cuh"
 #include "exlchat.h"
@@ -41,11 +41,6 @@ struct SampleScratch {
 };
 static_assert(sizeof(SampleScratch) == EXL_SAMPLE_SCRATCH_BYTES, "also in exlchat/ext/functions.py");
 
-// Order of unsigned integers = order of the floats; both zeros alike.
-__device__ __forceinline__ uint32_t ordered(float logit) {
-    const uint32_t bits = __float_as_uint(logit + 0.f);
-    return bits ^ (bits >> 31 ? ~0u : 1u << 31);
-}
 __device__ __forceinline__ float unordered(uint32_t key) {
     return __uint_as_float(key >> 31 ? key ^ 1u << 31 : ~key);
 }

@@ -1,0 +1,159 @@
+// The kernel of gemv.cuh for one row of x times matrices that are chosen on the device.
+//
+// A kernel of its own, so that the ordinary one's instructions stay as they are. The blocks of all slots are one grid,
+// those of a slot neighbours. A block learns its expert when the previous kernel has ended, and only then asks for
+// weights; the expert's pointers take the places of the job's in shared memory, and the rest is the ordinary product.
+// x is read while the expert is looked up, since it is the same for all of them: it goes to shared memory in the order of
+// the features, and from there every warp takes its rows in the expert's order.
+#pragma once
+#include "experts.cuh"
+#include "gemv_launch.cuh"
+
+namespace exl {
+
+struct ExpertProduct {
+    Product product;
+    const ExlExpert *table;
+    const int *chosen;
+    float limit;
+    int experts, slots, blocks;  // blocks: of a slot
+    int gathered, features, x_stride;
+    int features_at;  // half [features], in bytes from the beginning of shared memory
+};
+
+// The job of the block becomes that of its expert; by one thread.
+__device__ __forceinline__ void take_expert(Product &job, const ExpertProduct &all, const ExlExpert *from, int slot) {
+    const ulonglong2 *pairs = reinterpret_cast<const ulonglong2 *>(from);
+    static_assert(sizeof(ExlExpert) == 4 * sizeof(ulonglong2), "words, scales, biases, gather and scatter");
+    const ulonglong2 words = __ldg(pairs), scales = __ldg(pairs + 1), bias = __ldg(pairs + 2), order = __ldg(pairs + 3);
+    job.words[0] = reinterpret_cast<const uint32_t *>(words.x), job.words[1] = reinterpret_cast<const uint32_t *>(words.y);
+    job.scales[0] = reinterpret_cast<const uint32_t *>(scales.x);
+    job.scales[1] = reinterpret_cast<const uint32_t *>(scales.y);
+    job.bias[0] = reinterpret_cast<const half *>(bias.x), job.bias[1] = reinterpret_cast<const half *>(bias.y);
+    job.scatter = reinterpret_cast<const uint16_t *>(order.y);
+    const size_t y = (size_t)slot * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
+    job.y = static_cast<char *>(all.product.y) + y;
+    job.x = static_cast<const half *>(all.product.x) + (size_t)slot * all.x_stride;
+}
+
+// x of the slot, in the order of its features; by all threads.
+__device__ __forceinline__ void bring_features(const ExpertProduct &job, half *to, int slot) {
+    constexpr int AT_ONCE = 8;
+    const int octets = job.features / 8, rest = job.features % 8;
+    const half *x = static_cast<const half *>(job.product.x) + (size_t)slot * job.x_stride;
+#pragma unroll 1
+    for (int base = 0; base < octets; base += THREADS * AT_ONCE) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int i = base + k * THREADS + threadIdx.x;
+            if (i < octets) v[k] = produced(reinterpret_cast<const uint4 *>(x) + i);
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int i = base + k * THREADS + threadIdx.x;
+            if (i < octets) reinterpret_cast<uint4 *>(to)[i] = v[k];
+        }
+    }
+    if (threadIdx.x < rest) to[octets * 8 + threadIdx.x] = produced(x + octets * 8 + threadIdx.x);
+}
+
+// A warp's part of x, as stage_halves brings it, from the features. The ring starts when the order has been asked for.
+template <int DEPTH>
+__device__ __forceinline__ void stage_gathered(const Product &job, const Range &range, const uint16_t *gather,
+                                               const half *features, half *x, Ring<DEPTH> &ring) {
+    constexpr int AT_ONCE = 4;
+    const int lane = threadIdx.x % LANES, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
+    const uint4 *source = reinterpret_cast<const uint4 *>(gather + range.row);
+#pragma unroll 1
+    for (int base = 0; base == 0 || base < octets; base += LANES * AT_ONCE) {
+        uint4 from[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int i = base + k * LANES + lane;
+            from[k] = {~0u, ~0u, ~0u, ~0u};
+            if (i < min(octets, stored)) from[k] = __ldg(source + i);
+        }
+        if (base == 0) ring.start();
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int i = base + k * LANES + lane;
+            if (i >= octets) continue;
+            const uint32_t pairs[4] = {from[k].x, from[k].y, from[k].z, from[k].w};
+            uint32_t values[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const uint32_t low = pairs[n] & 0xffff, high = pairs[n] >> 16;
+                values[n] = low == 0xffff ? 0 : __half_as_ushort(features[low]);
+                if (high != 0xffff) values[n] |= (uint32_t)__half_as_ushort(features[high]) << 16;
+            }
+            reinterpret_cast<uint4 *>(x)[i] = {values[0], values[1], values[2], values[3]};
+        }
+    }
+}
+
+__device__ __forceinline__ void write_of_expert(const Smem &s, const Output &o, int mine, float limit, const Ahead &ahead) {
+    const Product &job = *s.job;
+    const float sum = total<1>(s, o.number, o.column, 0) + __half2float(ahead.bias);
+    if (job.y_kind == EXL_Y_FLOAT) {
+        static_cast<float *>(job.y)[o.to] = sum;
+        return;
+    }
+    const float up = total<1>(s, o.number + mine, o.column, 0) + __half2float(ahead.up_bias);
+    static_cast<half *>(job.y)[ahead.place] = __float2half_rn(gated(job.activation, limit, sum, up));
+}
+
+template <int DEPTH>
+__global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant__ ExpertProduct parameters) {
+    extern __shared__ __align__(128) char base[];
+    let_next_start();
+    const int t = threadIdx.x, warp = t / LANES, slot = blockIdx.x / parameters.blocks;
+    const int32_t *plan = parameters.product.plan;
+    plan += (size_t)(blockIdx.x - slot * parameters.blocks) * parameters.product.plan_ints;
+    const Smem s(base, parameters.product);
+    if (slot >= parameters.slots || !copy_plan(parameters.product, plan, s)) {  // it only keeps its place
+        wait_for_previous();
+        return;
+    }
+    const int4 of_x = __ldg(reinterpret_cast<const int4 *>(plan + HEADER_INTS) + warp);
+    const Product &job = *s.job;
+    const Segment *list = s.lists + warp * job.segments;
+#pragma unroll 1
+    for (int i = t; i < job.columns * WARPS * 4; i += THREADS)
+        reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
+    // Since the step before, all weights have gone through L2, and the table has gone out of it.
+    const int line = blockIdx.x * (128 / (int)sizeof(ExlExpert));
+    if (t == 0 && line < parameters.experts) ask_for_l2(parameters.table + line);
+    wait_for_previous();
+    const ExlExpert *expert = parameters.table + produced(parameters.chosen + slot);
+    half *features = reinterpret_cast<half *>(base + parameters.features_at);
+    if (parameters.gathered) bring_features(parameters, features, slot);
+    const uint16_t *gather = parameters.gathered ? expert->gather : nullptr;
+    if (t == 0) take_expert(*s.job, parameters, expert, slot);
+    __syncthreads();
+    Ring<DEPTH> ring(job, list, base);
+    const Range range = {of_x.x, of_x.y, of_x.z};
+    half *x = s.x + range.at;
+    float *x_sums = s.x_sums + range.at / 32;
+    if (parameters.gathered) stage_gathered(job, range, gather, features, x, ring);
+    else stage_halves(job, range, x, ring);
+    const int mine = s.count(0), outputs = mine * 16;
+    const bool any = t < outputs;
+    const Output first(s, any ? t / 16 : 0, t % 16);
+    Ahead ahead;
+    if (any) ask_constants(job, first, ahead);
+    __syncwarp();
+    sum_blocks<1>(job, range, x, x_sums);
+    __syncwarp();
+    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
+    __syncthreads();
+    if (any) write_of_expert(s, first, mine, parameters.limit, ahead);
+#pragma unroll 1
+    for (int i = t + THREADS; i < outputs; i += THREADS) {
+        const Output o(s, i / 16, i % 16);
+        ask_constants(job, o, ahead);
+        write_of_expert(s, o, mine, parameters.limit, ahead);
+    }
+}
+
+}  // namespace exl

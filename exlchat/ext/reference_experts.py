@@ -1,0 +1,88 @@
+"""The operations of `experts.py` in plain torch: the definition, and the oracle of the kernel tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, RouteRules
+from exlchat.ext.layout import PackedMatrix, decode, unsigned
+from exlchat.ext.reference import activated
+
+
+def route(x: Tensor, router: Tensor, rules: RouteRules, *, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """float64 logits `[rows]`; int64 numbers and float64 weights of those chosen, `[slots]` each, the best first."""
+    logits = router.double() @ x.flatten().double()
+    if bias is not None:
+        logits += bias.double()
+    chosen, weights = choose(logits, rules)
+    return logits, chosen, weights
+
+
+def choose(logits: Tensor, rules: RouteRules) -> tuple[Tensor, Tensor]:
+    """The second half of `route`, from logits of any width."""
+    logits = logits[: rules.experts].double()
+    # A stable sort leaves equals in the order of their numbers.
+    chosen = logits.sort(descending=True, stable=True).indices[: rules.slots]
+    weights = torch.softmax(logits, 0)[chosen]
+    return chosen, weights / weights.sum() if rules.renormalised else weights
+
+
+def expert_product(
+    experts: ExpertMatrices,
+    chosen: Tensor,
+    x: Tensor,
+    *,
+    activation: ExpertActivation = "silu",
+    limit: float = OAI_LIMIT,
+) -> Tensor:
+    """float64 `[slots, outputs]` in the order of the columns, of x `[1 or slots, features]` in that of the features."""
+    rows = []
+    for slot, expert in enumerate(chosen.tolist()):
+        row = x[slot if len(x) > 1 else 0].double()
+        parts = [_one_product(matrix, row) for matrix in experts.experts[expert]]
+        rows.append(parts[0] if len(parts) == 1 else gated(parts[0], parts[1], activation, limit))
+    return torch.stack(rows)
+
+
+def to_places(experts: ExpertMatrices, chosen: Tensor, y: Tensor) -> Tensor:
+    """`[slots, stored]`: outputs `[slots, outputs]` where the matrices behind them read them; the rest zero."""
+    into = experts.into
+    if into is None:
+        return y
+    placed = y.new_zeros(len(y), into.stored)
+    for slot, expert in enumerate(chosen.tolist()):
+        placed[slot, unsigned(into.experts[expert][0].scatter)] = y[slot]
+    return placed
+
+
+def dense_expert_product(
+    experts: DenseExperts,
+    chosen: Tensor,
+    x: Tensor,
+    *,
+    activation: ExpertActivation = "silu",
+    limit: float = OAI_LIMIT,
+) -> Tensor:
+    """float64 `[slots, outputs]`."""
+    numbers = chosen.long()
+    rows = x.double().expand(len(numbers), -1)
+    parts = []
+    for index, weight in enumerate(experts.weights):
+        part = torch.einsum("soi,si->so", weight[numbers].double(), rows)
+        parts.append(part + experts.biases[index][numbers].double() if experts.biases else part)
+    return parts[0] if len(parts) == 1 else gated(parts[0], parts[1], activation, limit)
+
+
+def gated(gate: Tensor, up: Tensor, activation: ExpertActivation, limit: float) -> Tensor:
+    """`activation(gate) * up`, or what gpt-oss has in its place."""
+    if activation != "swiglu_oai":
+        return activated(gate, activation) * up
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
+def _one_product(matrix: PackedMatrix, x: Tensor) -> Tensor:
+    y = x @ decode(matrix).double()
+    return y if matrix.bias is None else y + matrix.bias.double()
