@@ -44,13 +44,14 @@ template <int THREADS> __device__ __forceinline__ float block_sum(float v, float
 
 // A row over the threads of the block: four neighbours each, then four behind those of all threads, and so on.
 template <int THREADS, int CHUNKS> struct Settle {
-    // Wide rows leave no registers for everything that is constant, nor do the scatters of further copies: that waits in L2.
+    // There are no registers for everything that is constant: a bias, the scatters of further copies, and in wide rows
+    // what comes last, wait in L2.
     static constexpr bool HELD = CHUNKS <= 2;
     static constexpr int AT_ONCE = CHUNKS == 1 ? 4 : (CHUNKS == 2 ? 2 : 1);  // slots whose rows are asked for together
 
     const ExlSettle &job;
     float4 hidden[CHUNKS], sum[CHUNKS];
-    Halves4 post[CHUNKS], weight[CHUNKS], bias[CHUNKS];
+    Halves4 post[CHUNKS], weight[CHUNKS];
     ushort4 places[CHUNKS];
 
     __device__ __forceinline__ Settle(const ExlSettle &job) : job(job) {}
@@ -76,11 +77,11 @@ template <int THREADS, int CHUNKS> struct Settle {
             post[c] = constant<Halves4>(job.post_norm, c);
             if constexpr (HELD) {
                 weight[c] = constant<Halves4>(job.norm, c);
-                bias[c] = constant<Halves4>(job.norm_bias, c);
                 places[c] = constant<ushort4>(job.copies[0].scatter, c);
             } else {
-                ask_for(job.norm, c), ask_for(job.norm_bias, c), ask_for(job.copies[0].scatter, c);
+                ask_for(job.norm, c), ask_for(job.copies[0].scatter, c);
             }
+            ask_for(job.norm_bias, c);
 #pragma unroll
             for (int i = 1; i < EXL_MAX_MATRICES; i++) ask_for(job.copies[i].scatter, c);
         }
@@ -146,12 +147,12 @@ template <int THREADS, int CHUNKS> struct Settle {
 
     __device__ __forceinline__ void normalize(float (&parts)[THREADS / LANES], float (&more)[THREADS / LANES]) {
         if (job.norm_kind == EXL_NORM_NONE) return;
-        if constexpr (!HELD)
+        Halves4 bias[CHUNKS];
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                weight[c] = constant<Halves4>(job.norm, c);
-                bias[c] = constant<Halves4>(job.norm_bias, c);
-            }
+        for (int c = 0; c < CHUNKS; c++) {
+            if constexpr (!HELD) weight[c] = constant<Halves4>(job.norm, c);
+            bias[c] = constant<Halves4>(job.norm_bias, c);
+        }
         if (job.norm_kind == EXL_NORM_LAYER) {
             float all = 0.f;
 #pragma unroll
