@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.linear import Joined, Linear, join
 from exlchat.engine.norms import HeadNorm, Norm
 from exlchat.engine.operations import Operations
-from exlchat.engine.quantized_linear import QuantizedLinear
+from exlchat.engine.quantized_linear import QuantizedLinear, split_quantized
 from exlchat.engine.spec import ExpertSpec, ModelSpec
 from exlchat.engine.transformer import DecoderLayer, Ends, Transformer
 
@@ -52,6 +54,9 @@ def load_transformer(
         head = loader.float_head(head)
     tick()
     return Transformer(spec, Ends(embedding, norm, head, positions), layers, context=context, operations=operations)
+
+
+_Part = TypeVar("_Part", Joined, Linear | QuantizedLinear)
 
 
 class _Weights:
@@ -133,6 +138,8 @@ class _Weights:
         down = self._linear(f"{prefix}.down_proj", inner, hidden, bias=bias)
         if self._loader.has(f"{prefix}.gate_up_proj"):
             gate_up: Joined = self._linear(f"{prefix}.gate_up_proj", hidden, 2 * inner, bias=bias)
+            if isinstance(gate_up, QuantizedLinear):
+                gate_up = split_quantized(gate_up, (inner, inner))
         else:
             names = ("gate_proj", "up_proj") if spec.gated else ("up_proj",)
             gate_up = join([self._linear(f"{prefix}.{name}", hidden, inner, bias=bias) for name in names])
@@ -147,6 +154,7 @@ class _Weights:
             parts = tuple(
                 self._mlp(f"{prefix}.experts.{number}", experts.inner, bias=False) for number in range(experts.count)
             )
+        parts = _one_behind_the_other(parts)
         shared = None
         if experts.shared_inner:
             gate = self._float(f"{prefix}.shared_expert_gate", hidden, 1, bias=False)
@@ -173,3 +181,21 @@ class _Weights:
             )
             for gate_up, down in zip(gate_ups, downs, strict=True)
         )
+
+
+def _one_behind_the_other(experts: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
+    """The same with float weights of all experts in one tensor each, as the kernels of chosen experts read them."""
+    gate_ups, downs = [part.gate_up for part in experts], [part.down for part in experts]
+    return tuple(
+        replace(part, gate_up=gate_up, down=down)
+        for part, gate_up, down in zip(experts, _stacked(gate_ups), _stacked(downs), strict=True)
+    )
+
+
+def _stacked(layers: Sequence[_Part]) -> Sequence[_Part]:
+    # What still is the file's memory stays there: a copy would double it.
+    linears = [layer for layer in layers if isinstance(layer, Linear) and not layer.mapped]
+    if len(linears) < len(layers):
+        return layers
+    weights = torch.stack([linear.weight for linear in linears])
+    return [replace(linear, weight=weight) for linear, weight in zip(linears, weights, strict=True)]

@@ -11,7 +11,7 @@ from torch import Tensor
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.quantized_linear import Launch
-from exlchat.engine.step_chain import StepChain
+from exlchat.engine.step_fit import open_chain
 from exlchat.engine.transformer import Transformer
 from exlchat.ext.attention import best_splits
 from exlchat.ext.functions import CDraw
@@ -27,7 +27,7 @@ class CapturedStep:
     """A `run_ahead.DecodeStep`.
 
     Args:
-        transformer, cache: of one model for which `step_chain.why_not` gives `None`; the cache is empty.
+        transformer, cache: of one model for which `step_fit.why_not` gives `None`; the cache is empty.
         kernels: on the model's device.
         dependent: whether kernels may start before their predecessors end; as the card can unless given.
 
@@ -44,7 +44,7 @@ class CapturedStep:
         self._dependent = (card.major, card.minor) >= _DEPENDENT_LAUNCH if dependent is None else dependent
         splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count)
         try:
-            self._chain = StepChain(transformer, cache, kernels, splits=splits)
+            self._chain = open_chain(transformer, cache, kernels, splits=splits)
             self._state = SamplerState(device)
             position = self._chain.position
             self._draw = kernels.sample(self._chain.logits, self._state, token=self._chain.token, position=position)

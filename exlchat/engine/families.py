@@ -157,7 +157,7 @@ _GPT2_KEYS: Aliases = {
 _GPT2 = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 1024}
 
 _FAMILY_OF_QWEN2 = Family(qkv_bias=True, output_bias=False, windows="upper", defaults=_QWEN2)
-_FAMILY_OF_MISTRAL = Family(windows="all", defaults=_MISTRAL)
+_FAMILY_OF_MISTRAL = Family(mlp_bias="mlp_bias", windows="all", defaults=_MISTRAL)
 _FAMILY_OF_GEMMA3 = Family(
     layer_names=_POST_NORMS,
     norm_offset=1.0,

@@ -16,7 +16,7 @@ from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.operations import Operations
 from exlchat.engine.quantized_linear import MEDIUM_ROWS
 from exlchat.engine.spec import ModelSpec
-from exlchat.engine.step_chain import why_not
+from exlchat.engine.step_fit import why_not
 from exlchat.engine.transformer import Transformer
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError

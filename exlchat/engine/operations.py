@@ -11,6 +11,7 @@ from torch.nn import functional
 from exlchat.engine.norms import Norm
 from exlchat.engine.rope import rotate
 from exlchat.engine.spec import Activation
+from exlchat.ext.products import Activation as KernelActivation
 
 
 class Operations(Protocol):
@@ -74,16 +75,24 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
+KERNEL_ACTIVATIONS: dict[Activation, KernelActivation] = {
+    "silu": "silu",
+    "gelu_tanh": "gelu_tanh",
+    "gelu": "gelu_erf",
+}
+"""What the CUDA extension calls them."""
+
+
 class FusedKernels(Protocol):
     """What `KernelOperations` needs of the CUDA extension: see `exlchat.ext.prompt.PromptKernels`."""
 
     def add_norm(self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         """See `exlchat.ext.prompt`."""
 
-    def gate(self, x: Tensor) -> Tensor:
+    def gate(self, x: Tensor, activation: KernelActivation = "silu") -> Tensor:
         """See `exlchat.ext.prompt`."""
 
-    def turn(self, x: Tensor, turns: Tensor, heads: int) -> None:
+    def turn(self, x: Tensor, turns: Tensor, heads: int, *, interleaved: bool = False) -> None:
         """See `exlchat.ext.prompt`."""
 
 
@@ -108,11 +117,8 @@ class KernelOperations:
 
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
         """See `Operations`."""
-        return self._kernels.gate(x) if activation == "silu" else self._torch.gate(x, activation)
+        return self._kernels.gate(x, KERNEL_ACTIVATIONS[activation])
 
     def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
         """See `Operations`."""
-        if interleaved or 2 * turns.shape[1] < heads.shape[2]:
-            self._torch.turn(heads, turns, count, interleaved=interleaved)
-        else:
-            self._kernels.turn(heads, turns, count)
+        self._kernels.turn(heads, turns, count, interleaved=interleaved)

@@ -196,6 +196,25 @@ def column_parts(matrix: PackedMatrix, columns: int) -> Iterator[tuple[int, Pack
         yield start, replace(matrix, outputs=end - start, words=words, scales=scales, bias=None)
 
 
+def split_quantized(layer: QuantizedLinear, outputs: tuple[int, ...]) -> QuantizedLinear:
+    """The same with several matrices in place of its only one, where whole column tiles allow it; nothing is copied.
+
+    Args:
+        outputs: columns of each.
+    """
+    (matrix,) = layer.matrices
+    if layer.outputs != (matrix.outputs,) or any(count % TILE_COLUMNS for count in outputs):
+        return layer
+    parts, start = [], 0
+    for count in outputs:
+        tiles = slice(start // TILE_COLUMNS, (start + count) // TILE_COLUMNS)
+        bias = None if matrix.bias is None else matrix.bias[start : start + count]
+        words, scales = matrix.words[tiles], matrix.scales[tiles]
+        parts.append(replace(matrix, outputs=count, words=words, scales=scales, bias=bias))
+        start += count
+    return replace(layer, matrices=tuple(parts), outputs=outputs)
+
+
 def join_quantized(parts: Sequence[QuantizedLinear]) -> QuantizedLinear:
     """One layer for several that read the same input; nothing is copied."""
     matrices = tuple(matrix for part in parts for matrix in part.matrices)

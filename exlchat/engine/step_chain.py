@@ -6,9 +6,7 @@ captured once and replayed. Each product leaves its result where the next one re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -20,70 +18,23 @@ from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.norms import Norm
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
 from exlchat.engine.spec import ModelSpec
+from exlchat.engine.step_kernels import StepKernels
+from exlchat.engine.step_parts import is_whole
 from exlchat.engine.transformer import DecoderLayer, Transformer
-from exlchat.ext.attention import HEAD_DIMS, AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.attention import AttentionRules, AttentionScratch
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
-from exlchat.ext.sampling import MAX_VOCAB
-
-_MOST_HEADS_A_KEY = 16
 
 
-class StepKernels(Protocol):
-    """What the chain needs of the CUDA extension; tests put the references in its place."""
-
-    def product(
-        self,
-        matrices: Sequence[PackedMatrix],
-        x: Tensor | Normed,
-        y: Tensor,
-        kind: Literal["half", "float", "gated"],
-        *,
-        scatter: Tensor | None = None,
-    ) -> Launch:
-        """See `exlchat.ext.products.Products`."""
-
-    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Launch:
-        """See `exlchat.ext.products.Products`."""
-
-    def embed(self, table: Tensor, token: Tensor, residual: Residual) -> Launch:
-        """See `exlchat.ext.products.Products`."""
-
-    def attention(
-        self,
-        qkv: Tensor,
-        out: Tensor,
-        *,
-        pages: LayerPages,
-        page_table: Tensor,
-        position: Tensor,
-        turns: Tensor,
-        rules: AttentionRules,
-        scratch: AttentionScratch,
-        scatter: Tensor | None = None,
-    ) -> Launch:
-        """See `exlchat.ext.attention.Attention`."""
-
-
-def why_not(transformer: Transformer, cache: KVCache) -> str | None:
-    """Why a model cannot take the chain and decodes through plain torch, or `None` if it can."""
-    spec = transformer.spec
-    if transformer.dtype != torch.float16 or cache.kind.name == "fp32":
-        return f"it computes in {transformer.dtype} with a cache in {cache.kind.name}"
-    if spec.head_dim not in HEAD_DIMS or spec.num_heads > _MOST_HEADS_A_KEY * spec.num_kv_heads:
-        return f"its {spec.num_heads} heads over {spec.num_kv_heads} have {spec.head_dim} elements"
-    if spec.vocab_size > MAX_VOCAB or spec.hidden_size % TILE_COLUMNS:
-        return f"it has {spec.vocab_size} tokens of {spec.hidden_size} numbers"
-    return _unlike_llama(spec) or _not_quantized(transformer)
-
-
-def _not_quantized(transformer: Transformer) -> str | None:
-    """Which layer the kernels do not multiply."""
+def why_not_fused(transformer: Transformer) -> str | None:
+    """Why a model takes the other chain (`settled_chain`), or `None`."""
+    if (why := _unlike_llama(transformer.spec)) is not None:
+        return why
     for index, layer in enumerate(transformer.layers):
         mlp = _mlp(layer)
         parts = (layer.qkv, layer.output, mlp.gate_up, mlp.down)
-        if not all(_is_whole(part) for part in parts) or len(_quantized(mlp.gate_up).matrices) != 2:
+        if not all(is_whole(part) for part in parts) or len(_quantized(mlp.gate_up).matrices) != 2:
             return f"layer {index} is not quantized in a way that the kernels hold"
         if len(_quantized(mlp.gate_up).runs) > 1:
             return f"gate and up of layer {index} order their inputs differently"
@@ -91,7 +42,7 @@ def _not_quantized(transformer: Transformer) -> str | None:
 
 
 def _unlike_llama(spec: ModelSpec) -> str | None:
-    """What of the architecture the step does not compute."""
+    """What of the architecture this chain does not compute."""
     unlike = {
         "its norms subtract the mean": spec.norm_kind != "rms",
         "its norms stand behind attention and MLP": not spec.norm_before or spec.norm_after,
@@ -111,26 +62,19 @@ def _unlike_llama(spec: ModelSpec) -> str | None:
 
 def _mlp(layer: DecoderLayer) -> Mlp:
     if not isinstance(layer.mlp, Mlp):
-        raise TypeError("experts have no MLP of their own; `why_not` tells before")
+        raise TypeError("experts have no MLP of their own; `why_not_fused` tells before")
     return layer.mlp
-
-
-def _is_whole(part: Joined) -> bool:
-    """Quantized, and none of its outputs only fill up a tile."""
-    return isinstance(part, QuantizedLinear) and all(
-        matrix.outputs == count for matrix, count in zip(part.matrices, part.outputs, strict=True)
-    )
 
 
 def _norm(norm: Norm | None) -> Norm:
     if norm is None:
-        raise TypeError("a layer reads the residual as it is; `why_not` tells before")
+        raise TypeError("a layer reads the residual as it is; `why_not_fused` tells before")
     return norm
 
 
 def _quantized(part: Joined) -> QuantizedLinear:
     if not isinstance(part, QuantizedLinear):
-        raise TypeError(f"{type(part).__name__} has no stored order; `why_not` tells before")
+        raise TypeError(f"{type(part).__name__} has no stored order; `why_not_fused` tells before")
     return part
 
 
@@ -165,7 +109,7 @@ class StepChain:
     """The operations of a step and the tensors between them.
 
     Args:
-        transformer, cache: of one model for which `why_not` gives `None`.
+        transformer, cache: of one model for which `step_fit.why_not` and `why_not_fused` give `None`.
         kernels: on the model's device.
         splits: blocks over which the attention of a head is spread.
     """

@@ -8,10 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import layout, reference, reference_attention
+from exlchat.ext import (
+    layout,
+    reference,
+    reference_attention,
+    reference_experts,
+    reference_heads,
+    reference_sampling,
+    reference_settle,
+)
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
+from exlchat.ext.experts import ExpertActivation, ExpertKind, InputOrder, RouteRules
+from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
+from exlchat.ext.settle import Joining, Norm, NormedCopy
 
 
 @pytest.fixture
@@ -32,6 +44,7 @@ def decoded_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(layout, "decode", decode)
     monkeypatch.setattr(reference, "decode", decode)
+    monkeypatch.setattr(reference_experts, "decode", decode)
     yield
     torch.set_num_threads(threads)
 
@@ -60,11 +73,14 @@ class ReferenceKernels:
         activation: Activation = "silu",
     ) -> ReferenceJob:
         def work() -> None:
-            if kind != "gated":
+            if kind not in ("gated", "activated"):
                 y.copy_(reference.product(matrices, x))
                 return
-            gate, up = matrices
-            value = reference.gated(gate, up, x, activation).to(y.dtype)
+            if kind == "gated":
+                gate, up = matrices
+                value = reference.gated(gate, up, x, activation).to(y.dtype)
+            else:
+                value = reference.activated(reference.product(matrices, x), activation).to(y.dtype)
             if scatter is None:
                 y.copy_(value)
             else:
@@ -75,8 +91,74 @@ class ReferenceKernels:
     def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> ReferenceJob:
         return ReferenceJob(lambda: reference.add_product(matrix, x, residual))
 
-    def embed(self, table: Tensor, token: Tensor, residual: Residual) -> ReferenceJob:
-        return ReferenceJob(lambda: reference.embed(table, token, residual))
+    def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> ReferenceJob:
+        return ReferenceJob(lambda: reference.embed(table, token, residual, multiplier))
+
+    def settle(
+        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: Norm | None, joining: Joining | None = None
+    ) -> ReferenceJob:
+        return ReferenceJob(lambda: reference_settle.settle(hidden, copies, norm=norm, joining=joining))
+
+    def norm_heads(self, qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> ReferenceJob:
+        return ReferenceJob(lambda: reference_heads.norm_heads(qkv, norms, kv_heads=kv_heads))
+
+    def scale_logits(self, logits: Tensor, *, scale: float = 1.0, softcap: float = 0.0) -> ReferenceJob:
+        return ReferenceJob(lambda: logits.copy_(reference_sampling.scale_logits(logits, scale=scale, softcap=softcap)))
+
+    def route(
+        self,
+        x: Tensor,
+        router: Tensor,
+        rules: RouteRules,
+        *,
+        logits: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        ticket: Tensor,
+        bias: Tensor | None = None,
+    ) -> ReferenceJob:
+        def work() -> None:
+            for place, found in zip(
+                (logits, chosen, weights), reference_experts.route(x, router, rules, bias=bias), strict=True
+            ):
+                place.copy_(found)
+
+        return ReferenceJob(work)
+
+    def expert_product(
+        self,
+        experts: ExpertMatrices,
+        chosen: Tensor,
+        x: Tensor,
+        y: Tensor,
+        kind: ExpertKind,
+        *,
+        order: InputOrder = "features",
+        activation: ExpertActivation = "silu",
+    ) -> ReferenceJob:
+        def work() -> None:
+            rows = x
+            if order == "stored":
+                places = [layout.unsigned(experts.experts[number][0].scatter) for number in chosen.tolist()]
+                rows = torch.stack([row[place] for row, place in zip(x, places, strict=True)])
+            found = reference_experts.expert_product(experts, chosen, rows, activation=activation)
+            y.copy_(reference_experts.to_places(experts, chosen, found))
+
+        return ReferenceJob(work)
+
+    def dense_expert_product(
+        self,
+        experts: DenseExperts,
+        chosen: Tensor,
+        x: Tensor,
+        y: Tensor,
+        kind: ExpertKind,
+        *,
+        activation: ExpertActivation = "silu",
+    ) -> ReferenceJob:
+        return ReferenceJob(
+            lambda: y.copy_(reference_experts.dense_expert_product(experts, chosen, x, activation=activation))
+        )
 
     def row_product(self, matrices: Sequence[PackedMatrix]) -> Callable[[Tensor], Tensor]:
         def multiply(x: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.step_chain import StepChain, why_not
+from exlchat.engine.step_chain import why_not_fused
+from exlchat.engine.step_fit import open_chain, why_not
 from exlchat.engine.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -36,7 +37,7 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch
     cache = new_cache(transformer, len(ids))
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
-    chain = StepChain(transformer, cache, ReferenceKernels(), splits=3)
+    chain = open_chain(transformer, cache, ReferenceKernels(), splits=3)
     jobs = chain.jobs()
     found = []
     for position in range(prompt, len(ids)):
@@ -109,12 +110,15 @@ def test_layers_that_see_a_window(tmp_path: Path) -> None:
 def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path) -> None:
     path = written(kind, tmp_path, tied=tied)
     transformer = open_quantized(path)
-    reason = why_not(transformer, new_cache(transformer, 1))
-    assert reason == "gate and up of layer 0 order their inputs differently"
+    assert why_not_fused(transformer) == "gate and up of layer 0 order their inputs differently"
+    ids = torch.randint(391, (300,), generator=torch.Generator().manual_seed(3)).tolist()
+    wanted = logits_in_steps(open_transformer(path), ids[:40], [40])
+    # They take the other chain.
+    assert relative_error(chain_logits(transformer, ids[:40], 0), wanted) < 5e-3
     one_order_for_gate_and_up(path)
     transformer = open_quantized(path)
     assert why_not(transformer, new_cache(transformer, 1)) is None
-    ids = torch.randint(391, (300,), generator=torch.Generator().manual_seed(3)).tolist()
+    assert why_not_fused(transformer) is None
     wanted = logits_in_steps(open_transformer(path), ids, [300])
     assert relative_error(chain_logits(transformer, ids[:40], 0), wanted[:40]) < 5e-3
     # Across the edge of a page of 256 tokens, behind a prompt that is computed in float16.
@@ -127,6 +131,7 @@ def test_models_that_decode_through_plain_torch_say_why(tmp_path: Path) -> None:
     assert why_not(dense, new_cache(dense, 1)) == "its 4 heads over 2 have 48 elements"
     save_random_llama(tmp_path, **HEADS)
     dense = open_transformer(tmp_path, torch.float16)
-    assert why_not(dense, new_cache(dense, 1)) == "layer 0 is not quantized in a way that the kernels hold"
+    assert why_not_fused(dense) == "layer 0 is not quantized in a way that the kernels hold"
+    assert why_not(dense, new_cache(dense, 1)) is None
     exact = open_transformer(tmp_path)
     assert why_not(exact, new_cache(exact, 1, "fp32")) == "it computes in torch.float32 with a cache in fp32"

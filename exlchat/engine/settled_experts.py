@@ -1,0 +1,165 @@
+"""Mixtures of experts in the decode step: the layout that the kernels of chosen experts read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.experts import Experts, Mlp
+from exlchat.engine.linear import Joined, Linear
+from exlchat.engine.operations import KERNEL_ACTIVATIONS
+from exlchat.engine.quantized_linear import Launch, QuantizedLinear
+from exlchat.engine.spec import Activation
+from exlchat.engine.step_kernels import StepKernels
+from exlchat.engine.step_parts import is_whole
+from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
+from exlchat.ext.experts import ExpertActivation, RouteRules
+from exlchat.ext.layout import PackedMatrix
+
+
+class UnfitError(Exception):
+    """The kernels do not hold a part of the model: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """Quantized experts.
+
+    Args:
+        gates: gate and up of each, whose products go to where `downs` read them, if all leave the same places empty.
+    """
+
+    gates: ExpertMatrices
+    downs: ExpertMatrices
+
+
+@dataclass(frozen=True, slots=True)
+class FloatExperts:
+    """Experts in float16."""
+
+    gates: DenseExperts
+    downs: DenseExperts
+
+
+def pack_experts(experts: Experts) -> PackedExperts | FloatExperts:
+    """The weights of all experts as the kernels read them; nothing is copied.
+
+    Raises:
+        UnfitError: they are not alike, or neither quantized in a way that the kernels hold nor in float16.
+    """
+    parts = experts.experts
+    try:
+        if all(_is_packed(part) for part in parts):
+            downs = ExpertMatrices([_matrices(part.down) for part in parts])
+            gates = [_matrices(part.gate_up) for part in parts]
+            return PackedExperts(ExpertMatrices(gates, into=downs if downs.same_places else None), downs)
+        if all(isinstance(part.gate_up, Linear) and isinstance(part.down, Linear) for part in parts):
+            return _float_experts(parts)
+    except ValueError as error:
+        raise UnfitError(str(error)) from error
+    raise UnfitError("some experts are quantized in a way that the kernels do not hold")
+
+
+def _is_packed(part: Mlp) -> bool:
+    return all(is_whole(layer) and len(layer.runs) == 1 for layer in (part.gate_up, part.down))
+
+
+def _matrices(layer: Joined) -> tuple[PackedMatrix, ...]:
+    if not isinstance(layer, QuantizedLinear):
+        raise TypeError(f"{type(layer).__name__} has no matrices of the kernels")
+    return layer.matrices
+
+
+def _float_experts(parts: tuple[Mlp, ...]) -> FloatExperts:
+    gate_ups, gate_up_biases = _stacked([part.gate_up for part in parts])
+    downs, down_biases = _stacked([part.down for part in parts])
+    gates = DenseExperts(tuple(gate_ups.chunk(2, dim=1)), tuple(_contiguous(gate_up_biases)))
+    return FloatExperts(gates, DenseExperts((downs,), () if down_biases is None else (down_biases,)))
+
+
+def _contiguous(biases: Tensor | None) -> list[Tensor]:
+    return [] if biases is None else [half.contiguous() for half in biases.chunk(2, dim=1)]
+
+
+def _stacked(layers: list[Joined]) -> tuple[Tensor, Tensor | None]:
+    """The weights of all experts where they stand one behind the other, as loading puts them."""
+    linears = [layer for layer in layers if isinstance(layer, Linear)]
+    first = linears[0].weight
+    if any(linear.weight.data_ptr() != first.data_ptr() + i * first.nbytes for i, linear in enumerate(linears)):
+        raise ValueError("experts in float16 do not stand one behind the other")
+    whole = first.as_strided((len(linears), *first.shape), (first.numel(), *first.stride()))
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    return whole, torch.stack(biases) if biases else None
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What routing leaves: the numbers of the chosen experts, their weights, and all logits."""
+
+    chosen: Tensor
+    weights: Tensor
+    logits: Tensor
+
+
+class ExpertJobs:
+    """Makes the operations of a layer's experts.
+
+    Args:
+        kernels: on the model's device.
+    """
+
+    def __init__(self, kernels: StepKernels, device: torch.device) -> None:
+        self._kernels = kernels
+        self._device = device
+        self._ticket = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def route(self, experts: Experts, x: Tensor) -> tuple[Launch, Routed]:
+        """The choice. Behind the experts' logits comes that of the shared expert's gate, where there is one."""
+        rows = experts.router.weight
+        if experts.shared is not None:
+            rows = torch.cat((rows, experts.shared.gate.weight))
+        count, slots = len(experts.experts), experts.chosen
+        routed = Routed(
+            torch.zeros(slots, dtype=torch.int32, device=self._device),
+            torch.zeros(slots, device=self._device),
+            torch.zeros(len(rows), device=self._device),
+        )
+        bias = None if experts.router.bias is None else experts.router.bias.float()
+        job = self._kernels.route(
+            x,
+            rows.contiguous(),
+            RouteRules(count, slots, experts.renormalise),
+            logits=routed.logits,
+            chosen=routed.chosen,
+            weights=routed.weights,
+            ticket=self._ticket,
+            bias=bias,
+        )
+        return job, routed
+
+    def products(
+        self, packed: PackedExperts | FloatExperts, routed: Routed, x: Tensor, activation: Activation
+    ) -> tuple[list[Launch], Tensor]:
+        """Of the chosen experts; and float32 `[slots, width]`, where they leave what they give."""
+        name: ExpertActivation = "swiglu_oai" if activation == "swiglu_oai" else KERNEL_ACTIVATIONS[activation]
+        slots, chosen = len(routed.chosen), routed.chosen
+        if isinstance(packed, FloatExperts):
+            inner, y = self._halves(slots, packed.gates.outputs), self._floats(slots, packed.downs.outputs)
+            first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", activation=name)
+            return [first, self._kernels.dense_expert_product(packed.downs, chosen, inner, y, "float")], y
+        gates, downs = packed.gates, packed.downs
+        stored = gates.into is not None
+        inner = self._halves(slots, downs.stored if stored else gates.outputs)
+        y = self._floats(slots, downs.outputs)
+        return [
+            self._kernels.expert_product(gates, chosen, x, inner, "gated", activation=name),
+            self._kernels.expert_product(downs, chosen, inner, y, "float", order="stored" if stored else "features"),
+        ], y
+
+    def _halves(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=torch.float16, device=self._device)
+
+    def _floats(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, device=self._device)

@@ -1,0 +1,126 @@
+"""The chain of the decode step for any architecture, with the references in the kernels' place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from exlchat.engine.formats import exl2_writer, gptq_writer
+from exlchat.engine.formats.exl2_writer import Section
+from exlchat.engine.formats.gptq_writer import GptqRecipe
+from exlchat.engine.step_chain import why_not_fused
+from exlchat.engine.step_fit import why_not
+from exlchat.engine.transformer import Transformer
+from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
+from tests.engine.family_models import CASES, Case, save_case
+from tests.engine.test_quantized_linear import open_quantized
+from tests.engine.test_step_chain import chain_logits, new_cache
+
+# One of each shape of the step, in sizes that the kernels hold.
+NAMES = (
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe, every second layer",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi3, part of a head, window, tied",
+    "cohere, head norms",
+    "cohere2",
+    "granite, tied, biases",
+    "glm4",
+    "internlm2",
+    "starcoder2",
+    "olmo2",
+    "smollm3",
+    "exaone4",
+    "stablelm",
+)
+WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64, "num_hidden_layers": 2}
+TOKENS, PROMPT = 60, 30
+IDS = torch.randint(384, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
+
+
+def wide(name: str) -> Case:
+    """A case with heads of 64 elements and matrices of whole tiles."""
+    case = CASES[name]
+    changes = {**case.changes, **WIDE}
+    if "layer_types" in changes:
+        changes["layer_types"] = changes["layer_types"][:2]
+    if "no_rope_layers" in changes:
+        changes["no_rope_layers"] = changes["no_rope_layers"][:2]
+    if "moe_intermediate_size" in changes:
+        changes["moe_intermediate_size"] = 96
+    if case.changes.get("head_dim", 0) is None:
+        changes["head_dim"] = None
+    if "shared_expert_intermediate_size" in changes:
+        changes["shared_expert_intermediate_size"] = 160
+    return Case(case.model_type, changes, case.rewrite, case.context)
+
+
+def one_order_of_inputs(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As quantizers write it: matrices that read the same inputs sort them alike."""
+    for name in [name for name in tensors if name.endswith(("q_invperm", "g_idx"))]:
+        for first, second in (("gate_proj", "up_proj"), ("w1", "w3")):
+            if f".{second}." in name:
+                tensors[name] = tensors[name.replace(f".{second}.", f".{first}.")].clone()
+    return tensors
+
+
+def quantize(kind: str, dense: Path, path: Path) -> Path:
+    """Writes a model as EXL2 or GPTQ, or as floats."""
+    source, config = load_file(dense / "model.safetensors"), json.loads((dense / "config.json").read_text())
+    files = [dense / "tokenizer.json", dense / "tokenizer_config.json"]
+    if kind == "float16":
+        return dense
+    if kind == "exl2":
+        head = source.get("output.weight", source.get("lm_head.weight", source.get("model.embed_tokens.weight")))
+        body = (Section(5, 0.25, 32), Section(4, 0.75, 32))
+        exl2_writer.write_model({**source, "lm_head.weight": head}, config, path, body=body, extra_files=files)
+    else:
+        recipe = GptqRecipe(32, act_order=kind == "gptq, act-order", bits=8 if "8 bits" in kind else 4)
+        gptq_writer.write_model(source, config, path, recipe, extra_files=files)
+    file = next(path.glob("*.safetensors"))
+    tensors = one_order_of_inputs(load_file(file))
+    tensors.pop("output.weight", None) if kind == "exl2" else None
+    save_file(tensors, file)
+    return path
+
+
+def check(transformer: Transformer, wanted: Tensor) -> None:
+    assert why_not(transformer, new_cache(transformer, 1)) is None
+    assert relative_error(chain_logits(transformer, IDS, PROMPT), wanted[PROMPT:]) < 1e-2
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["exl2", "gptq, act-order"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_step_computes_the_same(name: str, kind: str, tmp_path: Path) -> None:
+    save_case(wide(name), tmp_path / "dense")
+    path = quantize(kind, tmp_path / "dense", tmp_path / "written")
+    wanted = logits_in_steps(open_transformer(path), IDS, [TOKENS])
+    transformer = open_quantized(path)
+    # Once gate and up are two matrices, Phi-3 has Llama's shape.
+    assert (why_not_fused(transformer) is None) == name.startswith("phi3")
+    check(transformer, wanted)
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["float16", "gptq, 8 bits"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen2_moe", "gemma2", "cohere", "starcoder2", "gpt_oss"])
+def test_layers_that_the_kernels_do_not_hold_are_captured_too(name: str, kind: str, tmp_path: Path) -> None:
+    if name == "gpt_oss" and kind != "float16":
+        pytest.skip("its experts are only in one tensor")
+    save_case(wide(name), tmp_path / "dense")
+    path = quantize(kind, tmp_path / "dense", tmp_path / "written")
+    transformer = open_transformer(path, torch.float16)
+    # In the same numbers, because experts whose scores are nearly alike change places by rounding.
+    check(transformer, logits_in_steps(transformer, IDS, [TOKENS], kv_cache="fp16"))
