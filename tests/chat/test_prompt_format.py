@@ -4,14 +4,15 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exlchat.chat.prompt_format import PromptError, choose_format, format_files, render
+from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, render
 from exlchat.engine.events import ModelInfo
-from tests.chat import templates
+from tests.chat import families, templates
 
 Messages = list[dict[str, str]]
 
@@ -195,13 +196,68 @@ def test_the_models_own_template_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("special", "name"),
-    [(("<s>", "<|im_start|>", "<|im_end|>"), "chatml"), (("<|im_start|>",), "plain"), ((), "plain")],
+    ("special", "architecture", "vocab_size", "name"),
+    [
+        (("<s>", "<|im_start|>", "<|im_end|>"), "LlamaForCausalLM", 32000, "chatml"),
+        (("<|im_start|>",), "Qwen2ForCausalLM", 151_936, "plain"),
+        ((), "Qwen2ForCausalLM", 32000, "plain"),
+        (("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"), "", 128_256, "llama-3"),
+        (("<bos>", "<start_of_turn>", "<end_of_turn>"), "Gemma2ForCausalLM", 256_000, "gemma"),
+        (("<s>", "[INST]", "[/INST]"), "MistralForCausalLM", 32768, "mistral"),
+        (("<s>", "</s>"), "MistralForCausalLM", 32000, "mistral-v1"),
+        (("<s>", "</s>"), "LlamaForCausalLM", 32000, "llama-2"),
+        (("<|user|>", "<|assistant|>", "<|end|>"), "Phi3ForCausalLM", 32064, "phi-3"),
+        (("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>"), "", 256_000, "command-r"),
+    ],
 )
-def test_without_one_the_tokenizer_decides_and_a_line_says_so(special: tuple[str, ...], name: str) -> None:
-    chosen, notice = choose_format(info(None, special), None)
+def test_without_one_the_tokenizer_decides_and_a_line_says_so(
+    special: tuple[str, ...], architecture: str, vocab_size: int, name: str
+) -> None:
+    model = replace(info(None, special), architecture=architecture, vocab_size=vocab_size)
+    chosen, notice = choose_format(model, None)
     assert chosen.name == name
-    assert notice == f"tiny has no chat template of its own; using the built-in format {name}"
+    assert notice is not None
+    assert notice.startswith(f"tiny has no chat template of its own; using the built-in format {name}: ")
+    # Not every family calls its marks special.
+    assert choose_format(replace(model, special_tokens=(), added_tokens=special), None)[0].name == name
+
+
+def test_the_other_templates_of_a_model_are_there_by_name() -> None:
+    model = replace(info("{{ 1 }}"), named_templates={"rag": "{{ 2 }}", "tool_use": "{{ 3 }}"})
+    chosen, notice = choose_format(model, "model:rag")
+    assert (chosen.name, chosen.source, notice) == ("model:rag", "{{ 2 }}", None)
+    assert choose_format(model, "model")[0].source == "{{ 1 }}"
+    with pytest.raises(PromptError, match="did you mean model:tool_use?"):
+        choose_format(model, "model:tools_use")
+    notice = choose_format(replace(model, chat_template=None), None)[1]
+    assert notice is not None
+    assert notice.endswith("(of its own there are model:rag, model:tool_use)")
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_the_built_in_formats_are_those_of_their_families(peer: Any, conversation: str) -> None:
+    messages = [{**message, "content": message["content"].strip()} for message in CONVERSATIONS[conversation]]
+    for name, source in BUILT_IN_PEERS.items():
+        expected = peer_text(peer, messages, source, True)
+        if isinstance(expected, str):
+            assert render(messages, name, bos_token="<s>", eos_token="</s>") == expected, name
+
+
+BUILT_IN_PEERS = {
+    "llama-3": families.LLAMA_3,
+    "llama-2": families.LLAMA_2,
+    "mistral": families.MISTRAL_V3,
+    "mistral-v1": families.MISTRAL_V1,
+    "gemma": families.GEMMA_3,
+    "phi-3": families.PHI_3,
+    "command-r": families.COMMAND_R,
+}
+
+
+def test_variables_of_a_format_are_seen_in_every_rendering() -> None:
+    thinking = PromptFormat("x", "{{ 'on' if enable_thinking else 'off' }}", variables={"enable_thinking": True})
+    assert thinking.render([HELLO]) == "on"
+    assert replace(thinking, variables={}).render([HELLO]) == "off"
 
 
 def test_formats_by_name_and_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
