@@ -18,6 +18,9 @@ MODEL_FORMAT = "model"
 """The name that stands for the template a model brings along."""
 
 
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
 class PromptError(Exception):
     """A prompt that cannot be made: one line that names the format, what is wrong and how to mend it."""
 
@@ -52,7 +55,7 @@ class PromptFormat:
 
         seen: dict[str, object] = {"bos_token": "", "eos_token": "", "tools": None, "documents": None}
         seen |= {**variables, **self.variables}
-        seen["messages"] = [dict(message) for message in messages]
+        seen["messages"] = [_with_reasoning(message) for message in messages]
         seen["add_generation_prompt"] = add_generation_prompt
         try:
             return template_sandbox.run(self.source, seen)
@@ -65,6 +68,14 @@ class PromptFormat:
             raise PromptError(
                 f"prompt format {self.name} cannot take this conversation: {cause}; choose another template, as chatml"
             ) from None
+
+
+def _with_reasoning(message: Mapping[str, str]) -> dict[str, str]:
+    """A copy in which the thoughts of an answer go by the names of all families, as in transformers 5."""
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is None:
+        return dict(message)
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 BUILT_IN = {one.name: PromptFormat(one.name, one.source, one.stop) for one in FORMATS}
