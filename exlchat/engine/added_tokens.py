@@ -72,19 +72,28 @@ def add_missing(tokenizer: Tokenizer, added: AddedTokens, where: str) -> None:
         ModelError: a token has an id that it cannot get.
     """
     known = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
-    for index, token in sorted(added.tokens.items()):
-        if repr(known.get(token.content)) == repr(token):
-            continue
-        is_new = tokenizer.token_to_id(token.content) is None
-        tokenizer.add_tokens([token])
-        if is_new and tokenizer.token_to_id(token.content) != index:
+    told = [
+        (index, token) for index, token in sorted(added.tokens.items()) if _differs(known.get(token.content), token)
+    ]
+    new = [(index, token.content) for index, token in told if tokenizer.token_to_id(token.content) is None]
+    texts = {*known, *(token.content for _, token in told)}
+    plain = dict.fromkeys(text for text in added.special if text not in texts)
+    special = [
+        AddedToken(text, normalized=False, special=True) for text in plain if tokenizer.token_to_id(text) is not None
+    ]
+    # All at once: the library prepares its search anew for every call.
+    tokenizer.add_tokens([*(token for _, token in told), *special])
+    for index, text in new:
+        if tokenizer.token_to_id(text) != index:
             raise ModelError(
-                f"{where}/{added.where}: gives {token.content!r} the id {index}, but the vocabulary leaves it "
-                f"{tokenizer.token_to_id(token.content)}; take all tokenizer files from the original model"
+                f"{where}/{added.where}: gives {text!r} the id {index}, but the vocabulary leaves it "
+                f"{tokenizer.token_to_id(text)}; take all tokenizer files from the original model"
             )
-        known[token.content] = token
-    plain = [text for text in added.special if text not in known and tokenizer.token_to_id(text) is not None]
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=True) for text in dict.fromkeys(plain)])
+
+
+def _differs(known: AddedToken | None, told: AddedToken) -> bool:
+    """Whether the library does not know `told` yet, flags and all, which only its `repr` shows."""
+    return repr(known) != repr(told)
 
 
 def _texts(config: Mapping[str, Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer as PeerTokenizer
-from transformers import GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer
+from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
@@ -244,6 +245,27 @@ def test_a_tokenizer_json_may_lack_tokens_that_its_companion_has(model_folder: P
     tokenizer = opened(model_folder, 512)
     assert tokenizer.encode("a<|im_end|>")[1:] == [count]
     assert tokenizer.stop_ids({}, 512) == (count,)
+
+
+def test_flags_of_the_companion_count(model_folder: Path) -> None:
+    byte_level(special=["<|end|>", "<|user|>"]).save(str(model_folder / "tokenizer.json"))
+    tokens = {"0": {"content": "<|end|>", "special": False}, "1": {"content": "<|user|>", "rstrip": True}}
+    write(model_folder, "tokenizer_config.json", added_tokens_decoder=tokens)
+    same_as(model_folder, PreTrainedTokenizerFast.from_pretrained(model_folder), [*PARTS, "<|end|>", "<|user|>"])
+    tokenizer = opened(model_folder, 512)
+    assert len(tokenizer.encode("<|user|> \n x")) == 1 + len(tokenizer.encode("x"))
+    assert tokenizer.special_tokens == ()
+    assert tokenizer.added_tokens == ("<|end|>", "<|user|>")
+
+
+def test_thousands_of_added_tokens_do_not_take_long(model_folder: Path) -> None:
+    byte_level(special=[]).save(str(model_folder / "tokenizer.json"))
+    size = byte_level(special=[]).get_vocab_size()
+    tokens = {str(size + index): {"content": f"<unused{index}>", "special": True} for index in range(6000)}
+    write(model_folder, "tokenizer_config.json", added_tokens_decoder=tokens)
+    started = time.perf_counter()
+    assert opened(model_folder, 8000).encode("<unused5999>") == [size + 5999]
+    assert time.perf_counter() - started < 5.0
 
 
 def test_a_named_token_of_the_vocabulary_becomes_a_special_one(model_folder: Path) -> None:
