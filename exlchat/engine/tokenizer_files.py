@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from exlchat.engine.added_tokens import AddedTokens, add_missing, read_added_tokens
-from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.checkpoint import LFS_POINTER, Checkpoint
 from exlchat.engine.events import ModelError
 from exlchat.engine.sentencepiece_model import parse
 from exlchat.engine.tokenizer_conversion import END_OF_TEXT, SPLITTING, from_sentencepiece, from_vocabulary
@@ -84,6 +84,7 @@ def _open_sentencepiece(checkpoint: Checkpoint, file: Path, added: AddedTokens) 
     try:
         model = parse(data)
     except ValueError as error:
+        _check_is_no_pointer(data, file)
         if _is_tiktoken(data):
             raise ModelError(f"{file}: is a tiktoken vocabulary, not a SentencePiece model; {_TAKE}") from error
         raise ModelError(f"{file}: not a SentencePiece model ({error}); {_DOWNLOAD_AGAIN}") from error
@@ -119,6 +120,7 @@ def _library(file: Path, make: Callable[[], Tokenizer]) -> Tokenizer:
         # The library raises plain Exception for a file that it cannot parse.
         return make()
     except Exception as error:
+        _check_is_no_pointer(_bytes_of(file), file)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{file}: not a tokenizer ({reason}); {_DOWNLOAD_AGAIN}") from error
 
@@ -132,6 +134,11 @@ def _bytes_of(file: Path) -> bytes:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise ModelError(f"{file}: cannot be read ({reason}); mend its permissions or {_DOWNLOAD_AGAIN}") from error
+
+
+def _check_is_no_pointer(data: bytes, file: Path) -> None:
+    if data.startswith(LFS_POINTER):
+        raise ModelError(f"{file}: is a Git LFS pointer, not the tokenizer; run `git lfs pull` in {file.parent}")
 
 
 def _is_tiktoken(data: bytes) -> bool:

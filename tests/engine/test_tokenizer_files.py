@@ -22,11 +22,13 @@ from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer as PeerTokenizer
 from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
+from exlchat.engine import load
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
+from exlchat.engine.events import Finished, GenerationRequest, ModelError
 from exlchat.engine.sentencepiece_model import parse
 from exlchat.engine.text_stream import TextStream
 from exlchat.engine.tokenizer import Tokenizer
+from tests.random_models import save_random_llama
 
 SENTENCES = [line for line in (Path(__file__).parents[2] / "README.md").read_text().splitlines() if line]
 AS_IT_IS = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
@@ -195,6 +197,19 @@ def test_text_of_control_pieces_can_stay_text(model_folder: Path, trained: Path)
     assert tokenizer.decode(ids) == "a<s></s><unk>b"
 
 
+def test_a_model_without_tokenizer_json_answers(tmp_path: Path, trained: Path) -> None:
+    save_random_llama(tmp_path, vocab_size=700, eos_token_id=[2, 5])
+    (tmp_path / "tokenizer.json").unlink()
+    with_sentencepiece(tmp_path, trained, "llama")
+    engine = load(tmp_path, device="cpu")
+    assert engine.info.stop_ids == (2, 5)
+    events = list(engine.generate(GenerationRequest(engine.encode("<s>Hello there"), max_new_tokens=20)))
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.token_ids
+    assert finished.text == engine.decode(finished.token_ids)
+
+
 # Added tokens
 
 
@@ -353,6 +368,8 @@ def test_one_of_another_kind_says_what_would_work(model_folder: Path) -> None:
     [
         ("tokenizer.model", b"", "not a SentencePiece model (it has no pieces)"),
         ("tokenizer.model", b"\xff" * 40, "not a SentencePiece model (byte 0 begins a number without end)"),
+        ("tokenizer.model", b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
+        ("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
         ("tokenizer.model", base64.b64encode(b"hello") + b" 0\n", "is a tiktoken vocabulary"),
         ("tekken.json", b"{}", "tekken.json is a Tekken vocabulary; take tokenizer.json"),
         ("qwen.tiktoken", b"", "qwen.tiktoken is a tiktoken vocabulary; take tokenizer.json"),
