@@ -39,7 +39,7 @@ class PromptFormat:
     name: str
     source: str
     stop: tuple[str, ...] = ()
-    variables: Mapping[str, object] = field(default_factory=dict)
+    variables: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True, **variables: object
@@ -118,7 +118,7 @@ def choose_format(
     """
     if wanted is None or wanted == MODEL_FORMAT:
         return _models_own(info)
-    named = {f"{MODEL_FORMAT}:{name}": source for name, source in info.named_templates.items()}
+    named = _named(info)
     if wanted in named:
         return PromptFormat(wanted, named[wanted]), None
     if wanted in BUILT_IN:
@@ -130,13 +130,18 @@ def choose_format(
     return PromptFormat(file.stem, _read(file)), None
 
 
+def _named(info: ModelInfo) -> dict[str, str]:
+    """Sources of the model's further templates, by what they are called here."""
+    return {f"{MODEL_FORMAT}:{one_line(name, 60)}": source for name, source in info.named_templates.items()}
+
+
 def _models_own(info: ModelInfo) -> tuple[PromptFormat, str | None]:
     if info.chat_template:
         return PromptFormat(MODEL_FORMAT, info.chat_template), None
     name, why = guess({*info.special_tokens, *info.added_tokens}, info.architecture, info.vocab_size)
     notice = f"{info.name} has no chat template of its own; using the built-in format {name}: {why}"
     if info.named_templates:
-        notice += f" (of its own there are {', '.join(f'{MODEL_FORMAT}:{one}' for one in info.named_templates)})"
+        notice += f" (of its own there are {', '.join(_named(info))})"
     return BUILT_IN[name], one_line(notice, 400)
 
 

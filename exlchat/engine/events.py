@@ -135,9 +135,9 @@ class ModelInfo:
     stop_ids: tuple[int, ...]
     special_tokens: tuple[str, ...]
     chat_template: str | None
-    named_templates: Mapping[str, str] = field(default_factory=dict)
+    named_templates: Mapping[str, str] = field(default_factory=dict, hash=False)
     added_tokens: tuple[str, ...] = ()
-    named_tokens: Mapping[str, str] = field(default_factory=dict)
+    named_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,9 @@ def test_the_other_templates_of_a_model_are_there_by_name() -> None:
     assert choose_format(model, "model")[0].source == "{{ 1 }}"
     with pytest.raises(PromptError, match=r"did you mean model:tool_use\?"):
         choose_format(model, "model:tools_use")
+    with pytest.raises(PromptError) as caught:
+        choose_format(replace(model, named_templates={"a\x1b[31m\nb": "x"}), "zzz")
+    assert str(caught.value).isprintable()
     notice = choose_format(replace(model, chat_template=None), None)[1]
     assert notice is not None
     assert notice.endswith("(of its own there are model:rag, model:tool_use)")
@@ -252,6 +255,42 @@ BUILT_IN_PEERS = {
     "phi-3": families.source("phi-3"),
     "command-r": families.source("command-r"),
 }
+
+
+SCRAPS = [
+    "{{ dict.fromkeys(['a', 'b'], 1) | tojson }}{{ dict(a=1) }}",
+    "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x }}",
+    "{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{% else %}none{% endfor %}",
+    "{% for m in messages if m.role == 'none' %}x{% else %}none{% endfor %}",
+    "{% for m in messages recursive %}{{ loop.depth }}{% endfor %}",
+    "{% for a, b in messages | zip(messages) %}x{% endfor %}",
+    "{% set ns = namespace(self=1, x=2) %}{{ ns.self }}{{ ns.x }}{{ ns.y is defined }}",
+    "{% macro f(a, b='c') %}{{ a ~ b ~ varargs ~ kwargs }}{% endmacro %}{{ f(1) }}{{ f(1, 2, 3, d=4) }}",
+    "{% call(x) (messages[0].items | default(none)) %}{{ x }}{% endcall %}",
+    "{% macro box() %}<{{ caller() }}>{% endmacro %}{% call box() %}{{ messages[0].role }}{% endcall %}",
+    "{{ messages | map(attribute='content') | list | tojson(indent=2, sort_keys=true) }}",
+    "{{ messages[0] | items | list }}{{ messages[0].get('x', 'y') }}{{ messages[-1]['content'][:3] }}",
+    "{{ tools is none }}{{ documents is none }}{{ builtin_tools is defined }}{{ add_generation_prompt }}",
+    "{{ '%s and %d' % ('a', 3) }}{{ '{} {x}'.format(1, x=2) }}{{ 'a' ~ 1 ~ none }}{{ 7 // 2 }}{{ 2 ** 5 }}",
+    "{{ bos_token is defined }}{{ unk_token is defined }}{{ joiner is defined }}{{ cycler('a', 'b').next() }}",
+    "  {%- if true +%}\n  a\n  {%- endif %}  \n\t{# note #}\n b {%+ if true %}c{% endif %}\n\n",
+    "{% filter upper %}a{% raw %}{{ b }}{% endraw %}{% endfilter %}{% with x = 3 %}{{ x }}{% endwith %}",
+    "{% set content %}block {{ 1 + 1 }}{% endset %}{{ content | trim }}{% do messages %}",
+    "{{ ['b', 'a'] | sort | join(',') }}{{ {'b': 1, 'a': 2} | dictsort }}{{ range(3) | list }}{{ 'x' in 'xyz' }}",
+]
+
+
+@pytest.mark.parametrize("source", SCRAPS)
+def test_each_construct_does_what_it_does_in_transformers(peer: Any, source: str) -> None:
+    messages = [SYSTEM, HELLO, ANSWER]
+    wanted: str | None = None
+    try:
+        wanted = peer.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
+    except Exception:
+        with pytest.raises(PromptError):
+            render(messages, source, bos_token="<s>", eos_token="</s>")
+    if wanted is not None:
+        assert render(messages, source, bos_token="<s>", eos_token="</s>") == wanted
 
 
 def test_variables_of_a_format_are_seen_in_every_rendering() -> None:
