@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer as PeerTokenizer
 from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
@@ -315,6 +315,51 @@ def test_added_tokens_that_make_no_sense(
     line = problem(model_folder)
     assert words in line
     assert name in line
+
+
+# tokenizer.json
+
+
+def of_kind(kind: str) -> FastTokenizer:
+    """A tokenizer of one of the library's models, with the pre-tokenizer and decoder that go with it."""
+    special = ["<unk>", "</s>"]
+    if kind == "BPE of spaces":
+        tokenizer = FastTokenizer(models.BPE(unk_token="<unk>"))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    elif kind == "Unigram":
+        tokenizer = FastTokenizer(models.Unigram())
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    elif kind == "WordPiece":
+        tokenizer = FastTokenizer(models.WordPiece(unk_token="<unk>"))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    else:
+        tokenizer = FastTokenizer(models.WordLevel(unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.WordLevelTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["BPE of spaces", "Unigram", "WordPiece", "WordLevel"])
+def test_every_kind_of_tokenizer_json_gives_the_ids_of_transformers(kind: str, model_folder: Path) -> None:
+    of_kind(kind).save(str(model_folder / "tokenizer.json"))
+    write(model_folder, "tokenizer_config.json", eos_token="</s>", unk_token="<unk>")
+    peer = PreTrainedTokenizerFast.from_pretrained(model_folder)
+    same_as(model_folder, peer, [part for part in PARTS if "\n" not in part] + ["</s>"])
+
+
+def test_merges_may_be_written_as_text(model_folder: Path) -> None:
+    content = json.loads(byte_level(special=[]).to_str())
+    write(model_folder, "tokenizer.json", **content)
+    ids = opened(model_folder, 512).encode("the tokenizer of the engine")
+    content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    write(model_folder, "tokenizer.json", **content)
+    assert opened(model_folder, 512).encode("the tokenizer of the engine") == ids
 
 
 # vocab.json with merges.txt
