@@ -1,8 +1,9 @@
 """Chat templates of well-known model families, a Jinja file each beside this one.
 
-Each was written for these tests from the public description of its family's prompt: the marks of a turn, where BOS
-stands, what is stripped, refused or put in place of a missing system message; in the manner that the family's own
-template is written in, with the constructs that it uses. Long texts that they put into prompts are shortened.
+They are written down from memory of what the families ship, none checked against its original: the marks of a turn,
+where BOS stands, what is stripped, refused or put in place of a missing system message, with the constructs that each
+uses. Short ones follow their originals closely; long texts and most of what is about tools are left out. `nemotron` is
+only in the manner of its family. What is compared is two ways to run the same template, so none has to be exact.
 """
 
 from __future__ import annotations
