@@ -1,13 +1,14 @@
-"""Messages -> prompt text: the model's own Jinja template, a user's file, or one of two built-in formats."""
+"""Messages -> prompt text: the model's own Jinja template, a user's file, or one of the built-in formats."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exlchat.chat.formats import FORMATS, guess
 from exlchat.chat.plain_text import one_line
 
 if TYPE_CHECKING:
@@ -16,23 +17,8 @@ if TYPE_CHECKING:
 MODEL_FORMAT = "model"
 """The name that stands for the template a model brings along."""
 
-_CHATML = (
-    # Some ChatML models have <|im_start|> as their BOS, and its text must not come twice.
-    "{{ bos_token if bos_token != '<|im_start|>' }}"
-    "{% for message in messages %}"
-    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
-_PLAIN = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}User: {% elif message['role'] == 'assistant' %}Assistant: {% endif %}"
-    "{{ message['content'] | trim }}\n\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}Assistant:{% endif %}"
-)
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class PromptError(Exception):
@@ -47,16 +33,18 @@ class PromptFormat:
         name: how it is called on the screen and in an answer's record.
         source: Jinja.
         stop: what ends an answer in this format, beside the model's own stop ids.
+        variables: what its template sees in every rendering, as `enable_thinking`.
     """
 
     name: str
     source: str
     stop: tuple[str, ...] = ()
+    variables: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True, **variables: object
     ) -> str:
-        """The prompt text of role/content mappings; `variables` are what the template sees beside them.
+        """The prompt text of role/content mappings; `variables` are what the template sees beside them and its own.
 
         Raises:
             PromptError: the template refuses the conversation, is wrong, or runs without end.
@@ -65,8 +53,9 @@ class PromptFormat:
 
         from exlchat.chat import template_sandbox
 
-        seen: dict[str, object] = {"bos_token": "", "eos_token": "", "tools": None, "documents": None, **variables}
-        seen["messages"] = [dict(message) for message in messages]
+        seen: dict[str, object] = {"bos_token": "", "eos_token": "", "tools": None, "documents": None}
+        seen |= {**variables, **self.variables}
+        seen["messages"] = [_with_reasoning(message) for message in messages]
         seen["add_generation_prompt"] = add_generation_prompt
         try:
             return template_sandbox.run(self.source, seen)
@@ -81,10 +70,15 @@ class PromptFormat:
             ) from None
 
 
-BUILT_IN = {
-    "chatml": PromptFormat("chatml", _CHATML, ("<|im_end|>",)),
-    "plain": PromptFormat("plain", _PLAIN, ("\nUser:",)),
-}
+def _with_reasoning(message: Mapping[str, str]) -> dict[str, str]:
+    """A copy in which the thoughts of an answer go by the names of all families, as in transformers 5."""
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is None:
+        return dict(message)
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+BUILT_IN = {one.name: PromptFormat(one.name, one.source, one.stop) for one in FORMATS}
 
 
 def render(
@@ -94,7 +88,7 @@ def render(
 
     Args:
         messages: mappings with `role` and `content`.
-        template: "chatml", "plain", or Jinja source.
+        template: the name of a built-in format, as "chatml" or "plain", or Jinja source.
         add_generation_prompt: whether the text ends where the model is to go on.
         variables: what the template sees beside the messages, such as `bos_token` and `eos_token` ("" if left out).
 
@@ -115,26 +109,40 @@ def choose_format(
 
     Args:
         info: the loaded model.
-        wanted: "model" or `None` for the model's own; "chatml"; "plain"; a file in `templates_dir`, with or without
-            `.jinja`; or the path of a file.
+        wanted: "model" or `None` for the model's own; "model:NAME" for another that it brings along; a built-in format;
+            a file in `templates_dir`, with or without `.jinja`; or the path of a file.
         templates_dir: the user's own formats.
 
     Raises:
         PromptError: there is no such format, or its file cannot be read.
     """
     if wanted is None or wanted == MODEL_FORMAT:
-        if info.chat_template:
-            return PromptFormat(MODEL_FORMAT, info.chat_template), None
-        has_chatml = {"<|im_start|>", "<|im_end|>"} <= set(info.special_tokens)
-        chosen = BUILT_IN["chatml" if has_chatml else "plain"]
-        return chosen, f"{info.name} has no chat template of its own; using the built-in format {chosen.name}"
+        return _models_own(info)
+    named = _named(info)
+    if wanted in named:
+        return PromptFormat(wanted, named[wanted]), None
     if wanted in BUILT_IN:
         return BUILT_IN[wanted], None
     file = _find_file(wanted, templates_dir)
     if file is None:
-        names = [MODEL_FORMAT, *BUILT_IN, *format_files(templates_dir)]
+        names = [MODEL_FORMAT, *named, *BUILT_IN, *format_files(templates_dir)]
         raise _unknown(wanted, names)
     return PromptFormat(file.stem, _read(file)), None
+
+
+def _named(info: ModelInfo) -> dict[str, str]:
+    """Sources of the model's further templates, by what they are called here."""
+    return {f"{MODEL_FORMAT}:{one_line(name, 60)}": source for name, source in info.named_templates.items()}
+
+
+def _models_own(info: ModelInfo) -> tuple[PromptFormat, str | None]:
+    if info.chat_template:
+        return PromptFormat(MODEL_FORMAT, info.chat_template), None
+    name, why = guess({*info.special_tokens, *info.added_tokens}, info.architecture, info.vocab_size)
+    notice = f"{info.name} has no chat template of its own; using the built-in format {name}: {why}"
+    if info.named_templates:
+        notice += f" (of its own there are {', '.join(_named(info))})"
+    return BUILT_IN[name], one_line(notice, 400)
 
 
 def format_files(templates_dir: Path | None) -> list[str]:

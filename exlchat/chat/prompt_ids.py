@@ -68,10 +68,10 @@ def prompt_text(engine: EnginePort, messages: Sequence[PromptMessage], form: Pro
         PromptError: the format cannot take these messages.
     """
     contents = [{"role": message.role, "content": message.text} for message in messages]
-    return form.render(contents, **_variables(engine))
+    return form.render(contents, **template_variables(engine))
 
 
-def _variables(engine: EnginePort) -> dict[str, Any]:
+def template_variables(engine: EnginePort) -> dict[str, Any]:
     """What a template sees beside the messages.
 
     One moment for all renderings with them: a clock that moves between them would hide every place.
@@ -80,6 +80,7 @@ def _variables(engine: EnginePort) -> dict[str, Any]:
 
     times: dict[str, str] = {}
     return {
+        **engine.info.named_tokens,
         "bos_token": engine.info.bos_token,
         "eos_token": engine.info.eos_token,
         "strftime_now": lambda pattern: times.setdefault(pattern, strftime_now(pattern)),
@@ -103,7 +104,7 @@ class _Prompt:
         self._messages = messages
         self._form = form
         self._add_generation_prompt = add_generation_prompt
-        self._variables = _variables(engine)
+        self._variables = template_variables(engine)
         special = sorted((token for token in engine.info.special_tokens if token), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self._specials = special

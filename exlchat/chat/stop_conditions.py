@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_ids import template_variables
 
 _MARK = "\ufdd0"
 
@@ -14,11 +15,11 @@ def stop_conditions(engine: EnginePort, form: PromptFormat) -> tuple[str | int, 
     The token that the template writes behind an answer belongs to them. Many model directories forget to name it, and
     the model then talks on as the user.
     """
-    special = set(engine.info.special_tokens)
+    added = _added_tokens(engine)
     wanted = [*form.stop, *filter(None, [_closing_token(engine, form)])]
     found: list[str | int] = []
     for text in wanted:
-        ids = engine.encode(text) if text in special else []
+        ids = engine.encode(text) if text in added else []
         stop: str | int = ids[0] if len(ids) == 1 else text
         if stop not in found and stop not in engine.info.stop_ids:
             found.append(stop)
@@ -26,14 +27,20 @@ def stop_conditions(engine: EnginePort, form: PromptFormat) -> tuple[str | int, 
 
 
 def _closing_token(engine: EnginePort, form: PromptFormat) -> str | None:
-    """The special token that follows an answer in this format."""
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}]
-    info = engine.info
-    try:
-        text = form.render(messages, add_generation_prompt=False, bos_token=info.bos_token, eos_token=info.eos_token)
-    except PromptError:
-        # A template that refuses this little conversation may take the real one, which is rendered next.
-        return None
-    _, _, behind = text.partition(_MARK)
-    following = [token for token in info.special_tokens if token and behind.lstrip().startswith(token)]
-    return max(following, key=len, default=None)
+    """The added token that follows an answer in this format: its end, or where it has none, the user's next turn."""
+    question, answer = {"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}
+    for messages in ([question, answer], [question, answer, question]):
+        try:
+            text = form.render(messages, add_generation_prompt=False, **template_variables(engine))
+        except PromptError:
+            # A template that refuses this little conversation may take the real one, which is rendered next.
+            return None
+        behind = text.partition(_MARK)[2].lstrip()
+        if behind:
+            return max((token for token in _added_tokens(engine) if behind.startswith(token)), key=len, default=None)
+    return None
+
+
+def _added_tokens(engine: EnginePort) -> set[str]:
+    """Texts that are one token each. Not all that mark turns are special ones: families differ in what they call so."""
+    return {token for token in (*engine.info.special_tokens, *engine.info.added_tokens) if token}

@@ -93,6 +93,10 @@ class _SafeDict:
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
+    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
+        """The one of the type's own functions that templates may want."""
+        return dict.fromkeys(keys, value)
+
 
 @lru_cache(maxsize=16)
 def _compiled(source: str) -> Template:

@@ -17,7 +17,8 @@ from exlchat.engine.tensor_names import TensorNames
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 _DOWNLOAD_AGAIN = "download the model again"
-_LFS_POINTER = b"version https://git-lfs."
+LFS_POINTER = b"version https://git-lfs."
+"""How the file begins that git leaves in the place of a large one."""
 
 
 class Checkpoint:
@@ -182,10 +183,10 @@ def _open(file: Path) -> Any:
     try:
         # safetensors calls a file that may not be read "not found", so it is opened here first.
         with file.open("rb") as stream:
-            beginning = stream.read(len(_LFS_POINTER))
+            beginning = stream.read(len(LFS_POINTER))
     except OSError as error:
         raise _unreadable(file, error) from error
-    if beginning == _LFS_POINTER:
+    if beginning == LFS_POINTER:
         raise ModelError(f"{file}: is a Git LFS pointer, not the weights; run `git lfs pull` in {file.parent}")
     try:
         return safe_open(str(file), framework="pt", device="cpu")

@@ -44,6 +44,7 @@ from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.pages.sizes import MOST_AT_ONCE, cache_kind
 from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
 from exlchat.engine.spec import ModelSpec
+from exlchat.engine.template_files import DEFAULT, read_templates
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
 
@@ -163,7 +164,7 @@ def load(
     """Loads a model directory.
 
     Args:
-        model_dir: holds `config.json`, `tokenizer.json` and `*.safetensors`; or a checkpoint, opened or made.
+        model_dir: holds `config.json`, a tokenizer and `*.safetensors`; or a checkpoint, opened or made.
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
         kv_cache: how keys and values are stored: `fp32`, `fp16`, `fp8`, `q8`, `q6` or `q4`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
@@ -265,6 +266,7 @@ def _info(
     transformer: Transformer,
     head_bits: int | None,
 ) -> ModelInfo:
+    templates = read_templates(checkpoint)
     return ModelInfo(
         name=checkpoint.path.resolve().name,
         path=str(checkpoint.path.resolve()),
@@ -275,11 +277,14 @@ def _info(
         max_seq_len=cache.max_seq_len,
         device=str(transformer.device),
         dtype=str(transformer.dtype).removeprefix("torch."),
-        bos_token=tokenizer.token_text("bos_token"),
-        eos_token=tokenizer.token_text("eos_token"),
+        bos_token=tokenizer.named_tokens.get("bos_token", ""),
+        eos_token=tokenizer.named_tokens.get("eos_token", ""),
         stop_ids=stop_ids,
         special_tokens=tokenizer.special_tokens,
-        chat_template=tokenizer.chat_template(),
+        chat_template=templates.pop(DEFAULT, None),
+        named_templates=templates,
+        added_tokens=tokenizer.added_tokens,
+        named_tokens=tokenizer.named_tokens,
     )
 
 

@@ -6,8 +6,8 @@ so they must stay free of heavy imports.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
@@ -111,7 +111,15 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the floors above may know of a loaded model."""
+    """What the floors above may know of a loaded model.
+
+    Args:
+        special_tokens: texts of the tokens that are control tokens and never shown.
+        added_tokens: all that are not of the vocabulary proper, special or not.
+        named_tokens: texts by the names that templates use, as `eos_token`.
+        chat_template: Jinja, for plain talk; `None` where the model has none.
+        named_templates: its other templates by name, as `tool_use`.
+    """
 
     name: str
     path: str
@@ -127,6 +135,9 @@ class ModelInfo:
     stop_ids: tuple[int, ...]
     special_tokens: tuple[str, ...]
     chat_template: str | None
+    named_templates: Mapping[str, str] = field(default_factory=dict, hash=False)
+    added_tokens: tuple[str, ...] = ()
+    named_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,7 @@ class TextStream:
         broken = len(text) - len(text.rstrip(_REPLACEMENT))
         if not broken or len(self._ids) - self._read > _MAX_WINDOW:
             new = text[self._shown :]
-            self._window, self._read = self._read, len(self._ids)
-            self._shown = len(self._decode(self._ids[self._window :]))
+            self._slide(text)
             self._broken_text, self._broken_tokens = "", 0
             return self._release(new)
         if text != self._broken_text:
@@ -58,6 +57,19 @@ class TextStream:
         rest = self._held + self._decode(self._ids[self._window :])[self._shown :]
         self._held = ""
         return rest
+
+    def _slide(self, text: str) -> None:
+        """Moves the window on, now that all of its `text` has been taken.
+
+        A window of special tokens alone has no text, and the token behind them would be decoded as the first of all,
+        without its space; so the window stays as long as it is short.
+        """
+        ahead = self._decode(self._ids[self._read :])
+        if ahead or len(self._ids) - self._window > _MAX_WINDOW:
+            self._window, self._shown = self._read, len(ahead)
+        else:
+            self._shown = len(text)
+        self._read = len(self._ids)
 
     def _release(self, text: str) -> str:
         self._held += text

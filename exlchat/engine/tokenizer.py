@@ -1,4 +1,4 @@
-"""Text <-> ids, and what the tokenizer's files say about special tokens, stop ids and the chat template."""
+"""Text <-> ids, and what the tokenizer's files say about special tokens and stop ids."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
-from tokenizers import Tokenizer as FastTokenizer
-
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
+from exlchat.engine.tokenizer_files import open_tokenizer
 
-_MIXED_UP = "tokenizer and weights are of different models; take tokenizer.json from the original model"
+_MIXED_UP = "tokenizer and weights are of different models; take its files from the original model"
 # Embeddings are padded to round sizes, and small experiments have far more rows than tokens; but a tokenizer of under a
 # quarter of the rows is another model's, as that of Llama 2 (32,000) beside the weights of Llama 3 (128,256).
 _LEAST_SHARE = 0.25
@@ -21,7 +20,7 @@ class Tokenizer:
     """The tokenizer of a model directory. Safe to call from several threads.
 
     Args:
-        checkpoint: where `tokenizer.json` and its companions are.
+        checkpoint: where the tokenizer's files are: see `tokenizer_files`.
         vocab_size: rows of the embedding.
 
     Raises:
@@ -29,12 +28,13 @@ class Tokenizer:
     """
 
     def __init__(self, checkpoint: Checkpoint, vocab_size: int) -> None:
-        self._fast = _read(checkpoint)
+        files = open_tokenizer(checkpoint)
+        self._fast, self._file, self.named_tokens = files.fast, files.file, dict(files.named)
         self._lock = Lock()
         self._checkpoint = checkpoint
-        self._config = checkpoint.read_json("tokenizer_config.json")
-        added = self._fast.get_added_tokens_decoder()
-        self.special_tokens = tuple(token.content for token in added.values() if token.special)
+        added = [token for _, token in sorted(self._fast.get_added_tokens_decoder().items())]
+        self.special_tokens = tuple(token.content for token in added if token.special)
+        self.added_tokens = tuple(token.content for token in added)
         self._check_fits(vocab_size)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -46,13 +46,6 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens; what is no whole character becomes U+FFFD."""
         return str(self._fast.decode(list(ids), skip_special_tokens=True))
-
-    def token_text(self, key: str) -> str:
-        """`bos_token` or `eos_token` as `tokenizer_config.json` names it; empty if it names none."""
-        value = self._config.get(key)
-        if isinstance(value, dict):
-            value = value.get("content")
-        return value if isinstance(value, str) else ""
 
     def id_of(self, token: str) -> int | None:
         """The id of one token's exact text."""
@@ -72,24 +65,10 @@ class Tokenizer:
                     where = self._checkpoint.path / name
                     raise ModelError(f"{where}: eos_token_id is {value!r}; it must hold ids below {vocab_size}")
                 found.add(item)
-        eos = self.id_of(self.token_text("eos_token"))
+        eos = self.id_of(self.named_tokens.get("eos_token", ""))
         if eos is not None:
             found.add(eos)
         return tuple(sorted(found))
-
-    def chat_template(self) -> str | None:
-        """Jinja source of the model's own template: its own file first, then `tokenizer_config.json`."""
-        own_file = self._checkpoint.read_text("chat_template.jinja")
-        if own_file is not None:
-            return own_file
-        value = self._checkpoint.read_json("chat_template.json").get("chat_template", self._config.get("chat_template"))
-        if isinstance(value, list):
-            named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-            value = named.get("default")
-        if value is not None and not isinstance(value, str):
-            where = self._checkpoint.path / "tokenizer_config.json"
-            raise ModelError(f"{where}: chat_template is no text; mend it or choose another with --template")
-        return value
 
     def _check_fits(self, vocab_size: int) -> None:
         """Only special added tokens may lie past the embedding: real models carry such pads, and nobody types them."""
@@ -98,27 +77,9 @@ class Tokenizer:
         outside = [token for token, index in vocabulary.items() if index >= vocab_size and token not in special]
         if outside:
             raise ModelError(
-                f"{self._checkpoint.path / 'tokenizer.json'}: has {len(outside)} tokens past the model's "
-                f"{vocab_size} embeddings; {_MIXED_UP}"
+                f"{self._file}: has {len(outside)} tokens past the model's {vocab_size} embeddings; {_MIXED_UP}"
             )
         if len(vocabulary) < _LEAST_SHARE * vocab_size:
             raise ModelError(
-                f"{self._checkpoint.path / 'tokenizer.json'}: has {len(vocabulary)} tokens for the model's "
-                f"{vocab_size} embeddings; {_MIXED_UP}"
+                f"{self._file}: has {len(vocabulary)} tokens for the model's {vocab_size} embeddings; {_MIXED_UP}"
             )
-
-
-def _read(checkpoint: Checkpoint) -> FastTokenizer:
-    file = checkpoint.path / "tokenizer.json"
-    if not file.is_file():
-        hint = "; a SentencePiece tokenizer.model alone is not read" if file.with_suffix(".model").is_file() else ""
-        raise ModelError(f"{file.parent}: tokenizer.json is missing{hint}; take it from the original model")
-    try:
-        # The library raises plain Exception for a file that it cannot parse.
-        fast = FastTokenizer.from_file(str(file))
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{file}: not a tokenizer ({reason}); download the model again") from error
-    fast.no_truncation()
-    fast.no_padding()
-    return fast

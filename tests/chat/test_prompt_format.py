@@ -4,14 +4,15 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exlchat.chat.prompt_format import PromptError, choose_format, format_files, render
+from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, render
 from exlchat.engine.events import ModelInfo
-from tests.chat import templates
+from tests.chat import families, templates
 
 Messages = list[dict[str, str]]
 
@@ -195,13 +196,107 @@ def test_the_models_own_template_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("special", "name"),
-    [(("<s>", "<|im_start|>", "<|im_end|>"), "chatml"), (("<|im_start|>",), "plain"), ((), "plain")],
+    ("special", "architecture", "vocab_size", "name"),
+    [
+        (("<s>", "<|im_start|>", "<|im_end|>"), "LlamaForCausalLM", 32000, "chatml"),
+        (("<|im_start|>",), "Qwen2ForCausalLM", 151_936, "plain"),
+        ((), "Qwen2ForCausalLM", 32000, "plain"),
+        (("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"), "", 128_256, "llama-3"),
+        (("<bos>", "<start_of_turn>", "<end_of_turn>"), "Gemma2ForCausalLM", 256_000, "gemma"),
+        (("<s>", "[INST]", "[/INST]"), "MistralForCausalLM", 32768, "mistral"),
+        (("<s>", "</s>"), "MistralForCausalLM", 32000, "mistral-v1"),
+        (("<s>", "</s>"), "LlamaForCausalLM", 32000, "llama-2"),
+        (("<|user|>", "<|assistant|>", "<|end|>"), "Phi3ForCausalLM", 32064, "phi-3"),
+        (("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>"), "", 256_000, "command-r"),
+    ],
 )
-def test_without_one_the_tokenizer_decides_and_a_line_says_so(special: tuple[str, ...], name: str) -> None:
-    chosen, notice = choose_format(info(None, special), None)
+def test_without_one_the_tokenizer_decides_and_a_line_says_so(
+    special: tuple[str, ...], architecture: str, vocab_size: int, name: str
+) -> None:
+    model = replace(info(None, special), architecture=architecture, vocab_size=vocab_size)
+    chosen, notice = choose_format(model, None)
     assert chosen.name == name
-    assert notice == f"tiny has no chat template of its own; using the built-in format {name}"
+    assert notice is not None
+    assert notice.startswith(f"tiny has no chat template of its own; using the built-in format {name}: ")
+    # Not every family calls its marks special.
+    assert choose_format(replace(model, special_tokens=(), added_tokens=special), None)[0].name == name
+
+
+def test_the_other_templates_of_a_model_are_there_by_name() -> None:
+    model = replace(info("{{ 1 }}"), named_templates={"rag": "{{ 2 }}", "tool_use": "{{ 3 }}"})
+    chosen, notice = choose_format(model, "model:rag")
+    assert (chosen.name, chosen.source, notice) == ("model:rag", "{{ 2 }}", None)
+    assert choose_format(model, "model")[0].source == "{{ 1 }}"
+    with pytest.raises(PromptError, match=r"did you mean model:tool_use\?"):
+        choose_format(model, "model:tools_use")
+    with pytest.raises(PromptError) as caught:
+        choose_format(replace(model, named_templates={"a\x1b[31m\nb": "x"}), "zzz")
+    assert str(caught.value).isprintable()
+    notice = choose_format(replace(model, chat_template=None), None)[1]
+    assert notice is not None
+    assert notice.endswith("(of its own there are model:rag, model:tool_use)")
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_the_built_in_formats_are_those_of_their_families(peer: Any, conversation: str) -> None:
+    messages = [{**message, "content": message["content"].strip()} for message in CONVERSATIONS[conversation]]
+    for name, source in BUILT_IN_PEERS.items():
+        expected = peer_text(peer, messages, source, True)
+        if isinstance(expected, str):
+            assert render(messages, name, bos_token="<s>", eos_token="</s>") == expected, name
+
+
+BUILT_IN_PEERS = {
+    "llama-3": families.source("llama-3"),
+    "llama-2": families.source("llama-2"),
+    "mistral": families.source("mistral-v3"),
+    "mistral-v1": families.source("mistral-v1"),
+    "gemma": families.source("gemma-3"),
+    "phi-3": families.source("phi-3"),
+    "command-r": families.source("command-r"),
+}
+
+
+SCRAPS = [
+    "{{ dict.fromkeys(['a', 'b'], 1) | tojson }}{{ dict(a=1) }}",
+    "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x }}",
+    "{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{% else %}none{% endfor %}",
+    "{% for m in messages if m.role == 'none' %}x{% else %}none{% endfor %}",
+    "{% for m in messages recursive %}{{ loop.depth }}{% endfor %}",
+    "{% for a, b in messages | zip(messages) %}x{% endfor %}",
+    "{% set ns = namespace(self=1, x=2) %}{{ ns.self }}{{ ns.x }}{{ ns.y is defined }}",
+    "{% macro f(a, b='c') %}{{ a ~ b ~ varargs ~ kwargs }}{% endmacro %}{{ f(1) }}{{ f(1, 2, 3, d=4) }}",
+    "{% call(x) (messages[0].items | default(none)) %}{{ x }}{% endcall %}",
+    "{% macro box() %}<{{ caller() }}>{% endmacro %}{% call box() %}{{ messages[0].role }}{% endcall %}",
+    "{{ messages | map(attribute='content') | list | tojson(indent=2, sort_keys=true) }}",
+    "{{ messages[0] | items | list }}{{ messages[0].get('x', 'y') }}{{ messages[-1]['content'][:3] }}",
+    "{{ tools is none }}{{ documents is none }}{{ builtin_tools is defined }}{{ add_generation_prompt }}",
+    "{{ '%s and %d' % ('a', 3) }}{{ '{} {x}'.format(1, x=2) }}{{ 'a' ~ 1 ~ none }}{{ 7 // 2 }}{{ 2 ** 5 }}",
+    "{{ bos_token is defined }}{{ unk_token is defined }}{{ joiner is defined }}{{ cycler('a', 'b').next() }}",
+    "  {%- if true +%}\n  a\n  {%- endif %}  \n\t{# note #}\n b {%+ if true %}c{% endif %}\n\n",
+    "{% filter upper %}a{% raw %}{{ b }}{% endraw %}{% endfilter %}{% with x = 3 %}{{ x }}{% endwith %}",
+    "{% set content %}block {{ 1 + 1 }}{% endset %}{{ content | trim }}{% do messages %}",
+    "{{ ['b', 'a'] | sort | join(',') }}{{ {'b': 1, 'a': 2} | dictsort }}{{ range(3) | list }}{{ 'x' in 'xyz' }}",
+]
+
+
+@pytest.mark.parametrize("source", SCRAPS)
+def test_each_construct_does_what_it_does_in_transformers(peer: Any, source: str) -> None:
+    messages = [SYSTEM, HELLO, ANSWER]
+    wanted: str | None = None
+    try:
+        wanted = peer.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
+    except Exception:
+        with pytest.raises(PromptError):
+            render(messages, source, bos_token="<s>", eos_token="</s>")
+    if wanted is not None:
+        assert render(messages, source, bos_token="<s>", eos_token="</s>") == wanted
+
+
+def test_variables_of_a_format_are_seen_in_every_rendering() -> None:
+    thinking = PromptFormat("x", "{{ 'on' if enable_thinking else 'off' }}", variables={"enable_thinking": True})
+    assert thinking.render([HELLO]) == "on"
+    assert replace(thinking, variables={}).render([HELLO]) == "off"
 
 
 def test_formats_by_name_and_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,6 @@ def test_logits_and_an_answer(kernels: Kernels, name: str, kind: str, tmp_path: 
         "step": error_of(step_logits(transformer, kernels, IDS, dependent=True), wanted, transformer),
         "prompt": error_of(logits_in_steps(transformer, IDS, [50, 3, 247], kv_cache="fp16"), wanted, transformer),
     }
-    print(f"{name}, {kind}: {errors}")
     assert max(errors.values()) < LIMIT, errors
     engine = load(path, device="cuda", build_cache=build_cache)
     stats = finish(engine.generate(GenerationRequest(IDS[:20], max_new_tokens=20))).stats
@@ -75,7 +74,6 @@ def test_layers_that_the_kernels_do_not_hold(kernels: Kernels, name: str, kind: 
         "step": error_of(step_logits(transformer, kernels, IDS, dependent=True), wanted, transformer),
         "prompt": error_of(logits_in_steps(transformer, IDS, [50, 3, 247], kv_cache="fp16"), wanted, transformer),
     }
-    print(f"{name}, {kind}: {errors}")
     assert max(errors.values()) < LIMIT, errors
 
 
