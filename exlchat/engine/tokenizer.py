@@ -114,9 +114,11 @@ def _read(checkpoint: Checkpoint) -> FastTokenizer:
         hint = "; a SentencePiece tokenizer.model alone is not read" if file.with_suffix(".model").is_file() else ""
         raise ModelError(f"{file.parent}: tokenizer.json is missing{hint}; take it from the original model")
     try:
-        # The library raises plain Exception for a file that it cannot parse.
+        # The library raises plain Exception for a file that it cannot parse, and for some BaseException: a Rust panic.
         fast = FastTokenizer.from_file(str(file))
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{file}: not a tokenizer ({reason}); download the model again") from error
     fast.no_truncation()

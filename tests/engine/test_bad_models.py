@@ -173,7 +173,7 @@ def test_json_that_is_none(content: str, model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("config.json", "config.json is missing"), ("tokenizer.json", "tokenizer.json is missing")]
+    ("name", "words"), [("config.json", "has no config.json"), ("tokenizer.json", "tokenizer.json is missing")]
 )
 def test_a_missing_file(name: str, words: str, model: Path) -> None:
     (model / name).unlink()
@@ -235,7 +235,9 @@ def test_awq_that_is_called_gptq_and_awq_of_another_version(model: Path) -> None
     awq = {"qweight": packed, "qzeros": packed[:1].clone(), "scales": torch.ones(1, 64)}
     save_file({**tensors, **{f"{key}.{name}": part for name, part in awq.items()}}, model / "model.safetensors")
     edit_json(model / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    assert "qweight is packed along the outputs, as AWQ does, but config.json says GPTQ" in problem(model)
+    assert "qweight is packed along the outputs, as AWQ does, but quant_method of config.json says GPTQ" in problem(
+        model
+    )
     edit_json(model / "config.json", quantization_config={"quant_method": "awq", "bits": 4, "version": "gemv"})
     assert "version is 'gemv'; of AWQ exlchat reads gemm alone" in problem(model)
 
