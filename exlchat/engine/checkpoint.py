@@ -97,8 +97,9 @@ class Checkpoint:
     def missing(self, name: str) -> str:
         """The beginning of an error line about a tensor that no file holds: where it should be, as far as is known."""
         indexed = self.path / self._indexed.get(name, "")
-        where = self._files[0] if len(self._files) == 1 else indexed if indexed in self._files else self.path
-        return f"{where}: the tensor {name} is missing"
+        if indexed in self._files:
+            return f"{indexed}: the tensor {name} is missing, which {INDEX} says is there"
+        return f"{self._files[0] if len(self._files) == 1 else self.path}: the tensor {name} is missing"
 
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         """A JSON object of the directory; empty if the file is absent and not required."""
