@@ -157,8 +157,11 @@ def _indexed(index: Mapping[str, Any], where: Path) -> dict[str, str]:
         ModelError: it is no index.
     """
     weight_map = index.get("weight_map", {})
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+    if not isinstance(weight_map, dict):
         raise ModelError(f"{where}: weight_map must be an object that names a file for each tensor; {_DOWNLOAD_AGAIN}")
+    for tensor, file in weight_map.items():
+        if not isinstance(file, str):
+            raise ModelError(f"{where}: weight_map must name a file for {tensor}; {_DOWNLOAD_AGAIN}")
     return weight_map
 
 

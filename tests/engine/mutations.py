@@ -127,7 +127,7 @@ def _of_index(folder: Path) -> Iterator[Mutation]:
     first = json.loads((folder / INDEX).read_text())["weight_map"]
     tensor = min(first)
     for value in ("../config.json", "config.json", "/etc/passwd", "", "no\0file", 3, None, [], min(first.values())):
-        yield Mutation(f"{INDEX}: {value!r}", INDEX, "weight_map", partial(_set, INDEX, ("weight_map", tensor), value))
+        yield Mutation(f"{INDEX}: {value!r}", INDEX, tensor, partial(_set, INDEX, ("weight_map", tensor), value))
 
 
 def _write(name: str, data: bytes, place: Path) -> None:
