@@ -301,7 +301,7 @@ def test_a_broken_layer_is_named_with_its_file(model: Path) -> None:
 
 def test_sizes_are_those_of_the_configuration(model: Path) -> None:
     edit_json(model / "config.json", intermediate_size=128)
-    assert "qweight holds 64 x 96 weights, but config.json makes it 64 x 128" in problem(model)
+    assert "qweight holds 96 x 64 weights, but config.json makes it 128 x 64" in problem(model)
 
 
 @pytest.mark.parametrize(
