@@ -210,7 +210,7 @@ def test_other_ways_of_quantizing_by_their_tensors(tensor: str, method: str, mod
         ({"architectures": ["Qwen2ForSequenceClassification"]}, "makes vectors or labels and no text"),
         ({"architectures": ["ModernBertForMaskedLM"]}, "makes vectors or labels and no text"),
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "reads with an encoder"),
-        ({"architectures": ["MambaLMHeadModel"]}, "names MambaLMHeadModel"),
+        ({"architectures": ["MambaLMHeadModel"]}, "MambaLMHeadModel"),
         ({"architectures": ["CLIPModel"]}, "CLIPModel"),
     ],
 )
