@@ -73,6 +73,10 @@ class Checkpoint:
         """The file that holds a tensor."""
         return self._files[self._where[name]]
 
+    def name_in_file(self, name: str) -> str:
+        """What the file calls a tensor that is there, for error lines."""
+        return self._stored[name]
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Without reading the data. Raises `ModelError` if there is no such tensor."""
         return tuple(self._reader(name).get_slice(self._stored[name]).get_shape())
@@ -87,7 +91,9 @@ class Checkpoint:
         try:
             tensor: Tensor = reader.get_tensor(self._stored[name])
         except (SafetensorError, ValueError, OSError) as error:
-            raise ModelError(f"{self.file_of(name)}: {name} cannot be read ({_first_line(error)})") from error
+            raise ModelError(
+                f"{self.file_of(name)}: {self._stored[name]} cannot be read ({_first_line(error)})"
+            ) from error
         return tensor
 
     def tensors(self, key: str, names: tuple[str, ...]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
 from tests.chat.unprivileged import assert_unprivileged, public_folder
+from tests.engine.family_models import CASES, save_case
 from tests.random_models import edit_json, save_random_llama
 
 
@@ -292,3 +293,12 @@ def test_a_pad_token_past_the_embedding_is_tolerated(model: Path) -> None:
     content["added_tokens"].append(pad)
     file.write_text(json.dumps(content))
     assert "[PAD]" in load(model, device="cpu").info.special_tokens
+
+
+def test_a_tensor_is_called_what_its_file_calls_it(tmp_path: Path) -> None:
+    """Gemma 2 has names that other architectures have for other norms; ours are Llama's."""
+    save_case(CASES["gemma2"], tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.0.post_feedforward_layernorm.weight"
+    save_file({**tensors, name: torch.zeros(63)}, tmp_path / "model.safetensors")
+    assert f"model.safetensors: {name} is 63, but config.json makes it 64" in problem(tmp_path)

@@ -102,7 +102,9 @@ class LayerLoader:
         try:
             return self._quantized(key, how, features, outputs, stored_bias)
         except ModelError as error:
-            raise ModelError(f"{self._checkpoint.file_of(f'{key}.{how.main}')}: {key}: {error}") from error
+            main = f"{key}.{how.main}"
+            shown = self._checkpoint.name_in_file(main).removesuffix(f".{how.main}")
+            raise ModelError(f"{self._checkpoint.file_of(main)}: {shown}: {error}") from error
 
     def float_linear(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
         """A layer of float weights; arguments and errors as of `linear`."""
