@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from exlchat.engine.events import ModelError
+from exlchat.engine.formats.methods import check_config, check_names
+from exlchat.engine.model_folder import INDEX, check_folder, weight_files
 from exlchat.engine.model_identity import identify
 from exlchat.engine.tensor_names import TensorNames
 
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors$")
 _DOWNLOAD_AGAIN = "download the model again"
+_KEEP_ONE = "keep one model in the directory"
+_QUANTIZED = (".q_weight", ".qweight")
 LFS_POINTER = b"version https://git-lfs."
 """How the file begins that git leaves in the place of a large one."""
 
@@ -33,9 +36,11 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _check_directory(path)
+        check_folder(path)
         self.config = self.read_json("config.json", required=True)
-        self._files = _weight_files(path, self.read_json("model.safetensors.index.json"))
+        check_config(self.config, str(path / "config.json"))
+        self._indexed = _indexed(self.read_json(INDEX), path / INDEX)
+        self._files = weight_files(path, self._indexed.values())
         self._readers = [_open(file) for file in self._files]
         self._where: dict[str, int] = {}
         self._stored: dict[str, str] = {}
@@ -47,8 +52,10 @@ class Checkpoint:
                     continue
                 if name in self._where:
                     both = f"{self._files[self._where[name]].name} and {self._files[index].name}"
-                    raise ModelError(f"{path}: {both} both hold {stored}; keep one model in the directory")
+                    raise ModelError(f"{path}: {both} both hold {stored}, so these are two models; {_KEEP_ONE}")
                 self._where[name], self._stored[name] = index, stored
+        check_names(self._where, str(path))
+        self._check_unnamed()
 
     @property
     def identity(self) -> str:
@@ -67,6 +74,10 @@ class Checkpoint:
         """The file that holds a tensor."""
         return self._files[self._where[name]]
 
+    def name_in_file(self, name: str) -> str:
+        """What the file calls a tensor that is there, for error lines."""
+        return self._stored[name]
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Without reading the data. Raises `ModelError` if there is no such tensor."""
         return tuple(self._reader(name).get_slice(self._stored[name]).get_shape())
@@ -81,12 +92,21 @@ class Checkpoint:
         try:
             tensor: Tensor = reader.get_tensor(self._stored[name])
         except (SafetensorError, ValueError, OSError) as error:
-            raise ModelError(f"{self.file_of(name)}: {name} cannot be read ({_first_line(error)})") from error
+            raise ModelError(
+                f"{self.file_of(name)}: {self._stored[name]} cannot be read ({_first_line(error)})"
+            ) from error
         return tensor
 
     def tensors(self, key: str, names: tuple[str, ...]) -> dict[str, Tensor]:
         """The tensors `key.name` that exist, by their short names."""
         return {name: self.tensor(f"{key}.{name}") for name in names if f"{key}.{name}" in self._where}
+
+    def missing(self, name: str) -> str:
+        """The beginning of an error line about a tensor that no file holds: where it should be, as far as is known."""
+        indexed = self.path / self._indexed.get(name, "")
+        if indexed in self._files:
+            return f"{indexed}: the tensor {name} is missing, which {INDEX} says is there"
+        return f"{self._files[0] if len(self._files) == 1 else self.path}: the tensor {name} is missing"
 
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         """A JSON object of the directory; empty if the file is absent and not required."""
@@ -116,67 +136,40 @@ class Checkpoint:
         except UnicodeDecodeError as error:
             raise ModelError(f"{self.path / name}: is not UTF-8 ({error.reason}); {_DOWNLOAD_AGAIN}") from error
 
+    def _check_unnamed(self) -> None:
+        """An index that came from the unquantized model must not pass over the quantized one."""
+        if any(name.endswith(_QUANTIZED) for name in self._where):
+            return
+        for file in sorted(set(self.path.glob("*.safetensors")) - set(self._files)):
+            names: list[str] = []
+            # What is not needed may be broken.
+            with suppress(ModelError):
+                names = list(_open(file).keys())
+            if any(name.endswith(_QUANTIZED) for name in names):
+                raise ModelError(
+                    f"{self.path}: {file.name} holds a quantized model, and {INDEX} names another one "
+                    f"({self._files[0].name}); {_KEEP_ONE}"
+                )
+
     def _reader(self, name: str) -> Any:
         if name not in self._where:
-            raise ModelError(f"{self.path}: no file holds the tensor {name}; {_DOWNLOAD_AGAIN}")
+            raise ModelError(f"{self.missing(name)}; {_DOWNLOAD_AGAIN}")
         return self._readers[self._where[name]]
 
 
-def _check_directory(path: Path) -> None:
-    if not path.exists():
-        raise ModelError(f"{path}: no such directory; give the folder that holds config.json and *.safetensors")
-    if not path.is_dir():
-        kind = _KINDS.get(path.suffix, "is a file")
-        raise ModelError(f"{path}: {kind}; give the folder that holds config.json and *.safetensors")
-    try:
-        found = sorted(path.iterdir())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be listed ({error.strerror})") from error
-    if not found:
-        raise ModelError(f"{path}: the directory is empty; download a model into it")
-    if any(file.name == "adapter_config.json" for file in found) and not (path / "config.json").exists():
-        raise ModelError(f"{path}: this is an adapter (LoRA), not a model; give the folder of its base model")
-    if not any(file.suffix == ".safetensors" for file in found):
-        other = next((file for file in found if file.suffix in _KINDS), None)
-        if other is not None:
-            raise ModelError(f"{other}: {_KINDS[other.suffix]}; get the model as EXL2, GPTQ, AWQ or safetensors")
-        raise ModelError(f"{path}: no *.safetensors file is there; {_DOWNLOAD_AGAIN}, weights and all")
+def _indexed(index: Mapping[str, Any], where: Path) -> dict[str, str]:
+    """The file that an index names for each tensor.
 
-
-_KINDS = {
-    ".gguf": "is a GGUF file, which exlchat does not read",
-    ".bin": "is a pickle, which can run code when read, so exlchat refuses it",
-    ".pt": "is a pickle, which can run code when read, so exlchat refuses it",
-    ".pth": "is a pickle, which can run code when read, so exlchat refuses it",
-    ".incomplete": "is a download that did not finish",
-    ".part": "is a download that did not finish",
-    ".safetensors": "is one file of a model",
-}
-
-
-def _weight_files(path: Path, index: Mapping[str, Any]) -> list[Path]:
-    """The files of the index where they are all there, else every `*.safetensors`.
-
-    EXL2 directories hold a stale index, copied from the source model, so an index that names files that
-    are not there proves nothing; numbered shards do.
+    Raises:
+        ModelError: it is no index.
     """
-    weight_map = index.get("weight_map")
-    if isinstance(weight_map, dict) and weight_map:
-        indexed = sorted({path / str(name) for name in weight_map.values()})
-        if all(file.parent == path and file.is_file() for file in indexed):
-            return indexed
-    files = sorted(file for file in path.glob("*.safetensors") if file.is_file())
-    present = {file.name for file in files}
-    for file in files:
-        shard = _SHARD.match(file.name)
-        if shard is None:
-            continue
-        count = int(shard["count"])
-        for number in range(1, count + 1):
-            name = f"{shard['stem']}-{number:05d}-of-{count:05d}.safetensors"
-            if name not in present:
-                raise ModelError(f"{path}: {name} is missing, one of {count} parts; {_DOWNLOAD_AGAIN}")
-    return files
+    weight_map = index.get("weight_map", {})
+    if not isinstance(weight_map, dict):
+        raise ModelError(f"{where}: weight_map must be an object that names a file for each tensor; {_DOWNLOAD_AGAIN}")
+    for tensor, file in weight_map.items():
+        if not isinstance(file, str):
+            raise ModelError(f"{where}: weight_map must name a file for {tensor}; {_DOWNLOAD_AGAIN}")
+    return weight_map
 
 
 def _open(file: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,8 +115,9 @@ class ConfigReader:
         return value
 
     def _whole(self, key: str, value: Any, *, least: int) -> int:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not good or value != int(value) or value < least:
+        # A whole number in JSON may be past every float.
+        number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        if isinstance(value, bool) or not number or value != int(value) or value < least:
             kind = "a positive whole number" if least else "a whole number from 0 on"
             raise self.error(key, f"is {short(value)}; it must be {kind}")
         if value > MOST:
@@ -123,7 +125,7 @@ class ConfigReader:
         return int(value)
 
     def _positive(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise self.error(key, f"is {short(value)}; it must be a positive number")
         return float(value)
 

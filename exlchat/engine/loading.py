@@ -84,7 +84,13 @@ def load_weights(
         if on_progress is not None:
             on_progress(LoadProgress(done, steps, "reading weights"))
 
-    has_head = any(f"lm_head.{kind}" in checkpoint.names for kind in ("q_weight", "qweight", "weight"))
+    # Any part of one: half a head must not pass for a head that is the embedding.
+    has_head = any(name.startswith("lm_head.") for name in checkpoint.names)
+    if not has_head and not spec.tied_head:
+        raise ModelError(
+            f"{checkpoint.missing('lm_head.weight')}, and tie_word_embeddings of config.json does not say that the "
+            "embedding is the head; download the model again"
+        )
     try:
         return load_transformer(spec, loader, has_head, tick, operations, context=context)
     except (torch.OutOfMemoryError, MemoryError) as error:

@@ -23,6 +23,9 @@ _KINDS: dict[str, RopeType] = {
     "mrope": "default",  # Qwen2-VL's: text has the same position in all three parts
 }
 
+# Without a value these would mean other positions than the model was trained with.
+_NEVER_NULL = ("rope_theta", "rope_type", "type", "original_max_position_embeddings")
+
 
 def read_ropes(
     reader: ConfigReader, head_dim: int, windows: Sequence[int], turned: Sequence[bool]
@@ -55,6 +58,10 @@ def read_ropes(
 
 
 def _read(reader: ConfigReader, section: ConfigReader | None, head_dim: int) -> RopeSpec:
+    for holder in (reader,) if section is None else (reader, section):
+        for key in _NEVER_NULL:
+            if holder.has(key) and holder.get(key) is None:
+                raise holder.error(key, "is null; take the file from the original model")
     theta, partial = reader.number("rope_theta", 10000.0), reader.number("partial_rotary_factor", 1.0)
     if section is None:
         return RopeSpec("default", theta, _dim(reader, head_dim, partial))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat.engine.events import ModelError
+from exlchat.engine.model_folder import check_folder, snapshot_of
 from exlchat.ui.library.listing import by_name
 from exlchat.ui.library.places import Found
 
@@ -21,12 +22,6 @@ GUIDE = "guide"
 _WORDS = ("ask", "bench", "build-ext", "doctor", "models", "pull", GUIDE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _PATHS = ("/", ".", "~")
-_FILES = {
-    ".gguf": "a GGUF file, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
-    ".safetensors": "one file of a model; give the folder it lies in",
-    ".bin": "a pickle, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
-    ".pt": "a pickle, which exlchat does not read; take EXL2, GPTQ, AWQ or safetensors and give its folder",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +55,7 @@ def choose_model(
             if meant.problem is not None:
                 raise ModelError(meant.problem)
             path = meant.path
+        path = path if is_model_folder(path) else snapshot_of(path) or path
         _check(argument, path)
     except (OSError, ValueError, RuntimeError) as error:
         # In this order: the file system refuses; a NUL character; "~name" of a user who does not exist.
@@ -89,18 +85,10 @@ def _installed(bundled: Path) -> Path:
 
 
 def _check(argument: str, path: Path) -> None:
-    if path.is_file():
-        what = _FILES.get(path.suffix.lower(), "a file; give the folder that holds config.json and *.safetensors")
-        raise ModelError(f"{path}: this is {what}")
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         raise ModelError(_missing(argument, path))
-    if is_model_folder(path):
-        return
-    inside = sorted(child.name for child in path.iterdir() if is_model_folder(child))
-    if inside:
-        raise ModelError(f"{path}: the model lies one folder further down; give {path / inside[0]}")
-    state = "has no config.json" if any(path.iterdir()) else "is empty"
-    raise ModelError(f"{path}: the folder {state}; a model folder holds config.json, tokenizer.json and *.safetensors")
+    if not is_model_folder(path):
+        check_folder(path)
 
 
 def _missing(argument: str, path: Path) -> str:

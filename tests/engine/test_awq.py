@@ -68,7 +68,7 @@ def test_what_is_written_is_read_back_within_half_a_step(size: int, k: int, n: i
         (lambda t: t.update(qzeros=t["qzeros"][:, :-1]), "qweight 128 x 8, qzeros 4 x 7, scales 4 x 64 do not fit"),
         (lambda t: t.update(scales=t["scales"][1:]), "qzeros 4 x 8, scales 3 x 64 do not fit"),
         (lambda t: t.update(qweight=t["qweight"].repeat(1, 8)), "as GPTQ does"),
-        (lambda t: t.update(qweight=t["qweight"][:96]), "scales has 4 groups, but 96 rows in groups of 32"),
+        (lambda t: t.update(qweight=t["qweight"][:96]), "scales has 4 groups, but 96 rows of qweight in groups of 32"),
         (lambda t: t.update(qweight=t["qweight"][:0]), "empty"),
         (lambda t: t["scales"].__setitem__((0, 0), torch.inf), "scales holds what is no number"),
     ],

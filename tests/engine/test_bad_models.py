@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
 from tests.chat.unprivileged import assert_unprivileged, public_folder
+from tests.engine.family_models import CASES, save_case
 from tests.random_models import edit_json, save_random_llama
 
 
@@ -142,19 +143,19 @@ def test_a_header_longer_than_the_file(model: Path) -> None:
         ({"num_attention_heads": True}, "num_attention_heads is True"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
-        ({"intermediate_size": 97}, "config.json makes it 97 x 64"),
+        ({"intermediate_size": 97}, "config.json makes it 64 x 97"),
         ({"vocab_size": 500}, "config.json makes it 500 x 64"),
         ({"vocab_size": 12}, "past the model's 12 embeddings"),
         ({"num_hidden_layers": 3}, "model.layers.2"),
         ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but the weights have more"),
         ({"head_dim": 7}, "head_dim is 7"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"hidden_act": "wave"}, "hidden_act is 'wave'"),
         ({"attention_bias": True}, "lacks the bias"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"architectures": None}, "architectures is None"),
         ({"architectures": ["LlamaForCausalLM", "GPT2LMHeadModel"]}, "list with one name"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'yarn'"),
+        ({"rope_parameters": {"rope_type": "spiral", "factor": 2.0}}, "'spiral'"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_parameters": 4}, "rope_parameters is 4"),
         ({"eos_token_id": 999}, "eos_token_id is 999"),
@@ -173,7 +174,7 @@ def test_json_that_is_none(content: str, model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("config.json", "config.json is missing"), ("tokenizer.json", "tokenizer.json is missing")]
+    ("name", "words"), [("config.json", "has no config.json"), ("tokenizer.json", "tokenizer.json is missing")]
 )
 def test_a_missing_file(name: str, words: str, model: Path) -> None:
     (model / name).unlink()
@@ -235,7 +236,9 @@ def test_awq_that_is_called_gptq_and_awq_of_another_version(model: Path) -> None
     awq = {"qweight": packed, "qzeros": packed[:1].clone(), "scales": torch.ones(1, 64)}
     save_file({**tensors, **{f"{key}.{name}": part for name, part in awq.items()}}, model / "model.safetensors")
     edit_json(model / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    assert "qweight is packed along the outputs, as AWQ does, but config.json says GPTQ" in problem(model)
+    assert "qweight is packed along the outputs, as AWQ does, but quant_method of config.json says GPTQ" in problem(
+        model
+    )
     edit_json(model / "config.json", quantization_config={"quant_method": "awq", "bits": 4, "version": "gemv"})
     assert "version is 'gemv'; of AWQ exlchat reads gemm alone" in problem(model)
 
@@ -290,3 +293,12 @@ def test_a_pad_token_past_the_embedding_is_tolerated(model: Path) -> None:
     content["added_tokens"].append(pad)
     file.write_text(json.dumps(content))
     assert "[PAD]" in load(model, device="cpu").info.special_tokens
+
+
+def test_a_tensor_is_called_what_its_file_calls_it(tmp_path: Path) -> None:
+    """Gemma 2 has names that other architectures have for other norms; ours are Llama's."""
+    save_case(CASES["gemma2"], tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.0.post_feedforward_layernorm.weight"
+    save_file({**tensors, name: torch.zeros(63)}, tmp_path / "model.safetensors")
+    assert f"model.safetensors: {name} is 63, but config.json makes it 64" in problem(tmp_path)

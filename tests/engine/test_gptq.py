@@ -188,7 +188,7 @@ def test_layers_that_do_not_fit_together_are_named(
 def test_a_group_size_that_makes_another_number_of_groups() -> None:
     tensors = quantize_matrix(torch.randn(128, 64), GptqRecipe(32))
     del tensors["g_idx"]
-    with pytest.raises(ModelError, match="scales has 4 groups, but 128 rows in groups of 64"):
+    with pytest.raises(ModelError, match="scales has 4 groups, but 128 rows of qweight in groups of 64"):
         weights_of(tensors, GptqSettings(group_size=64))
     assert same_bits(
         weights_of(tensors, GptqSettings(group_size=32)), weights_of(tensors, GptqSettings(group_size=None))
@@ -301,14 +301,17 @@ def test_a_broken_layer_is_named_with_its_file(model: Path) -> None:
 
 def test_sizes_are_those_of_the_configuration(model: Path) -> None:
     edit_json(model / "config.json", intermediate_size=128)
-    assert "the weights are 64 x 96, but config.json makes them 64 x 128" in problem(model)
+    assert "qweight holds 96 x 64 weights, but config.json makes it 128 x 64" in problem(model)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"quant_method": "hqq"}, "quant_method is 'hqq'"),
-        ({"quant_method": "awq"}, "qweight is packed along the inputs, as GPTQ does, but config.json says AWQ"),
+        (
+            {"quant_method": "awq"},
+            "qweight is packed along the inputs, as GPTQ does, but quant_method of config.json says AWQ",
+        ),
         ({"bits": 8}, "qweight has 64 columns but qzeros holds 32 at 8 bits; config.json and the tensors disagree"),
         ({"group_size": 64}, None),
     ],
@@ -332,7 +335,7 @@ def test_tensors_of_another_shape_are_one_line(model: Path, part: str) -> None:
         assert f"model.safetensors: {key}: " in problem(model)
     del tensors[f"{key}.{part}"]
     save_file(tensors, model / "model.safetensors")
-    assert (f"{key}.weight" if part == "qweight" else f"{key}: {part} is missing") in problem(model)
+    assert f"{key}: {part} is missing" in problem(model)
 
 
 def test_a_bias_of_zeros_that_no_one_declared_is_left_out(model: Path) -> None:

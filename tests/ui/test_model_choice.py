@@ -124,3 +124,20 @@ def test_a_name_that_no_file_system_takes(bundled: Path) -> None:
 def test_a_folder_that_may_not_be_read(bundled: Path) -> None:
     Path("shut").mkdir(mode=0)
     assert "cannot be read" in complaint("shut", bundled)
+
+
+def test_a_folder_of_the_hub_cache_is_its_newest_snapshot(bundled: Path, tmp_path: Path) -> None:
+    root = tmp_path / "models--org--llama"
+    model_at(root / "snapshots" / "abc")
+    assert choose_model(str(root), last_used=None, bundled=bundled).path == root / "snapshots" / "abc"
+
+
+def test_a_link_that_leads_nowhere_is_told_as_one(bundled: Path, tmp_path: Path) -> None:
+    Path("link").symlink_to(tmp_path / "gone")
+    assert f"is a link to {tmp_path / 'gone'}, which is not there" in complaint("link", bundled)
+
+
+def test_a_folder_of_models_lists_them(bundled: Path, tmp_path: Path) -> None:
+    model_at(tmp_path / "all" / "a")
+    model_at(tmp_path / "all" / "b")
+    assert "is a folder of 2 models (a, b); give one of them" in complaint(str(tmp_path / "all"), bundled)

@@ -99,6 +99,10 @@ class RandomCheckpoint(Checkpoint):
         """Where the tensor would be; there is no such file."""
         return self.path / f"{name}.safetensors"
 
+    def name_in_file(self, name: str) -> str:
+        """The same."""
+        return name
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Without making the data."""
         return self._entry(name).shape

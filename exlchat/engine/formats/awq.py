@@ -58,7 +58,7 @@ def read_layer(tensors: Mapping[str, Tensor], settings: AwqSettings) -> GroupedL
     qweight, qzeros, scales = (tensors[name] for name in TENSORS)
     features, outputs = len(qweight), CODES_PER_WORD * qweight.shape[1]
     if qweight.shape[1] == scales.shape[1]:
-        raise ModelError("qweight is packed along the inputs, as GPTQ does, but config.json says AWQ")
+        raise ModelError("qweight is packed along the inputs, as GPTQ does, but quant_method of config.json says AWQ")
     if scales.shape[1] != outputs or tuple(qzeros.shape) != (len(scales), qweight.shape[1]):
         shapes = ", ".join(f"{name} {tensors[name].shape[0]} x {tensors[name].shape[1]}" for name in TENSORS)
         raise ModelError(f"{shapes} do not fit together; exlchat reads AWQ in its GEMM layout of 4 bits")

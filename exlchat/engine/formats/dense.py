@@ -18,11 +18,11 @@ def load_tensor(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Te
         ModelError: it is missing, of another shape or not a float.
     """
     found = checkpoint.shape(name)
-    file = checkpoint.file_of(name)
+    file, shown = checkpoint.file_of(name), checkpoint.name_in_file(name)
     if found != shape:
-        raise ModelError(f"{file}: {name} is {_times(found)}, but config.json makes it {_times(shape)}")
+        raise ModelError(f"{file}: {shown} is {_times(found)}, but config.json makes it {_times(shape)}")
     if checkpoint.dtype(name) not in FLOAT_DTYPES:
-        raise ModelError(f"{file}: {name} is {checkpoint.dtype(name)}; float weights are {', '.join(FLOAT_DTYPES)}")
+        raise ModelError(f"{file}: {shown} is {checkpoint.dtype(name)}; float weights are {', '.join(FLOAT_DTYPES)}")
     return checkpoint.tensor(name)
 
 

@@ -79,7 +79,7 @@ def read_groups(tensors: Mapping[str, Tensor]) -> list[Group]:
         groups.append(Group(index, width, row, rows, start))
         row += rows
     if row != features:
-        raise ModelError(f"q_groups: the groups hold {row} rows but q_invperm has {features}")
+        raise ModelError(f"q_groups: the groups hold {row} rows of q_weight, but q_invperm has {features}")
     return groups
 
 
@@ -99,6 +99,8 @@ def _check_shapes(tensors: Mapping[str, Tensor]) -> None:
         if tensors[name].dtype != dtype or tensors[name].dim() != dims:
             found = f"{tensors[name].dtype} with {tensors[name].dim()} dimensions"
             raise ModelError(f"{name} is {found}; EXL2 has {dtype} with {dims}".replace("torch.", ""))
+    if 0 in (len(q_invperm), q_weight.numel()):
+        raise ModelError(f"{'q_weight' if len(q_invperm) else 'q_invperm'} is empty")
     if q_weight.shape[1] != 8 * q_scale.shape[1]:
         raise ModelError(f"q_weight has {q_weight.shape[1]} columns but q_scale has scales for {8 * q_scale.shape[1]}")
     if not len(q_groups) == 2 * len(q_scale_max) == 2 * q_scale.shape[0] or len(q_groups) == 0:

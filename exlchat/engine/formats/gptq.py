@@ -31,12 +31,14 @@ class GptqSettings:
         symmetric: whether every zero point is in the middle; `None` where the file does not say.
         group_size: input rows of a group, -1 for all rows in one; `None` where the file does not say.
         bits: width of a code; `None` where the file does not say, or layers differ.
+        act_order: whether rows of a group lie apart, so that only `g_idx` says which belong together.
     """
 
     exact_zeros: bool = False
     symmetric: bool | None = None
     group_size: int | None = None
     bits: int | None = None
+    act_order: bool = False
 
 
 def dequantize(tensors: Mapping[str, Tensor], *, checkpoint_format: str = "gptq", bits: int = 4) -> Tensor:
@@ -111,6 +113,8 @@ def _row_groups(tensors: Mapping[str, Tensor], features: int, settings: GptqSett
     index, groups = tensors.get(GROUP_INDEX), len(tensors["scales"])
     if index is not None and len(index) != features:
         raise ModelError(f"g_idx has {len(index)} rows but qweight {features}")
+    if index is None and settings.act_order and groups > 1:
+        raise ModelError("g_idx is missing, and desc_act of config.json says that only it tells which row is where")
     # One group for all rows together with act-order leaves an index of zeros, and so do writers that do not fill it.
     if index is None or not bool(index.any()):
         return grouped.consecutive_groups(features, groups, settings.group_size, tensors["qweight"].device)
@@ -125,7 +129,7 @@ def _check_shapes(tensors: Mapping[str, Tensor], settings: GptqSettings) -> int:
     qweight, qzeros, scales = (tensors[name] for name in TENSORS)
     words, outputs = qweight.shape
     if outputs * 8 == scales.shape[1]:
-        raise ModelError("qweight is packed along the outputs, as AWQ does, but config.json says GPTQ")
+        raise ModelError("qweight is packed along the outputs, as AWQ does, but quant_method of config.json says GPTQ")
     bits = settings.bits or 32 * qzeros.shape[1] // outputs
     if bits not in BIT_WIDTHS or outputs * bits != 32 * qzeros.shape[1]:
         held = f"qweight has {outputs} columns but qzeros holds {32 * qzeros.shape[1] // (bits or 1)} at {bits} bits"

@@ -78,8 +78,8 @@ def check_tensors(tensors: Mapping[str, Tensor], name: str) -> None:
         if tensor.dtype not in dtypes or tensor.dim() != dims:
             found = f"{tensor.dtype} with {tensor.dim()} dimensions"
             raise ModelError(f"{key} is {found}; {name} has {dtypes[0]} with {dims}".replace("torch.", ""))
-    if any(tensors[key].numel() == 0 for key in TENSORS):
-        raise ModelError("the layer is empty")
+    for empty in (key for key in TENSORS if tensors[key].numel() == 0):
+        raise ModelError(f"{empty} is empty")
     if not bool(tensors["scales"].half().isfinite().all()):
         raise ModelError("scales holds what is no number in float16; download the model again")
 
@@ -100,7 +100,8 @@ def consecutive_groups(features: int, count: int, size: int | None, device: torc
     if -(-features // rows) != count:
         declared = "" if size is None else " of config.json"
         raise ModelError(
-            f"scales has {count} groups, but {features} rows in groups of {rows}{declared} make another number"
+            f"scales has {count} groups, but {features} rows of qweight in groups of {rows}{declared} make another "
+            "number"
         )
     return torch.arange(features, device=device) // rows
 

@@ -102,7 +102,9 @@ class LayerLoader:
         try:
             return self._quantized(key, how, features, outputs, stored_bias)
         except ModelError as error:
-            raise ModelError(f"{self._checkpoint.file_of(f'{key}.{how.main}')}: {key}: {error}") from error
+            main = f"{key}.{how.main}"
+            shown = self._checkpoint.name_in_file(main).removesuffix(f".{how.main}")
+            raise ModelError(f"{self._checkpoint.file_of(main)}: {shown}: {error}") from error
 
     def float_linear(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
         """A layer of float weights; arguments and errors as of `linear`."""
@@ -156,9 +158,16 @@ class LayerLoader:
             # Some GPTQ and AWQ writers add a bias of zeros to every layer.
             stored = None
         if (stored is not None) != declared:
-            problem = "lacks the bias of config.json" if declared else "has a bias that config.json does not declare"
-            raise ModelError(f"{self._checkpoint.path}: {key} {problem}")
+            raise ModelError(self._bias_problem(key, declared=declared))
         return stored
+
+    def _bias_problem(self, key: str, *, declared: bool) -> str:
+        if not declared:
+            file = self._checkpoint.file_of(f"{key}.bias")
+            return f"{file}: {key} has a bias that config.json does not declare; take config.json from the same model"
+        parts = (name for name in sorted(self._checkpoint.names) if name.startswith(f"{key}."))
+        where = next((self._checkpoint.file_of(name) for name in parts), self._checkpoint.path)
+        return f"{where}: {key} lacks the bias of config.json ({key}.bias is missing); download the model again"
 
     def _format(self, key: str, outputs: int) -> _Format | None:
         """By the names of the tensors; `None` for float weights."""
@@ -166,6 +175,7 @@ class LayerLoader:
             padded = -(-outputs // 32) * 32
             return _Format("q_weight", exl2.TENSORS, padded, exl2.dequantize, pack_exl2)
         if f"{key}.qweight" not in self._checkpoint.names:
+            self._check_no_part(key)
             return None
         read = self._grouped_reader(key)
         names = (*grouped.TENSORS, grouped.GROUP_INDEX)
@@ -177,6 +187,18 @@ class LayerLoader:
             return pack_grouped(read(tensors), bias)
 
         return _Format("qweight", names, outputs, dequantize, pack)
+
+    def _check_no_part(self, key: str) -> None:
+        """That a layer without codes has nothing else of a quantized one, unless it has float weights."""
+        names = self._checkpoint.names
+        if f"{key}.weight" in names:
+            return
+        for main, parts in (("q_weight", exl2.TENSORS), ("qweight", (*grouped.TENSORS, grouped.GROUP_INDEX))):
+            for part in (f"{key}.{short}" for short in parts if f"{key}.{short}" in names):
+                raise ModelError(
+                    f"{self._checkpoint.file_of(part)}: {key}: {main} is missing, though {part} is there; "
+                    "download the model again"
+                )
 
     def _grouped_reader(self, key: str) -> Callable[[Mapping[str, Tensor]], GroupedLayer]:
         """By `config.json`; where that says nothing, by which side of the matrix words run along."""
@@ -201,13 +223,13 @@ class LayerLoader:
             # What the layout cannot hold (EXL2 groups of 16 rows, GPTQ of 8 bits) is multiplied in float16.
             with suppress(ValueError):
                 matrix = how.pack(tensors, filled)
-                _check_sizes(matrix.features, matrix.outputs, features, how.columns)
+                _check_sizes(how.main, matrix.features, matrix.outputs, features, how.columns)
                 return QuantizedLinear((matrix,), (outputs,), self._kernels, self._scratch)
         weight = how.dequantize(tensors)
-        _check_sizes(weight.shape[0], weight.shape[1], features, how.columns)
+        _check_sizes(how.main, weight.shape[0], weight.shape[1], features, how.columns)
         return Linear(weight[:, :outputs].T.to(self._dtype).contiguous(), bias)
 
 
-def _check_sizes(rows: int, columns: int, features: int, outputs: int) -> None:
+def _check_sizes(main: str, rows: int, columns: int, features: int, outputs: int) -> None:
     if (rows, columns) != (features, outputs):
-        raise ModelError(f"the weights are {rows} x {columns}, but config.json makes them {features} x {outputs}")
+        raise ModelError(f"{main} holds {rows} x {columns} weights, but config.json makes it {features} x {outputs}")

@@ -48,13 +48,12 @@ def _gptq(section: ConfigReader) -> GptqSettings:
     bits = None if section.get("bits") is None else section.integer("bits")
     if bits is not None and bits not in BIT_WIDTHS:
         raise section.error("bits", f"is {bits}; exlchat reads GPTQ of {', '.join(map(str, BIT_WIDTHS))} bits")
-    # A hint at best: g_idx says which row is in which group.
-    _flag(section, "desc_act")
+    act_order = _flag(section, "desc_act") or False
     symmetric, size = _flag(section, "sym"), _group_size(section)
     if section.get("dynamic"):
         # GPTQModel: bits and groups of some layers differ; their tensors show them.
         bits = size = None
-    return GptqSettings(stored_as == "gptq_v2", symmetric, size, bits)
+    return GptqSettings(stored_as == "gptq_v2", symmetric, size, bits, act_order)
 
 
 def _awq(section: ConfigReader) -> AwqSettings:

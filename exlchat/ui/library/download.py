@@ -7,7 +7,8 @@ import hashlib
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,11 @@ from filelock import FileLock, Timeout
 from exlchat import paths
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.events import ModelError
+from exlchat.engine.formats.methods import check_config
 from exlchat.ui.library.hub import HubFile, HubModel, PullError, said_in_one_line
 from exlchat.ui.library.listing import size_text
 from exlchat.ui.library.pulled import Marker, folder_for, read_marker, write_marker
+from exlchat.ui.library.transfer import size_on_disk, transfer
 
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes so far, bytes in all."""
@@ -37,7 +40,7 @@ def is_there(model: HubModel) -> bool:
     marker = read_marker(folder)
     if marker is None or not marker.finished or marker.commit != model.commit:
         return False
-    return all(_size(folder / file.name) == file.size for file in model.files if file.size is not None)
+    return all(size_on_disk(folder / file.name) == file.size for file in model.files if file.size is not None)
 
 
 def fetch(model: HubModel, progress: Progress) -> Path:
@@ -61,22 +64,32 @@ def fetch(model: HubModel, progress: Progress) -> Path:
 def _fetch(model: HubModel, folder: Path, progress: Progress) -> None:
     marker = Marker(model.name.repository, model.name.revision, model.commit, finished=False)
     write_marker(folder, marker)
-    for part in _parts(folder):
-        # huggingface_hub 2.4 names them anew in every process and never goes on with one of another.
+    wanted = {_part(folder, file) for file in model.files}
+    for part in set(_parts(folder)) - wanted:
+        # Of another commit, or huggingface_hub's, which never goes on with one of another process.
         part.unlink(missing_ok=True)
-    _see_to_room(model, folder)
     if any(file.name == _CONFIG for file in model.files):
         # Small, and it tells whether gigabytes are worth fetching.
         _download(model, folder, [_CONFIG])
         _check_config(folder / _CONFIG)
+    whole = _whole(model, folder, progress)
+    _see_to_room(model, folder)
+    large = [file for file in model.files if file.sha256 is not None and file not in whole]
     with _watched(model, folder, progress):
-        _download(model, folder, [file.name for file in model.files])
-    verify(model, folder, progress)
+        _download(model, folder, [file.name for file in model.files if file.sha256 is None])
+        _transfer(model, folder, large)
+    verify(model, folder, progress, known=whole)
     write_marker(folder, replace(marker, finished=True))
 
 
-def verify(model: HubModel, folder: Path, progress: Progress) -> None:
+def verify(model: HubModel, folder: Path, progress: Progress, known: Sequence[HubFile] = ()) -> None:
     """Compares every file with the hub's sizes and hashes. One that differs is removed.
+
+    Args:
+        model: what should be there.
+        folder: where.
+        progress: told while large files are read.
+        known: files that were compared already.
 
     Raises:
         PullError: a file is missing or not what it should be.
@@ -84,8 +97,8 @@ def verify(model: HubModel, folder: Path, progress: Progress) -> None:
     done = 0
     for file in model.files:
         path = folder / file.name
-        problem = "is missing"
-        if path.is_file():
+        problem = "" if file in known else "is missing"
+        if path.is_file() and file not in known:
             problem = _difference(file, path, lambda count: progress("checking", count, model.bytes), done)
         if problem:
             path.unlink(missing_ok=True)
@@ -93,8 +106,22 @@ def verify(model: HubModel, folder: Path, progress: Progress) -> None:
         done += file.size or 0
 
 
+def _whole(model: HubModel, folder: Path, progress: Progress) -> list[HubFile]:
+    """The large files that an earlier call has fetched. What is of another commit, or damaged, is removed."""
+    whole = []
+    for file in (file for file in model.files if file.sha256 is not None):
+        path = folder / file.name
+        if not path.is_file():
+            continue
+        if _difference(file, path, lambda count: progress("checking", count, model.bytes), 0):
+            path.unlink()
+        else:
+            whole.append(file)
+    return whole
+
+
 def _difference(file: HubFile, path: Path, progress: Callable[[int], None], done: int) -> str:
-    size = _size(path)
+    size = size_on_disk(path)
     if file.size is not None and size != file.size:
         return f"has {size:,} bytes of {file.size:,}"
     if file.sha256 is None:
@@ -123,10 +150,34 @@ def _download(model: HubModel, folder: Path, names: list[str]) -> None:
         )
 
 
+def _transfer(model: HubModel, folder: Path, files: Sequence[HubFile]) -> None:
+    """Several side by side; each gets its name when it is whole."""
+    from huggingface_hub import hf_hub_url
+
+    given_up = threading.Event()
+
+    def one(file: HubFile) -> None:
+        part = _part(folder, file)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        transfer(hf_hub_url(model.name.repository, file.name, revision=model.commit), part, file.size, given_up)
+        part.replace(folder / file.name)
+
+    with said_in_one_line(model.name), ThreadPoolExecutor(_AT_ONCE) as pool:
+        running = [pool.submit(one, file) for file in files]
+        try:
+            for future in as_completed(running):
+                future.result()
+        finally:
+            given_up.set()
+            pool.shutdown(cancel_futures=True)
+
+
 def _check_config(file: Path) -> None:
     """Raises `PullError` for a model that this version cannot run."""
     try:
-        read_spec(json.loads(file.read_text(encoding="utf-8")), str(file))
+        config = json.loads(file.read_text(encoding="utf-8"))
+        check_config(config, str(file))
+        read_spec(config, str(file))
     except ModelError as error:
         raise PullError(f"{error}; its weights were not fetched") from error
     except (OSError, ValueError, RecursionError, AttributeError) as error:
@@ -162,17 +213,16 @@ def _watched(model: HubModel, folder: Path, progress: Progress) -> Iterator[None
 
 
 def _fetched(model: HubModel, folder: Path) -> int:
-    whole = sum(_size(folder / file.name) for file in model.files)
-    return whole + sum(map(_size, _parts(folder)))
+    whole = sum(size_on_disk(folder / file.name) for file in model.files)
+    return whole + sum(map(size_on_disk, _parts(folder)))
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Files on their way, where huggingface_hub keeps them."""
-    return list((folder / ".cache").rglob("*.incomplete"))
+    """Files on their way, huggingface_hub's and our own."""
+    cache = folder / ".cache"
+    return [*cache.rglob("*.incomplete"), *cache.rglob("*.part")]
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _part(folder: Path, file: HubFile) -> Path:
+    """Where a large file grows: named for what it will be, so that it is gone on with only as that."""
+    return folder / ".cache" / "exlchat" / f"{file.sha256}.part"

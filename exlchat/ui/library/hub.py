@@ -8,12 +8,22 @@ import fnmatch
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
 
 from exlchat.ui.library.pulled import MAIN, display_name
 
 _NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.][\w./-]*))?", re.ASCII)
 # Nothing that runs when it is read: no pickles, no code.
 _KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja")
+_WEIGHTS = ".safetensors"
+_CONFIG = "config.json"
+_NOT_READ = {
+    ".gguf": "GGUF, which exlchat does not read",
+    ".bin": "pickles, which can run code when read, so exlchat refuses them",
+    ".pth": "pickles, which can run code when read, so exlchat refuses them",
+    ".onnx": "ONNX, which exlchat does not read",
+}
 _REVISIONS_SHOWN = 12
 _LOG_IN = "then log in here: hf auth login (or set HF_TOKEN)"
 
@@ -78,13 +88,17 @@ def look_up(name: HubName, include: Sequence[str] = ()) -> HubModel:
 
     with said_in_one_line(name):
         info = HfApi().model_info(name.repository, revision=name.revision, files_metadata=True)
+    there = [sibling.rfilename for sibling in info.siblings or ()]
     files = []
     for sibling in info.siblings or ():
         if _wanted(sibling.rfilename, include):
             sha256 = sibling.lfs.sha256 if sibling.lfs is not None else None
             files.append(HubFile(sibling.rfilename, sibling.size, sha256))
-    if not any(file.name.endswith(".safetensors") for file in files):
-        raise PullError(_without_weights(name, include))
+    files = files if include else _once(files)
+    if not any(file.name.endswith(_WEIGHTS) for file in files):
+        raise PullError(_without_weights(name, include, there))
+    if not include and _CONFIG not in there:
+        raise PullError(f"{name}: {_without_config(there)}")
     return HubModel(name, str(info.sha), tuple(files))
 
 
@@ -104,19 +118,36 @@ def _hub_line(name: HubName, error: Exception) -> str | None:
     """What the hub has answered. `GatedRepoError` is a kind of `RepositoryNotFoundError`, and all of `OSError`."""
     from huggingface_hub import errors
 
+    line: str | None = None
     match error:
         case errors.GatedRepoError():
             page = f"https://huggingface.co/{name.repository}"
-            return f"only for those who accepted its terms: do that at {page}, {_LOG_IN}"
+            line = f"only for those who accepted its terms: do that at {page}, {_LOG_IN}"
         case errors.RepositoryNotFoundError():
-            return f"there is no such model on the hub, or it is private; mend the name, or if it is yours, {_LOG_IN}"
+            line = f"there is no such model on the hub, or it is private; mend the name, or if it is yours, {_LOG_IN}"
         case errors.RevisionNotFoundError():
-            return f"has no revision {name.revision}{_others(name)}"
+            line = f"has no revision {name.revision}{_others(name)}"
         case errors.HFValidationError():
-            return "no name on Hugging Face; it looks like org/name or org/name@branch"
+            line = "no name on Hugging Face; it looks like org/name or org/name@branch"
+        case errors.EntryNotFoundError():
+            line = f"the hub names {_file_of(error)} but does not have it; try again later, or another revision"
         case errors.HfHubHTTPError():
-            return f"the hub answers {error.response.status_code}; try again later, the same command goes on"
-    return None
+            line = _status_line(error.response.status_code)
+    return line
+
+
+def _status_line(status: int) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "the hub does not take the token that is used here; log in anew: hf auth login (or mend HF_TOKEN)"
+    if status == HTTPStatus.FORBIDDEN:
+        return "the hub refuses it (403); see that the token used here may read it: hf auth login (or set HF_TOKEN)"
+    return f"the hub answers {status}; try again later, the same command goes on"
+
+
+def _file_of(error: Exception) -> str:
+    """The last part of the address that was asked for."""
+    response = getattr(error, "response", None)
+    return unquote(str(response.url).partition("?")[0].rpartition("/")[2]) if response is not None else "a file"
 
 
 def _network_line(error: Exception) -> str | None:
@@ -147,13 +178,31 @@ def _wanted(file: str, include: Sequence[str]) -> bool:
     return not include or any(fnmatch.fnmatchcase(file, pattern) for pattern in include)
 
 
-def _without_weights(name: HubName, include: Sequence[str]) -> str:
+def _once(files: Sequence[HubFile]) -> list[HubFile]:
+    """Without Mistral's own copy of the weights beside the one that exlchat reads, which are as many bytes again."""
+    rest = [file for file in files if not file.name.startswith("consolidated")]
+    return rest if any(file.name.endswith(_WEIGHTS) for file in rest) else list(files)
+
+
+def _without_config(there: Sequence[str]) -> str:
+    if "adapter_config.json" in there:
+        return "this is an adapter (LoRA), not a model; pull its base model, or one with the adapter merged into it"
+    if "model_index.json" in there:
+        return "this is a diffusion model, which makes pictures; exlchat runs language models"
+    return (
+        "no config.json is there, so it is no model that exlchat reads; look for it as EXL2, GPTQ, AWQ or safetensors"
+    )
+
+
+def _without_weights(name: HubName, include: Sequence[str], there: Sequence[str]) -> str:
     if include:
         return f"{name}: none of its *.safetensors matches {' or '.join(include)}; give another --include"
     others = _others(name)
     if others:
         return f"{name}: no *.safetensors file is there{others}"
-    return f"{name}: no *.safetensors file is there; look for the model as EXL2, GPTQ or safetensors"
+    kinds = (kind for ending, kind in _NOT_READ.items() if any(file.endswith(ending) for file in there))
+    only = f", only {kind}" if (kind := next(kinds, None)) else ""
+    return f"{name}: no *.safetensors file is there{only}; look for the model as EXL2, GPTQ, AWQ or safetensors"
 
 
 def _others(name: HubName) -> str:

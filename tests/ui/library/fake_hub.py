@@ -28,13 +28,24 @@ class FakeHub:
     break_after: dict[str, int] = field(default_factory=dict)
     """Files of which the connection is cut after so many bytes, once."""
     held: dict[str, threading.Event] = field(default_factory=dict)
-    """Files that come when the test lets them."""
+    """Files that come when the test lets them, behind their first `stall_after` bytes."""
+    stall_after: int = 0
+    gated_files: set[str] = field(default_factory=set)
+    """Repositories that anybody may look up and not everybody fetch, as on the hub; `gated` ones are wholly shut."""
+    lost: set[str] = field(default_factory=set)
+    """Files that are named and not there."""
+    takes_ranges: bool = True
+    pushes: int = 0
+    """Each makes other commits of the same names."""
     status: int = 200
+    file_status: int = 200
+    sent: int = 0
+    """Bytes of bodies of files."""
     fetched: list[str] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
 
     def commit(self, revision: str) -> str:
-        return hashlib.sha1(revision.encode()).hexdigest()
+        return hashlib.sha1(f"{revision}{self.pushes or ''}".encode()).hexdigest()
 
     def files(self, repository: str, revision: str) -> dict[str, bytes] | None:
         for name, files in self.repositories[repository].items():
@@ -111,7 +122,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, repository: str, revision: str, file: str, *, body: bool) -> None:
         files = self.hub.files(repository, revision) or {}
-        if file not in files:
+        if repository in self.hub.gated_files:
+            # As the hub answers who has no token, and who has one without the right to it.
+            status = 403 if "Authorization" in self.headers else 401
+            self._send(status, b"{}", {"X-Error-Code": "GatedRepo"}, body=body)
+            return
+        if self.hub.file_status != 200 and body:
+            self._send(self.hub.file_status, b"{}", body=body)
+            return
+        if file not in files or file in self.hub.lost:
             self._send(404, b"", {"X-Error-Code": "EntryNotFound"}, body=body)
             return
         data = files[file]
@@ -122,18 +141,17 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if body:
             self.hub.fetched.append(file)
-            if file in self.hub.held:
-                self.hub.held[file].wait(30)
         if file in self.hub.damaged:
             data = bytes(255 - byte for byte in data)
         status, begin = 200, 0
-        if body and (asked := self.headers.get("Range")):
+        if body and self.hub.takes_ranges and (asked := self.headers.get("Range")):
             self.hub.ranges.append(asked)
             begin = int(asked.removeprefix("bytes=").split("-")[0])
             headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
             status = 206
         cut = self.hub.break_after.pop(file, None) if body else None
-        self._send(status, data[begin:], headers, body=body, cut=cut)
+        held = self.hub.held.get(file) if body else None
+        self._send(status, data[begin:], headers, body=body, cut=cut, held=held)
 
     def _send(
         self,
@@ -143,16 +161,30 @@ class _Handler(BaseHTTPRequestHandler):
         *,
         body: bool,
         cut: int | None = None,
+        held: threading.Event | None = None,
     ) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
+        if held is not None:
+            begin, data = data[: self.hub.stall_after], data[self.hub.stall_after :]
+            self._write(begin)
+            held.wait(30)
         if body:
-            self.wfile.write(data if cut is None else data[:cut])
+            self._write(data if cut is None else data[:cut])
         if cut is not None:
             self.wfile.flush()
+            self.close_connection = True
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self.wfile.write(data)
+            self.wfile.flush()
+            self.hub.sent += len(data)
+        except OSError:
+            # The program at the other end has gone.
             self.close_connection = True
 
 

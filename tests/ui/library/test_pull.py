@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,9 @@ from exlchat.ui.library.places import all_models
 from tests.ui.library.fake_hub import FakeHub, serving
 
 GUIDE = {file.name: file.read_bytes() for file in paths.bundled_model().iterdir()}
+ALL_BYTES = sum(map(len, GUIDE.values()))
+# What the hub says of a model, and what its answers are wrapped in.
+SMALL = 200_000
 TRASH = {
     "pytorch_model.bin": b"pickle",
     "modeling_evil.py": b"import os",
@@ -55,13 +59,14 @@ def environment(hub: FakeHub) -> dict[str, str]:
     return {**kept, **offline, "HF_ENDPOINT": hub.url, "no_proxy": "*"}
 
 
-def pull(hub: FakeHub, *arguments: str) -> subprocess.CompletedProcess[str]:
+def pull(hub: FakeHub, *arguments: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "exlchat.cli", "pull", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=environment(hub))
+    known = {**environment(hub), **({"HF_TOKEN": token} if token else {})}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=known)
 
 
-def complaint(hub: FakeHub, *arguments: str) -> str:
-    result = pull(hub, *arguments)
+def complaint(hub: FakeHub, *arguments: str, token: str | None = None) -> str:
+    result = pull(hub, *arguments, token=token)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     return result.stderr.splitlines()[-1]
@@ -96,10 +101,91 @@ def test_include_takes_matching_files_only(hub: FakeHub) -> None:
     assert "matches *.txt" in complaint(hub, "org/llama", "--include", "*.txt")
 
 
-def test_a_cut_connection_is_taken_up_again(hub: FakeHub) -> None:
+def test_a_cut_connection_is_taken_up_where_it_was_cut(hub: FakeHub) -> None:
     hub.break_after["output.safetensors"] = 3_000_000
     assert pull(hub, "org/llama").returncode == 0
     assert hub.fetched.count("output.safetensors") == 2
+    assert hub.ranges == ["bytes=3000000-"]
+    assert hub.sent < ALL_BYTES + SMALL
+
+
+def begun(hub: FakeHub, ending: int) -> subprocess.CompletedProcess[str]:
+    """A pull that is ended by a signal when 3,000,000 bytes of the weights are on the disk."""
+    hub.held["output.safetensors"], hub.stall_after = threading.Event(), 3_000_000
+    command = [sys.executable, "-m", "exlchat.cli", "pull", "org/llama"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(hub)) as process:
+        end = time.monotonic() + 60
+        while sum(part.stat().st_size for part in parts()) < 3_000_000:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.send_signal(ending)
+        _, said = process.communicate(timeout=30)
+    hub.held.pop("output.safetensors").set()
+    hub.fetched.clear()
+    hub.sent = 0
+    return subprocess.CompletedProcess(command, process.returncode, "", said)
+
+
+def parts() -> list[Path]:
+    return list((paths.folders().models / "org--llama" / ".cache").rglob("*.part"))
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_what_an_ended_program_has_fetched_is_not_fetched_again(hub: FakeHub, ending: int) -> None:
+    begun(hub, ending)
+    result = pull(hub, "org/llama")
+    assert result.returncode == 0, result.stderr
+    assert hub.fetched == ["output.safetensors"]
+    assert hub.ranges == ["bytes=3000000-"]
+    assert hub.sent < ALL_BYTES - 3_000_000 + SMALL
+    assert parts() == []
+    assert (paths.folders().models / "org--llama" / "output.safetensors").read_bytes() == GUIDE["output.safetensors"]
+
+
+def test_a_server_without_ranges_sends_all_of_it_again(hub: FakeHub) -> None:
+    begun(hub, signal.SIGKILL)
+    hub.takes_ranges = False
+    assert pull(hub, "org/llama").returncode == 0
+    assert hub.sent > ALL_BYTES - SMALL
+
+
+def test_a_part_that_was_damaged_meanwhile_is_found_out_at_the_end(hub: FakeHub) -> None:
+    begun(hub, signal.SIGKILL)
+    part = parts()[0]
+    part.write_bytes(b"x" * 1000 + part.read_bytes()[1000:])
+    assert "output.safetensors: is not what the hub has (its sha256 differs)" in complaint(hub, "org/llama")
+    assert pull(hub, "org/llama").returncode == 0
+
+
+def test_a_part_longer_than_the_file_is_begun_anew(hub: FakeHub) -> None:
+    begun(hub, signal.SIGKILL)
+    parts()[0].write_bytes(b"x" * (ALL_BYTES + 1))
+    assert pull(hub, "org/llama").returncode == 0
+
+
+def test_a_branch_that_was_moved_on_is_fetched_anew_in_one_go(hub: FakeHub) -> None:
+    assert pull(hub, "org/llama").returncode == 0
+    weights = bytearray(GUIDE["output.safetensors"])
+    weights[-1] ^= 1
+    hub.repositories["org/llama"]["main"]["output.safetensors"] = bytes(weights)
+    hub.pushes += 1
+    hub.fetched.clear()
+    assert pull(hub, "org/llama").returncode == 0
+    assert "output.safetensors" in hub.fetched
+    assert (paths.folders().models / "org--llama" / "output.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("lost", ["output.safetensors", "tokenizer_config.json"])
+def test_a_file_that_the_hub_names_and_does_not_have(hub: FakeHub, lost: str) -> None:
+    hub.lost.add(lost)
+    assert f"org/llama: the hub names {lost} but does not have it" in complaint(hub, "org/llama")
+    hub.lost.clear()
+    assert pull(hub, "org/llama").returncode == 0
+
+
+def test_a_server_that_fails_while_files_come_is_asked_again_and_then_told(hub: FakeHub) -> None:
+    hub.file_status = 500
+    assert "the hub answers 500; try again later, the same command goes on" in complaint(hub, "org/llama")
 
 
 def test_files_that_came_whole_are_not_fetched_again(hub: FakeHub) -> None:
@@ -122,18 +208,9 @@ def test_two_programs_do_not_fetch_the_same_model(hub: FakeHub) -> None:
 
 
 def test_an_interrupted_download_is_listed_as_such_and_goes_on(hub: FakeHub) -> None:
-    hub.held["output.safetensors"] = threading.Event()
-    command = [sys.executable, "-m", "exlchat.cli", "pull", "org/llama"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(hub)) as process:
-        end = time.monotonic() + 60
-        while "output.safetensors" not in hub.fetched:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    hub.held["output.safetensors"].set()
-    assert process.returncode == 130
-    assert "stopped; the same command goes on from here" in said
+    stopped = begun(hub, signal.SIGINT)
+    assert stopped.returncode == 130
+    assert "stopped; the same command goes on from here" in stopped.stderr
     listed = {one.name: one.problem for one in all_models(())}
     assert "go on with: exlchat pull org/llama" in (listed["org/llama"] or "")
     assert pull(hub, "org/llama").returncode == 0
@@ -156,11 +233,63 @@ def test_no_such_model_revision_or_weights(hub: FakeHub) -> None:
     assert "no *.safetensors file is there; there are 4.0bpw: exlchat pull org/branches@4.0bpw" in line
 
 
-def test_a_gated_model_says_how_to_log_in(hub: FakeHub) -> None:
-    hub.gated.add("org/llama")
+@pytest.mark.parametrize("token", [None, "hf_somebody"])
+@pytest.mark.parametrize("shut", ["gated", "gated_files"])
+def test_a_gated_model_says_how_to_log_in(
+    hub: FakeHub, shut: str, token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    getattr(hub, shut).add("org/llama")
+    line = complaint(hub, "org/llama", token=token)
+    assert "org/llama: only for those who accepted its terms: do that at https://huggingface.co/org/llama" in line
+    assert "hf auth login (or set HF_TOKEN)" in line
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (401, "the hub does not take the token that is used here; log in anew"),
+        (403, "see that the token used here may read it: hf auth login (or set HF_TOKEN)"),
+    ],
+)
+def test_a_hub_that_refuses_says_how_to_log_in(hub: FakeHub, status: int, words: str) -> None:
+    hub.status = status
     line = complaint(hub, "org/llama")
-    assert "accepted its terms" in line
+    assert words in line
     assert "hf auth login" in line
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["config.json", "llama.Q4_K_M.gguf"], "no *.safetensors file is there, only GGUF, which exlchat does not"),
+        (["llama.Q4_K_M.gguf"], "only GGUF"),
+        (["config.json", "pytorch_model.bin"], "only pickles, which can run code when read"),
+        (["adapter_config.json", "adapter_model.safetensors"], "this is an adapter (LoRA), not a model"),
+        (["model_index.json", "x.safetensors"], "this is a diffusion model"),
+        (["x.safetensors"], "no config.json is there"),
+    ],
+)
+def test_repositories_of_other_things_are_told_before_anything_is_fetched(
+    hub: FakeHub, files: list[str], words: str
+) -> None:
+    hub.repositories["org/other"] = {"main": dict.fromkeys(files, b"{}")}
+    assert words in complaint(hub, "org/other")
+    assert hub.fetched == []
+
+
+def test_a_quantization_that_does_not_run_is_said_before_its_weights_are_fetched(hub: FakeHub) -> None:
+    config = {**json.loads(GUIDE["config.json"]), "quantization_config": {"quant_method": "exl3"}}
+    hub.repositories["org/exl3"] = {"main": {**GUIDE, "config.json": json.dumps(config).encode()}}
+    line = complaint(hub, "org/exl3")
+    assert "quant_method is 'exl3', which exlchat does not read" in line
+    assert "its weights were not fetched" in line
+    assert "output.safetensors" not in hub.fetched
+
+
+def test_mistrals_own_copy_of_the_weights_is_not_fetched(hub: FakeHub) -> None:
+    hub.repositories["org/llama"]["main"]["consolidated.safetensors"] = b"the same again"
+    assert pull(hub, "org/llama").returncode == 0
+    assert "consolidated.safetensors" not in hub.fetched
 
 
 def test_an_architecture_that_does_not_run_is_said_before_its_weights_are_fetched(hub: FakeHub) -> None:
@@ -191,3 +320,53 @@ def test_a_full_disk_is_said_before_anything_large_is_fetched(hub: FakeHub, monk
         fetch(model, lambda *_: None)
     with pytest.raises(PullError, match="the disk is full; make room"), said_in_one_line(name):
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def on_a_small_disk(hub: FakeHub, home: Path, megabytes: int, script: str) -> subprocess.CompletedProcess[str]:
+    """A script of the shell that sees a disk of that size at `$EXLCHAT_HOME`, and that alone."""
+    home.mkdir(exist_ok=True)
+    mounted = f'mount -t tmpfs -o size={megabytes}m none "$EXLCHAT_HOME" && {script}'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mounted]
+    known = {**environment(hub), "HF_HOME": str(home.parent / "hf"), "PYTHON": sys.executable}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=known)
+    if "unshare" in result.stderr or "mount:" in result.stderr:
+        pytest.skip(f"no disk of one's own here: {result.stderr.strip()}")
+    return result
+
+
+def test_a_disk_that_is_too_small_is_said_before_the_weights_are_fetched(hub: FakeHub, home: Path) -> None:
+    result = on_a_small_disk(hub, home, 6, '"$PYTHON" -m exlchat.cli pull org/llama')
+    assert result.returncode == 1
+    line = result.stderr.splitlines()[-1]
+    assert "MiB are to be fetched, and" in line
+    assert "make room there, or take fewer bits" in line
+    assert "output.safetensors" not in hub.fetched
+
+
+def test_a_disk_that_fills_up_meanwhile_loses_nothing(hub: FakeHub, home: Path) -> None:
+    """Another program takes the room when 3,000,000 bytes have come, and gives it back before the second try."""
+    hub.held["output.safetensors"], hub.stall_after = threading.Event(), 3_000_000
+    signals = home.parent
+    script = f"""
+        "$PYTHON" -m exlchat.cli pull org/llama & pulling=$!
+        while [ "$(find "$EXLCHAT_HOME" -name "*.part" -size +2900k | wc -l)" = 0 ]; do sleep 0.05; done
+        head -c 14000000 /dev/zero > "$EXLCHAT_HOME/ballast"; touch "{signals}/filled"
+        wait $pulling; echo "first: $?" >&2
+        rm "$EXLCHAT_HOME/ballast"
+        exec "$PYTHON" -m exlchat.cli pull org/llama
+    """
+
+    def release() -> None:
+        while not (signals / "filled").exists():
+            time.sleep(0.05)
+        hub.held["output.safetensors"].set()
+
+    releasing = threading.Thread(target=release, daemon=True)
+    releasing.start()
+    result = on_a_small_disk(hub, home, 20, script)
+    assert "org/llama: the disk is full; make room, then the same command goes on" in result.stderr
+    assert "first: 1" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 0, result.stderr
+    (begin,) = (int(asked.removeprefix("bytes=").removesuffix("-")) for asked in hub.ranges)
+    assert begin > 3_000_000
