@@ -75,8 +75,8 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         interleaved=family.interleaved,
         learned_positions=family.learned_positions,
         sinks=family.sinks,
-        attention_softcap=(reader.optional_number("attn_logit_softcapping") or 0.0) if family.softcaps else 0.0,
-        logit_softcap=(reader.optional_number("final_logit_softcapping") or 0.0) if family.softcaps else 0.0,
+        attention_softcap=_softcap(reader, "attn_logit_softcapping", counts=family.softcaps == "both"),
+        logit_softcap=_softcap(reader, "final_logit_softcapping", counts=family.softcaps != "none"),
         embedding_scale=embedding_scale,
         residual_scale=residual_scale,
         logit_scale=logit_scale,
@@ -160,6 +160,10 @@ def _activation(reader: ConfigReader, family: Family) -> Activation:
     return _ACTIVATIONS[name]
 
 
+def _softcap(reader: ConfigReader, key: str, *, counts: bool) -> float:
+    return (reader.optional_number(key) or 0.0) if counts else 0.0
+
+
 def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ...]:
     """What each layer sees. Newer Mistral models have no window (null)."""
     if family.windows == "none":
@@ -174,6 +178,8 @@ def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ..
 def _window(reader: ConfigReader, family: Family) -> int | None:
     if family.windows in ("upper", "without positions") and not reader.flag("use_sliding_window", default=False):
         return None
+    if family.window_needed:
+        return reader.integer("sliding_window")
     if reader.get("sliding_window") == 0:
         return None
     return reader.optional_integer("sliding_window")
@@ -267,7 +273,7 @@ def _experts(reader: ConfigReader, family: Family, layers: int) -> ExpertSpec | 
         return None
     key = "num_experts" if family.experts.startswith("qwen") and reader.has("num_experts") else "num_local_experts"
     key = key if reader.has(key) or not family.experts.startswith("qwen") else "num_experts"
-    count, chosen = reader.integer(key), reader.integer("num_experts_per_tok", 2)
+    count, chosen = reader.integer(key), reader.integer("num_experts_per_tok")
     if chosen > count:
         raise reader.error("num_experts_per_tok", f"is {chosen}, more than the {count} experts there are")
     if not family.experts.startswith("qwen"):

@@ -108,10 +108,10 @@ class ConfigReader:
 
     def _value(self, key: str, default: Any) -> Any:
         value = self.get(key)
+        value = default if value is None else value
         if value is None:
-            value = self._defaults.get(key, default)
-        if value is None:
-            raise self.error(key, "is missing; take the file from the original model")
+            problem = "is null" if self.has(key) else "is missing"
+            raise self.error(key, f"{problem}; take the file from the original model")
         return value
 
     def _whole(self, key: str, value: Any, *, least: int) -> int:

@@ -41,7 +41,8 @@ class Family:
         positions: which layers turn queries and keys: all; those with a window, if any has one; as `no_rope_layers`
             says.
         scales: which key or rule gives each of the model's factors.
-        softcaps: whether `attn_logit_softcapping` and `final_logit_softcapping` count.
+        softcaps: whether `attn_logit_softcapping` and `final_logit_softcapping` count, or the last alone.
+        window_needed: whether a model without `sliding_window` is damaged.
         experts: which layout a mixture of experts has, if the architecture is one.
         text_model: it is a model of images and text, of which the text part is this architecture.
     """
@@ -73,7 +74,8 @@ class Family:
     window_period: int = 0
     positions: Literal["all", "windows", "listed"] = "all"
     scales: Literal["none", "gemma", "gemma query", "cohere", "granite", "minicpm"] = "none"
-    softcaps: bool = False
+    softcaps: Literal["none", "both", "final"] = "none"
+    window_needed: bool = False
     experts: Literal["none", "mixtral", "qwen", "qwen shared", "stacked"] = "none"
     text_model: str | None = None
 
@@ -167,7 +169,9 @@ _FAMILY_OF_GEMMA3 = Family(
     windows="period",
     window_period=6,
     scales="gemma query",
-    softcaps=True,
+    softcaps="final",
+    window_needed=True,
+    fixed={"use_bidirectional_attention": False},
     defaults=_GEMMA3,
 )
 _IN_LANGUAGE_MODEL = (
@@ -197,7 +201,14 @@ FAMILIES: dict[str, Family] = {
         output_bias=False,
         windows="all",
         experts="mixtral",
-        defaults={**_LLAMA, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 131072},
+        defaults={
+            **_LLAMA,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "max_position_embeddings": 131072,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
     ),
     "Qwen2ForCausalLM": _FAMILY_OF_QWEN2,
     "Qwen2VLForConditionalGeneration": Family(text_model="Qwen2ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
@@ -233,7 +244,9 @@ FAMILIES: dict[str, Family] = {
             "moe_intermediate_size": 768,
         },
     ),
-    "GemmaForCausalLM": Family(norm_offset=1.0, scales="gemma", defaults=_GEMMA),
+    "GemmaForCausalLM": Family(
+        norm_offset=1.0, scales="gemma", fixed={"use_bidirectional_attention": False}, defaults=_GEMMA
+    ),
     "Gemma2ForCausalLM": Family(
         layer_names=_POST_NORMS,
         norm_offset=1.0,
@@ -242,7 +255,9 @@ FAMILIES: dict[str, Family] = {
         windows="period",
         window_period=2,
         scales="gemma query",
-        softcaps=True,
+        softcaps="both",
+        window_needed=True,
+        fixed={"use_bidirectional_attention": False},
         defaults=_GEMMA2,
     ),
     "Gemma3ForCausalLM": _FAMILY_OF_GEMMA3,
@@ -251,7 +266,12 @@ FAMILIES: dict[str, Family] = {
         qkv_bias=False,
         output_bias=False,
         windows="all",
-        defaults={**_LLAMA, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+        defaults={
+            **_LLAMA,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+        },
     ),
     "CohereForCausalLM": Family(
         norm_kind="layer",
@@ -269,6 +289,7 @@ FAMILIES: dict[str, Family] = {
         interleaved=True,
         windows="period",
         window_period=4,
+        window_needed=True,
         positions="windows",
         scales="cohere",
         defaults={**_COHERE, "rope_theta": 10000.0, "sliding_window": 4096},
@@ -414,12 +435,21 @@ FAMILIES: dict[str, Family] = {
     "GptOssForCausalLM": Family(
         windows="period",
         window_period=2,
+        window_needed=True,
         sinks=True,
         experts="stacked",
         defaults={
             **_LLAMA,
             "rms_norm_eps": 1e-5,
             "rope_theta": 150000.0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
             "head_dim": 64,
             "attention_bias": True,
             "sliding_window": 128,

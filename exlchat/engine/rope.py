@@ -60,7 +60,7 @@ def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
-    ramp = ((torch.arange(rope.dim // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(rope.dim // 2).float() - low) / (high - low or 0.001)).clamp(0, 1)
     return frequencies / rope.factor * ramp + frequencies * (1 - ramp)
 
 

@@ -40,12 +40,10 @@ def read_ropes(
     Raises:
         ModelError: a key is missing or wrong.
     """
-    section = reader.section("rope_parameters")
-    full = narrow = None
-    if section is not None:
-        full, narrow = section.section("full_attention"), section.section("sliding_attention")
-    if full is not None and narrow is not None:
-        ropes = [_read(reader, full, head_dim), _read(reader, narrow, head_dim)]
+    old = reader.has("rope_scaling") and not reader.has("rope_parameters")
+    section = None if old else reader.section("rope_parameters")
+    if section is not None and (section.has("full_attention") or section.has("sliding_attention")):
+        ropes = [_read(reader, _needed(section, kind), head_dim) for kind in ("full_attention", "sliding_attention")]
     elif reader.get("rope_local_base_freq") is not None:
         # Only full layers are stretched.
         local = RopeSpec("default", reader.number("rope_local_base_freq"), head_dim)
@@ -55,6 +53,13 @@ def read_ropes(
     own = len(ropes) - 1
     layers = tuple((own if window else 0) if on else None for window, on in zip(windows, turned, strict=True))
     return tuple(ropes), layers
+
+
+def _needed(section: ConfigReader, kind: str) -> ConfigReader:
+    found = section.section(kind)
+    if found is None:
+        raise section.error(kind, "is missing, the other kind of layer has its own; take the original model's file")
+    return found
 
 
 def _read(reader: ConfigReader, section: ConfigReader | None, head_dim: int) -> RopeSpec:
@@ -118,6 +123,8 @@ def _llama3(reader: ConfigReader, section: ConfigReader, theta: float, dim: int)
 
 def _yarn(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -> RopeSpec:
     original = _original(reader, section)
+    if not section.has("factor"):
+        raise section.error("factor", "is missing; take the file from the original model")
     factor = section.number("factor", reader.integer("max_position_embeddings", original) / original)
     attention = section.optional_number("attention_factor")
     if attention is None:
@@ -132,7 +139,7 @@ def _yarn(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -
         factor,
         beta_fast=section.number("beta_fast", 32.0),
         beta_slow=section.number("beta_slow", 1.0),
-        truncate=section.flag("truncate", default=True),
+        truncate=section.flag("truncate", default=not section.has("truncate")),
         attention_factor=attention,
         original_max_position_embeddings=original,
     )

@@ -117,9 +117,11 @@ def _open_vocabulary(checkpoint: Checkpoint, file: Path) -> _Opened:
 
 def _library(file: Path, make: Callable[[], Tokenizer]) -> Tokenizer:
     try:
-        # The library raises plain Exception for a file that it cannot parse.
+        # The library raises plain Exception for a file that it cannot parse, and for some BaseException: a Rust panic.
         return make()
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         _check_is_no_pointer(_bytes_of(file), file)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{file}: not a tokenizer ({reason}); {_DOWNLOAD_AGAIN}") from error
