@@ -3,8 +3,8 @@
     python -m benchmarks.families [NAME ...]
 
 Of large models some layers stand for all: a step's time grows by each of them alike. Beside the time of a step, without
-the sampler and behind 128 cached tokens, stand the bytes that a token reads over it and their share of the copy bandwidth
-of the same run.
+the sampler and behind 128 cached tokens, stand the bytes that a token reads over it and their share of the copy
+bandwidth of the same run.
 """
 
 from __future__ import annotations
@@ -40,40 +40,42 @@ FOUR_BITS = (Section(4, 1.0, 128),)
 
 
 def sizes(
-    architecture: str, hidden: int, inner: int, layers: int, heads: tuple[int, int, int], vocab: int
+    architecture: str, hidden: int, inner: int, layers: int, heads_and_vocab: tuple[int, int, int, int]
 ) -> dict[str, Any]:
-    """Keys of `config.json`; heads are queries, keys and elements of each."""
+    """Keys of `config.json`; the last are heads of queries and of keys, elements of one, and tokens."""
     return {
         "architectures": [architecture],
         "hidden_size": hidden,
         "intermediate_size": inner,
         "num_hidden_layers": layers,
-        "num_attention_heads": heads[0],
-        "num_key_value_heads": heads[1],
-        "head_dim": heads[2],
-        "vocab_size": vocab,
+        "num_attention_heads": heads_and_vocab[0],
+        "num_key_value_heads": heads_and_vocab[1],
+        "head_dim": heads_and_vocab[2],
+        "vocab_size": heads_and_vocab[3],
         "max_position_embeddings": 8192,
     }
 
 
 # As their config.json say, with fewer layers where there are experts.
 MODELS: dict[str, dict[str, Any]] = {
-    "Llama 3.1 8B": sizes("LlamaForCausalLM", 4096, 14336, 32, (32, 8, 128), 128256),
-    "Qwen2.5 7B": sizes("Qwen2ForCausalLM", 3584, 18944, 28, (28, 4, 128), 152064),
-    "Qwen3 8B": sizes("Qwen3ForCausalLM", 4096, 12288, 36, (32, 8, 128), 151936),
-    "Gemma 2 9B": sizes("Gemma2ForCausalLM", 3584, 14336, 42, (16, 8, 256), 256000),
-    "Gemma 3 12B": sizes("Gemma3ForCausalLM", 3840, 15360, 48, (16, 8, 256), 262208)
+    "Llama 3.1 8B": sizes("LlamaForCausalLM", 4096, 14336, 32, (32, 8, 128, 128256)),
+    "Qwen2.5 7B": sizes("Qwen2ForCausalLM", 3584, 18944, 28, (28, 4, 128, 152064)),
+    "Qwen3 8B": sizes("Qwen3ForCausalLM", 4096, 12288, 36, (32, 8, 128, 151936)),
+    "Gemma 2 9B": sizes("Gemma2ForCausalLM", 3584, 14336, 42, (16, 8, 256, 256000)),
+    "Gemma 3 12B": sizes("Gemma3ForCausalLM", 3840, 15360, 48, (16, 8, 256, 262208))
     | {"sliding_window": 1024, "num_attention_heads": 16},
-    "Phi-3 mini": sizes("Phi3ForCausalLM", 3072, 8192, 32, (32, 32, 96), 32064),
-    "GLM-4 9B": sizes("Glm4ForCausalLM", 4096, 13696, 40, (32, 2, 128), 151552),
-    "Command-R7B": sizes("Cohere2ForCausalLM", 4096, 14336, 32, (32, 8, 128), 256000),
-    "Granite 3 8B": sizes("GraniteForCausalLM", 4096, 12800, 40, (32, 8, 128), 49152),
-    "OLMo 2 7B": sizes("Olmo2ForCausalLM", 4096, 11008, 32, (32, 32, 128), 100352),
-    "Qwen3 30B-A3B, 8 of 48 layers": sizes("Qwen3MoeForCausalLM", 2048, 6144, 8, (32, 4, 128), 151936)
+    "Phi-3 mini": sizes("Phi3ForCausalLM", 3072, 8192, 32, (32, 32, 96, 32064)),
+    "GLM-4 9B": sizes("Glm4ForCausalLM", 4096, 13696, 40, (32, 2, 128, 151552)),
+    "Command-R7B": sizes("Cohere2ForCausalLM", 4096, 14336, 32, (32, 8, 128, 256000)),
+    "Granite 3 8B": sizes("GraniteForCausalLM", 4096, 12800, 40, (32, 8, 128, 49152))
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.0078125}
+    | {"logits_scaling": 16.0},
+    "OLMo 2 7B": sizes("Olmo2ForCausalLM", 4096, 11008, 32, (32, 32, 128, 100352)),
+    "Qwen3 30B-A3B, 8 of 48 layers": sizes("Qwen3MoeForCausalLM", 2048, 6144, 8, (32, 4, 128, 151936))
     | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True},
-    "Mixtral 8x7B, 8 of 32 layers": sizes("MixtralForCausalLM", 4096, 14336, 8, (32, 8, 128), 32000)
+    "Mixtral 8x7B, 8 of 32 layers": sizes("MixtralForCausalLM", 4096, 14336, 8, (32, 8, 128, 32000))
     | {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
-    "Qwen1.5 MoE A2.7B, 6 of 24 layers": sizes("Qwen2MoeForCausalLM", 2048, 5632, 6, (16, 16, 128), 151936),
+    "Qwen1.5 MoE A2.7B, 6 of 24 layers": sizes("Qwen2MoeForCausalLM", 2048, 5632, 6, (16, 16, 128, 151936)),
 }
 
 
@@ -95,11 +97,11 @@ class RandomLayers:
         self._asked: dict[tuple[int, int], int] = {}
         self._narrow: dict[int, PackedMatrix] = {}
 
-    def has(self, key: str) -> bool:
+    def has(self, key: str) -> bool:  # noqa: ARG002
         """Nothing is joined."""
         return False
 
-    def linear(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> QuantizedLinear:
+    def linear(self, key: str, features: int, outputs: int, **_: bool) -> QuantizedLinear:  # noqa: ARG002
         """Without its bias, which costs nothing."""
         size = (features, outputs)
         made, asked = self._made.setdefault(size, []), self._asked.get(size, 0)
@@ -112,11 +114,11 @@ class RandomLayers:
         matrix = made[asked % len(made)]
         return QuantizedLinear((matrix,), (outputs,), self._kernels, self._scratch)
 
-    def float_linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
+    def float_linear(self, key: str, features: int, outputs: int, **_: bool) -> Linear:
         """A small one."""
         return Linear(self.tensor(key, (outputs, features)))
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         """Norms, embeddings, sinks."""
         return torch.randn(shape, dtype=torch.float16, device=DEVICE) * 0.02
 
