@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
 from exlchat.engine.architecture import read_spec
@@ -204,3 +205,13 @@ _SILENT = {
     "use_qkv_bias",
     "use_sliding_window",
 }
+
+
+def test_what_gemma_adds_to_its_norms_is_not_rounded_to_bfloat16(tmp_path: Path) -> None:
+    save_case(CASES["gemma"], tmp_path)
+    weight = torch.linspace(0.001, 0.1, 64).bfloat16()
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), "model.norm.weight": weight}, file, metadata={"format": "pt"})
+    # Near 1 bfloat16 has steps of 0.0078; transformers adds in float32 whatever the model's dtype.
+    norm = open_transformer(tmp_path, torch.bfloat16).norm
+    assert torch.equal(norm.weight, 1.0 + weight.float())
