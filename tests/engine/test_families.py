@@ -15,6 +15,7 @@ from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.families import FAMILIES
 from exlchat.engine.formats import mxfp4
 from exlchat.engine.formats.inventory import describe_format, parameter_count
+from exlchat.engine.model_card import describe, look_around
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case
 from tests.engine.family_table import ErrorTable
@@ -215,3 +216,11 @@ def test_what_gemma_adds_to_its_norms_is_not_rounded_to_bfloat16(tmp_path: Path)
     # Near 1 bfloat16 has steps of 0.0078; transformers adds in float32 whatever the model's dtype.
     norm = open_transformer(tmp_path, torch.bfloat16).norm
     assert torch.equal(norm.weight, 1.0 + weight.float())
+
+
+def test_bits_a_weight_are_those_of_the_part_that_runs(tmp_path: Path) -> None:
+    save_case(CASES["gemma3 with images"], tmp_path)
+    file = tmp_path / "model.safetensors"
+    images = {"vision_tower.layers.1.weight": torch.zeros(1000, 1000)}
+    save_file({**load_file(file), **images}, file, metadata={"format": "pt"})
+    assert describe(tmp_path, look_around("cpu")).bits_per_weight == 32.0
