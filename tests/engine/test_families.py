@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from exlchat.engine.formats import mxfp4
 from exlchat.engine.formats.inventory import describe_format, parameter_count
 from exlchat.engine.model_card import describe, look_around
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
-from tests.engine.family_models import CASES, save_case
+from tests.engine.family_models import CASES, save_case, with_images
 from tests.engine.family_table import ErrorTable
 from tests.random_models import edit_json
 
@@ -231,3 +232,17 @@ def test_looking_for_a_tensor_does_not_list_them_all(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     # Made anew for each of 75,000 tensors, the names of Qwen3-30B-A3B in GPTQ took minutes of every look and load.
     assert checkpoint.names is checkpoint.names
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_a_model_of_images_and_text_is_what_its_text_config_names(name: str, tmp_path: Path) -> None:
+    # LLaVA has been made of several: only those of Mistral have a window where the file does not say so.
+    case = CASES[name]
+    save_case(replace(case, rewrite=with_images("language_model.", "LlavaForConditionalGeneration")), tmp_path)
+    transformer = open_transformer(tmp_path)
+    assert not any(transformer.spec.windows)
+    ids = list(range(60))
+    save_case(case, tmp_path / "alone")
+    alone = open_transformer(tmp_path / "alone")
+    assert torch.equal(logits_in_steps(transformer, ids, [60]), logits_in_steps(alone, ids, [60]))
