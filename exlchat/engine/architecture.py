@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exlchat.engine.config_reader import ConfigReader, short
-from exlchat.engine.families import FAMILIES, SUPPORTED, Biases, Family
+from exlchat.engine.families import FAMILIES, SUPPORTED, Biases, Family, family_of
 from exlchat.engine.rope_config import read_ropes
 from exlchat.engine.spec import Activation, ExpertSpec, HeadNorms, ModelSpec, RopeSpec
 
@@ -34,11 +34,10 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         ModelError: an architecture that is not supported, or a key that is missing or wrong.
     """
     architecture = _architecture(ConfigReader(config, where))
-    family = FAMILIES[architecture]
-    if family.text_model is not None:
+    family = family_of(config) or FAMILIES[architecture]
+    if FAMILIES[architecture].text_model is not None:
         text = config.get("text_config")
         config = {**config, **text} if isinstance(text, dict) else config
-        family = FAMILIES[family.text_model]
     reader = ConfigReader(config, where, aliases=family.aliases, defaults=family.defaults)
     _check_fixed(reader, family)
     hidden_size, layers = reader.integer("hidden_size"), reader.integer("num_hidden_layers")

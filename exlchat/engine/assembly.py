@@ -96,7 +96,9 @@ class _Weights:
     def _offset(self, weight: Tensor) -> Tensor:
         if not self._spec.norm_offset:
             return weight
-        return (weight.float() + self._spec.norm_offset).to(weight.dtype)
+        offset = weight.float() + self._spec.norm_offset
+        # bfloat16 has three digits fewer near 1 than a small weight has; the kernels, of float16, want that.
+        return offset.half() if weight.dtype == torch.float16 else offset
 
     def _head_norm(self, name: str, heads: int) -> HeadNorm | None:
         spec = self._spec
@@ -145,15 +147,17 @@ class _Weights:
             gate_up = join([self._linear(f"{prefix}.{name}", hidden, inner, bias=bias) for name in names])
         return Mlp(gate_up, down, spec.activation, spec.gated)
 
+    def _expert(self, prefix: str, inner: int) -> Mlp:
+        expert = self._mlp(prefix, inner, bias=False)
+        return replace(expert, gate_up=_unprepared(expert.gate_up), down=_unprepared(expert.down))
+
     def _experts(self, prefix: str, experts: ExpertSpec) -> Experts:
         hidden = self._spec.hidden_size
         router = self._float(f"{prefix}.router", hidden, experts.count, bias=experts.bias)
         if experts.stacked:
             parts = self._stacked(f"{prefix}.experts", experts)
         else:
-            parts = tuple(
-                self._mlp(f"{prefix}.experts.{number}", experts.inner, bias=False) for number in range(experts.count)
-            )
+            parts = tuple(self._expert(f"{prefix}.experts.{number}", experts.inner) for number in range(experts.count))
         parts = _one_behind_the_other(parts)
         shared = None
         if experts.shared_inner:
@@ -162,7 +166,7 @@ class _Weights:
         return Experts(router, parts, experts.chosen, experts.renormalise, shared)
 
     def _float(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
-        """A small layer, which no format quantizes to use."""
+        """A layer whose weights decide between experts: small, and as a rule stored as floats."""
         return self._loader.float_linear(key, features, outputs, bias=bias)
 
     def _stacked(self, prefix: str, experts: ExpertSpec) -> tuple[Mlp, ...]:
@@ -181,6 +185,11 @@ class _Weights:
             )
             for gate_up, down in zip(gate_ups, downs, strict=True)
         )
+
+
+def _unprepared(layer: _Part) -> _Part:
+    """The same without tensors of its own for every number of rows."""
+    return replace(layer, prepared=False) if isinstance(layer, QuantizedLinear) else layer
 
 
 def _one_behind_the_other(experts: tuple[Mlp, ...]) -> tuple[Mlp, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ class Checkpoint:
         except OSError as error:
             raise _unreadable(self.path, error) from error
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """All tensors of the decoder, as `tensor_names` calls them."""
+        # Once: a mixture of experts has a hundred thousand, and every layer asks for its own among them.
         return frozenset(self._where)
 
     def file_of(self, name: str) -> Path:

@@ -241,7 +241,7 @@ class ModelCard:
         bytes: of its files.
         architecture, format: as `ModelInfo` names them; empty where the folder cannot be used.
         parameters: how many weights.
-        bits_per_weight: of the whole files, embedding and head included.
+        bits_per_weight: as the files store them, embedding and head included.
         context: the longest that the model was made for, in tokens.
         fit: whether it fits here.
         problem: why it cannot be loaded, in one line.

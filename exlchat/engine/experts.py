@@ -109,11 +109,15 @@ class Experts:
         """`[tokens, width]` -> `[tokens, width]`."""
         weights, numbers = self.route(x)
         mixed = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        used: Tensor = torch.unique(numbers)
-        for number in used.tolist():
-            rows, places = torch.where(numbers == number)
-            computed = self.experts[number](x[rows], operations).float()
-            mixed.index_add_(0, rows, computed * weights[rows, places, None])
+        # Sorted once: a GPU is asked for the counts of all experts, not expert by expert which rows are its own.
+        flat, each = numbers.flatten(), weights.flatten()
+        counts: list[int] = torch.bincount(flat, minlength=len(self.experts)).tolist()
+        places_of = torch.split(flat.argsort(stable=True), counts)
+        for expert, places in zip(self.experts, places_of, strict=True):
+            if len(places):
+                rows = places // self.chosen
+                computed = expert(x[rows], operations).float()
+                mixed.index_add_(0, rows, computed * each[places, None])
         if self.shared is not None:
             share = torch.sigmoid(self.shared.gate(x).float())
             mixed += share * self.shared.mlp(x, operations).float()

@@ -44,7 +44,8 @@ class Family:
         softcaps: whether `attn_logit_softcapping` and `final_logit_softcapping` count, or the last alone.
         window_needed: whether a model without `sliding_window` is damaged.
         experts: which layout a mixture of experts has, if the architecture is one.
-        text_model: it is a model of images and text, of which the text part is this architecture.
+        text_model: it is a model of images and text, of which the text part is this architecture, unless
+            its `text_config` names another.
     """
 
     layer_names: Renames = ()
@@ -524,6 +525,13 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 SUPPORTED = tuple(FAMILIES)
+# What models of images and text may hold one of, by `model_type` of their `text_config`.
+_TEXT_MODELS = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
@@ -531,4 +539,9 @@ def family_of(config: Mapping[str, Any]) -> Family | None:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
     family = FAMILIES.get(name) if isinstance(name, str) else None
-    return FAMILIES[family.text_model] if family is not None and family.text_model is not None else family
+    if family is None or family.text_model is None:
+        return family
+    text = config.get("text_config")
+    kind = text.get("model_type") if isinstance(text, dict) else None
+    own = _TEXT_MODELS.get(kind) if isinstance(kind, str) else None
+    return FAMILIES[own or family.text_model]

@@ -11,7 +11,13 @@ from exlchat.engine.architecture import read_spec
 from exlchat.engine.cache_budget import CacheWishes, plan_cache
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import FitReport, ModelCard, ModelError
-from exlchat.engine.formats.inventory import describe_format, is_quantized, parameter_count, weight_sizes
+from exlchat.engine.formats.inventory import (
+    describe_format,
+    is_quantized,
+    parameter_count,
+    stored_bits,
+    weight_sizes,
+)
 from exlchat.engine.pages.sizes import cache_kind
 from exlchat.engine.placement import choose_device, dtypes_for, room_without_models
 from exlchat.engine.spec import ModelSpec
@@ -59,14 +65,13 @@ def describe(
         checkpoint = Checkpoint(folder)
         spec = read_spec(checkpoint.config, str(folder / "config.json"))
         parameters = parameter_count(checkpoint)
-        stored = sum(file.stat().st_size for file in {checkpoint.file_of(name) for name in checkpoint.names})
         return ModelCard(
             str(folder),
             card.bytes,
             spec.architecture,
             describe_format(checkpoint),
             parameters,
-            8 * stored / parameters if parameters else 0.0,
+            stored_bits(checkpoint) / parameters if parameters else 0.0,
             spec.max_position_embeddings,
             _fit(checkpoint, spec, here, CacheWishes(context, tokens), kv_cache),
         )

@@ -121,4 +121,7 @@ class KernelOperations:
 
     def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
         """See `Operations`."""
+        if turns.shape[1] % 2 or heads.shape[-1] % 4:
+            self._torch.turn(heads, turns, count, interleaved=interleaved)
+            return
         self._kernels.turn(heads, turns, count, interleaved=interleaved)

@@ -100,12 +100,15 @@ class QuantizedLinear:
         matrices: as the kernels read them.
         outputs: real columns of each; EXL2 fills them up to a multiple of 32.
         kernels, scratch: of the model.
+        prepared: whether the products of up to 8 rows are made ready and kept, each number of rows with tensors of its
+            own. A prompt through 48 layers of 128 experts would fill gigabytes with them.
     """
 
     matrices: tuple[PackedMatrix, ...]
     outputs: tuple[int, ...]
     kernels: MatrixKernels
     scratch: Scratch
+    prepared: bool = True
     _few_rows: dict[int, list[_FewRows]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -137,7 +140,7 @@ class QuantizedLinear:
         x = x.half()
         if len(x) > MEDIUM_ROWS:
             return self._write_out_and_multiply(x)
-        if len(x) > MAX_ROWS:
+        if len(x) > MAX_ROWS or not self.prepared:
             parts = [multiply(x.contiguous()) for multiply in self._row_products]
             return self._real_columns(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
         return self._multiply(x)

@@ -253,7 +253,7 @@ class SettledChain:
     def _mixture(self, experts: Experts, packed: PackedExperts | FloatExperts) -> _Half:
         row = self._by_features()
         route, routed = self._experts.route(experts, row.copy.x)
-        products, y = self._experts.products(packed, routed, row.copy.x, experts.experts[0].activation)
+        products, y = self._experts.products(packed, routed, row.copy.x, experts.experts[0])
         inputs, jobs = [row], [route, *products]
         if experts.shared is None:
             return _Half(inputs, jobs, y, routed.weights)

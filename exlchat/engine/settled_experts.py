@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -11,11 +12,10 @@ from exlchat.engine.experts import Experts, Mlp
 from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.operations import KERNEL_ACTIVATIONS
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear
-from exlchat.engine.spec import Activation
 from exlchat.engine.step_kernels import StepKernels
 from exlchat.engine.step_parts import is_whole
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import ExpertActivation, InputOrder, RouteRules
+from exlchat.ext.experts import OAI_ALPHA, ExpertActivation, InputOrder, RouteRules
 from exlchat.ext.layout import PackedMatrix
 
 
@@ -47,10 +47,14 @@ def pack_experts(experts: Experts) -> PackedExperts | FloatExperts:
     """The weights of all experts as the kernels read them; nothing is copied.
 
     Raises:
-        UnfitError: they are not alike, or neither quantized in a way that the kernels hold nor in float16.
+        UnfitError: they are not alike, or neither quantized in a way that the kernels hold nor in float16; or more of
+            them are chosen, or another activation stands between them, than the kernels know.
     """
     parts = experts.experts
+    if parts[0].activation == "swiglu_oai" and parts[0].alpha != OAI_ALPHA:
+        raise UnfitError(f"the activation of its experts has an alpha of {parts[0].alpha:g}, not {OAI_ALPHA:g}")
     try:
+        _rules(experts)
         if all(_is_packed(part) for part in parts):
             downs = ExpertMatrices([_matrices(part.down) for part in parts])
             gates = [_matrices(part.gate_up) for part in parts]
@@ -60,6 +64,21 @@ def pack_experts(experts: Experts) -> PackedExperts | FloatExperts:
     except ValueError as error:
         raise UnfitError(str(error)) from error
     raise UnfitError("some experts are quantized in a way that the kernels do not hold")
+
+
+def _rules(experts: Experts) -> RouteRules:
+    return RouteRules(len(experts.experts), experts.chosen, experts.renormalise)
+
+
+class _Between(TypedDict):
+    """What stands between the two products of an expert."""
+
+    activation: ExpertActivation
+    limit: float
+
+
+def _activation(expert: Mlp) -> ExpertActivation:
+    return "swiglu_oai" if expert.activation == "swiglu_oai" else KERNEL_ACTIVATIONS[expert.activation]
 
 
 def _is_packed(part: Mlp) -> bool:
@@ -134,17 +153,16 @@ class ExpertJobs:
         rows = experts.router.weight
         if experts.shared is not None:
             rows = torch.cat((rows, experts.shared.gate.weight))
-        count, slots = len(experts.experts), experts.chosen
         routed = Routed(
-            torch.zeros(slots, dtype=torch.int32, device=self._device),
-            torch.zeros(slots, device=self._device),
+            torch.zeros(experts.chosen, dtype=torch.int32, device=self._device),
+            torch.zeros(experts.chosen, device=self._device),
             torch.zeros(len(rows), device=self._device),
         )
         bias = None if experts.router.bias is None else experts.router.bias.float()
         job = self._kernels.route(
             x,
             rows.contiguous(),
-            RouteRules(count, slots, experts.renormalise),
+            _rules(experts),
             logits=routed.logits,
             chosen=routed.chosen,
             weights=routed.weights,
@@ -154,14 +172,14 @@ class ExpertJobs:
         return job, routed
 
     def products(
-        self, packed: PackedExperts | FloatExperts, routed: Routed, x: Tensor, activation: Activation
+        self, packed: PackedExperts | FloatExperts, routed: Routed, x: Tensor, expert: Mlp
     ) -> tuple[list[Launch], Tensor]:
-        """Of the chosen experts; and float32 `[slots, width]`, where they leave what they give."""
-        name: ExpertActivation = "swiglu_oai" if activation == "swiglu_oai" else KERNEL_ACTIVATIONS[activation]
+        """Of the chosen experts, which are all like `expert`; and float32 `[slots, width]`, what they leave."""
+        between = _Between(activation=_activation(expert), limit=expert.limit)
         slots, chosen = len(routed.chosen), routed.chosen
         if isinstance(packed, FloatExperts):
             inner, y = self._halves(slots, packed.gates.outputs), self._floats(slots, packed.downs.outputs)
-            first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", activation=name)
+            first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", **between)
             second = self._kernels.dense_expert_product(packed.downs, chosen, inner, y, "float")
             return [_AfterTheLast(first), _AfterTheLast(second)], y
         gates, downs = packed.gates, packed.downs
@@ -169,7 +187,7 @@ class ExpertJobs:
         inner = self._halves(slots, downs.stored if stored else gates.outputs)
         y = self._floats(slots, downs.outputs)
         order: InputOrder = "stored" if stored else "features"
-        first = self._kernels.expert_product(gates, chosen, x, inner, "gated", activation=name)
+        first = self._kernels.expert_product(gates, chosen, x, inner, "gated", **between)
         second = self._kernels.expert_product(downs, chosen, inner, y, "float", order=order)
         return [_AfterTheLast(first), _AfterTheLast(second)], y
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from exlchat.engine.quantized_linear import Launch
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import ExpertActivation, ExpertKind, InputOrder, RouteRules
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
 from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
@@ -89,6 +89,7 @@ class StepKernels(Protocol):
         *,
         order: InputOrder = "features",
         activation: ExpertActivation = "silu",
+        limit: float = OAI_LIMIT,
     ) -> Launch:
         """See `experts.ExpertKernels`."""
 
@@ -101,6 +102,7 @@ class StepKernels(Protocol):
         kind: ExpertKind,
         *,
         activation: ExpertActivation = "silu",
+        limit: float = OAI_LIMIT,
     ) -> Launch:
         """See `experts.ExpertKernels`."""
 

@@ -29,8 +29,8 @@ _KINDS: dict[ExpertKind, tuple[int, torch.dtype, int]] = {
     "float": (c.Y_FLOAT, torch.float32, 1),
 }
 _ROUTERS = (torch.float16, torch.float32)
-OAI_LIMIT = 7.0
-"""gpt-oss's."""
+OAI_LIMIT, OAI_ALPHA = 7.0, 1.702
+"""gpt-oss's. The kernels know no other alpha."""
 # What a warp of a dense product should read at least: a block costs about a microsecond whatever it does.
 _WARP_BYTES = 8192
 

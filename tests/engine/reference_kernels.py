@@ -19,7 +19,7 @@ from exlchat.ext import (
 )
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import ExpertActivation, ExpertKind, InputOrder, RouteRules
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
 from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
@@ -135,13 +135,14 @@ class ReferenceKernels:
         *,
         order: InputOrder = "features",
         activation: ExpertActivation = "silu",
+        limit: float = OAI_LIMIT,
     ) -> ReferenceJob:
         def work() -> None:
             rows = x
             if order == "stored":
                 places = [layout.unsigned(experts.experts[number][0].scatter) for number in chosen.tolist()]
                 rows = torch.stack([row[place] for row, place in zip(x, places, strict=True)])
-            found = reference_experts.expert_product(experts, chosen, rows, activation=activation)
+            found = reference_experts.expert_product(experts, chosen, rows, activation=activation, limit=limit)
             y.copy_(reference_experts.to_places(experts, chosen, found))
 
         return ReferenceJob(work)
@@ -155,9 +156,12 @@ class ReferenceKernels:
         kind: ExpertKind,
         *,
         activation: ExpertActivation = "silu",
+        limit: float = OAI_LIMIT,
     ) -> ReferenceJob:
         return ReferenceJob(
-            lambda: y.copy_(reference_experts.dense_expert_product(experts, chosen, x, activation=activation))
+            lambda: y.copy_(
+                reference_experts.dense_expert_product(experts, chosen, x, activation=activation, limit=limit)
+            )
         )
 
     def row_product(self, matrices: Sequence[PackedMatrix]) -> Callable[[Tensor], Tensor]:

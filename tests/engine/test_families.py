@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
 from exlchat.engine.architecture import read_spec
@@ -14,8 +16,9 @@ from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.families import FAMILIES
 from exlchat.engine.formats import mxfp4
 from exlchat.engine.formats.inventory import describe_format, parameter_count
+from exlchat.engine.model_card import describe, look_around
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
-from tests.engine.family_models import CASES, save_case
+from tests.engine.family_models import CASES, save_case, with_images
 from tests.engine.family_table import ErrorTable
 from tests.random_models import edit_json
 
@@ -204,3 +207,42 @@ _SILENT = {
     "use_qkv_bias",
     "use_sliding_window",
 }
+
+
+def test_what_gemma_adds_to_its_norms_is_not_rounded_to_bfloat16(tmp_path: Path) -> None:
+    save_case(CASES["gemma"], tmp_path)
+    weight = torch.linspace(0.001, 0.1, 64).bfloat16()
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), "model.norm.weight": weight}, file, metadata={"format": "pt"})
+    # Near 1 bfloat16 has steps of 0.0078; transformers adds in float32 whatever the model's dtype.
+    norm = open_transformer(tmp_path, torch.bfloat16).norm
+    assert torch.equal(norm.weight, 1.0 + weight.float())
+
+
+def test_bits_a_weight_are_those_of_the_part_that_runs(tmp_path: Path) -> None:
+    save_case(CASES["gemma3 with images"], tmp_path)
+    file = tmp_path / "model.safetensors"
+    images = {"vision_tower.layers.1.weight": torch.zeros(1000, 1000)}
+    save_file({**load_file(file), **images}, file, metadata={"format": "pt"})
+    assert describe(tmp_path, look_around("cpu")).bits_per_weight == 32.0
+
+
+def test_looking_for_a_tensor_does_not_list_them_all(tmp_path: Path) -> None:
+    save_case(CASES["qwen3_moe"], tmp_path)
+    checkpoint = Checkpoint(tmp_path)
+    # Made anew for each of 75,000 tensors, the names of Qwen3-30B-A3B in GPTQ took minutes of every look and load.
+    assert checkpoint.names is checkpoint.names
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_a_model_of_images_and_text_is_what_its_text_config_names(name: str, tmp_path: Path) -> None:
+    # LLaVA has been made of several: only those of Mistral have a window where the file does not say so.
+    case = CASES[name]
+    save_case(replace(case, rewrite=with_images("language_model.", "LlavaForConditionalGeneration")), tmp_path)
+    transformer = open_transformer(tmp_path)
+    assert not any(transformer.spec.windows)
+    ids = list(range(60))
+    save_case(case, tmp_path / "alone")
+    alone = open_transformer(tmp_path / "alone")
+    assert torch.equal(logits_in_steps(transformer, ids, [60]), logits_in_steps(alone, ids, [60]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from exlchat.engine import load
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.formats import awq_writer, exl2_writer, gptq_writer
+from exlchat.engine.formats import awq_writer, exl2_writer, gptq, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.linear import SideBySide
 from exlchat.engine.quantized_linear import QuantizedLinear
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
+from tests.engine.family_models import CASES, save_case
 from tests.engine.test_quantized_linear import CPU, open_quantized
 from tests.random_models import edit_json, save_random_llama
 
@@ -114,3 +117,25 @@ def test_layers_of_different_widths(tmp_path: Path) -> None:
     quantized = open_quantized(path)
     assert isinstance(quantized.layers[1].qkv, SideBySide)
     assert isinstance(quantized.layers[1].output, QuantizedLinear)
+
+
+@torch.inference_mode()
+def test_a_router_that_is_quantized_too(tmp_path: Path) -> None:
+    case = CASES["mixtral"]
+    save_case(replace(case, changes={**case.changes, "num_local_experts": 8}), tmp_path / "dense")
+    source, config = load_file(tmp_path / "dense" / "model.safetensors"), tmp_path / "dense" / "config.json"
+    path, recipe = tmp_path / "gptq", GptqRecipe(32)
+    gptq_writer.write_model(source, json.loads(config.read_text()), path, recipe)
+    file = next(path.glob("*.safetensors"))
+    stored, quantized = load_file(file), {}
+    for name in [name for name in stored if ".gate.weight" in name]:
+        key = name.removesuffix(".weight")
+        parts = gptq_writer.quantize_matrix(stored.pop(name).T, recipe)
+        quantized |= {f"{key}.{part}": tensor for part, tensor in parts.items()}
+        stored[name] = gptq.dequantize(parts).T.contiguous()
+    assert quantized
+    save_file(stored, file)
+    ids = list(range(40))
+    wanted = logits_in_steps(open_transformer(path), ids, [40])
+    save_file({name: tensor for name, tensor in stored.items() if ".gate.weight" not in name} | quantized, file)
+    assert torch.equal(logits_in_steps(open_transformer(path), ids, [40]), wanted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,12 @@ from safetensors.torch import load_file
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.assembly import load_transformer
 from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.experts import Experts
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2 import dequantize
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.linear import Linear, SideBySide, join
@@ -22,7 +26,8 @@ from exlchat.engine.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratc
 from exlchat.engine.transformer import Transformer
 from exlchat.ext.layout import PackedMatrix
 from tests.engine.decoding import logits_in_steps, relative_error
-from tests.engine.reference_kernels import ReferenceKernels
+from tests.engine.family_models import CASES, save_case
+from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
 from tests.random_models import save_random_llama
 from tests.shared_data import DATA, needs_shared
 
@@ -155,3 +160,36 @@ def test_exl2_groups_that_the_kernels_cannot_hold_are_written_out(tmp_path: Path
     loader = LayerLoader(Checkpoint(tmp_path / "exl2"), CPU, torch.float16, ReferenceKernels())
     assert isinstance(loader.linear("model.layers.0.self_attn.q_proj", 64, 64, bias=False), Linear)
     assert isinstance(loader.linear("lm_head", 64, 384, bias=False), QuantizedLinear)
+
+
+class _Counted(ReferenceKernels):
+    """Counts products of few rows, each of which keeps tensors of its own."""
+
+    def __init__(self) -> None:
+        self.few = 0
+
+    def product(self, *parts: Any, **others: Any) -> ReferenceJob:
+        self.few += 1
+        return super().product(*parts, **others)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, MEDIUM_ROWS + 1])
+def test_a_layer_of_which_there_are_thousands_keeps_no_tensors_for_its_rows(rows: int) -> None:
+    matrix, weights, _ = packed(64, 160)
+    kernels = _Counted()
+    layer = QuantizedLinear((matrix,), (150,), kernels, Scratch(CPU), prepared=False)
+    x = torch.randn(rows, 64).half()
+    assert relative_error(layer(x).double(), (x.double() @ weights.double())[:, :150]) < 1e-3
+    assert kernels.few == 0
+
+
+@torch.inference_mode()
+def test_experts_of_a_prompt_keep_no_tensors_for_their_rows(tmp_path: Path) -> None:
+    save_case(CASES["mixtral"], tmp_path / "dense")
+    source, config = load_file(tmp_path / "dense" / "model.safetensors"), (tmp_path / "dense" / "config.json")
+    gptq_writer.write_model(source, json.loads(config.read_text()), tmp_path / "gptq", GptqRecipe(32))
+    transformer = open_quantized(tmp_path / "gptq")
+    experts = [expert for layer in transformer.layers if isinstance(layer.mlp, Experts) for expert in layer.mlp.experts]
+    parts = [part for expert in experts for part in (expert.gate_up, expert.down)]
+    assert parts
+    assert all(isinstance(part, QuantizedLinear) and not part.prepared for part in parts)

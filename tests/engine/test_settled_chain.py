@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,31 @@ def test_layers_that_the_kernels_do_not_hold_are_captured_too(name: str, kind: s
     transformer = open_transformer(path, torch.float16)
     # In the same numbers, because experts whose scores are nearly alike change places by rounding.
     check(transformer, logits_in_steps(transformer, IDS, [TOKENS], kv_cache="fp16"))
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+def test_the_limit_of_the_experts_activation_is_that_of_the_config(tmp_path: Path) -> None:
+    case = wide("gpt_oss")
+    save_case(replace(case, changes={**case.changes, "swiglu_limit": 0.05}), tmp_path)
+    transformer = open_transformer(tmp_path, torch.float16)
+    check(transformer, logits_in_steps(transformer, IDS, [TOKENS], kv_cache="fp16"))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("gpt_oss", {"swiglu_alpha": 2.0}, "alpha of 2"),
+        ("gpt_oss", {"num_local_experts": 20, "num_experts_per_tok": 17}, "17 of 20 experts"),
+    ],
+)
+def test_experts_that_the_kernels_do_not_know_decode_through_torch(
+    name: str, change: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    case = wide(name)
+    save_case(replace(case, changes={**case.changes, **change}), tmp_path)
+    transformer = open_transformer(tmp_path, torch.float16)
+    found = why_not(transformer, new_cache(transformer, 1))
+    assert found is not None
+    assert why in found

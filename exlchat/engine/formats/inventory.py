@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import torch
@@ -91,6 +92,17 @@ def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int
 def parameter_count(checkpoint: Checkpoint) -> int:
     """Weights of the model, quantized or not."""
     return weight_sizes(checkpoint, stay_quantized=False).floats
+
+
+def stored_bits(checkpoint: Checkpoint) -> int:
+    """What the tensors of the decoder take in the files, which may hold those for images too."""
+    return sum(math.prod(checkpoint.shape(name)) * _bits(checkpoint.dtype(name)) for name in checkpoint.names)
+
+
+def _bits(dtype: str) -> int:
+    """Of one element, by the name of its dtype in the file: `BF16`, `I32`, `F8_E4M3`, `BOOL`."""
+    found = re.search(r"\d+", dtype)
+    return int(found[0]) if found else 8
 
 
 def describe_format(checkpoint: Checkpoint) -> str:

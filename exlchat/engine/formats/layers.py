@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -97,17 +97,24 @@ class LayerLoader:
         """
         how = self._format(key, outputs)
         if how is None:
-            return self.float_linear(key, features, outputs, bias=bias, transposed=transposed)
+            return self._as_stored(key, features, outputs, bias=bias, transposed=transposed)
         stored_bias = self._bias(key, outputs, declared=bias)
-        try:
-            return self._quantized(key, how, features, outputs, stored_bias)
-        except ModelError as error:
-            main = f"{key}.{how.main}"
-            shown = self._checkpoint.name_in_file(main).removesuffix(f".{how.main}")
-            raise ModelError(f"{self._checkpoint.file_of(main)}: {shown}: {error}") from error
+        with self._named(key, how):
+            tensors = self._tensors(key, how)
+            packed = self._packed(tensors, how, features, outputs, stored_bias)
+            return packed or self._written_out(tensors, how, features, outputs, stored_bias)
 
-    def float_linear(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
-        """A layer of float weights; arguments and errors as of `linear`."""
+    def float_linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
+        """A layer that is used as floats, however it is stored; arguments and errors as of `linear`."""
+        how = self._format(key, outputs)
+        if how is None:
+            return self._as_stored(key, features, outputs, bias=bias)
+        stored_bias = self._bias(key, outputs, declared=bias)
+        with self._named(key, how):
+            return self._written_out(self._tensors(key, how), how, features, outputs, stored_bias)
+
+    def _as_stored(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
+        """A layer of float weights."""
         stored_bias = self._bias(key, outputs, declared=bias)
         shape = (features, outputs) if transposed else (outputs, features)
         stored = dense.load_tensor(self._checkpoint, f"{key}.weight", shape)
@@ -213,18 +220,41 @@ class LayerLoader:
             return partial(awq.read_layer, settings=settings)
         return partial(gptq.read_layer, settings=settings)
 
-    def _quantized(
-        self, key: str, how: _Format, features: int, outputs: int, bias: Tensor | None
-    ) -> Linear | QuantizedLinear:
+    @contextmanager
+    def _named(self, key: str, how: _Format) -> Iterator[None]:
+        """Errors name the file and the layer."""
+        try:
+            yield
+        except ModelError as error:
+            main = f"{key}.{how.main}"
+            shown = self._checkpoint.name_in_file(main).removesuffix(f".{how.main}")
+            raise ModelError(f"{self._checkpoint.file_of(main)}: {shown}: {error}") from error
+
+    def _tensors(self, key: str, how: _Format) -> dict[str, Tensor]:
         stored = self._checkpoint.tensors(key, how.tensors)
-        tensors = {name: tensor.to(self._device) for name, tensor in stored.items()}
-        if self._kernels is not None:
-            filled = None if bias is None else functional.pad(bias, (0, how.columns - outputs))
-            # What the layout cannot hold (EXL2 groups of 16 rows, GPTQ of 8 bits) is multiplied in float16.
-            with suppress(ValueError):
-                matrix = how.pack(tensors, filled)
-                _check_sizes(how.main, matrix.features, matrix.outputs, features, how.columns)
-                return QuantizedLinear((matrix,), (outputs,), self._kernels, self._scratch)
+        return {name: tensor.to(self._device) for name, tensor in stored.items()}
+
+    def _packed(
+        self, tensors: Mapping[str, Tensor], how: _Format, features: int, outputs: int, bias: Tensor | None
+    ) -> QuantizedLinear | None:
+        """A quantized layer for the kernels; `None` without any, and where they cannot hold it.
+
+        Those are EXL2 groups of 16 rows, and GPTQ of 8 bits.
+        """
+        if self._kernels is None:
+            return None
+        filled = None if bias is None else functional.pad(bias, (0, how.columns - outputs))
+        try:
+            matrix = how.pack(tensors, filled)
+        except ValueError:
+            return None
+        _check_sizes(how.main, matrix.features, matrix.outputs, features, how.columns)
+        return QuantizedLinear((matrix,), (outputs,), self._kernels, self._scratch)
+
+    def _written_out(
+        self, tensors: Mapping[str, Tensor], how: _Format, features: int, outputs: int, bias: Tensor | None
+    ) -> Linear:
+        """A quantized layer as floats."""
         weight = how.dequantize(tensors)
         _check_sizes(how.main, weight.shape[0], weight.shape[1], features, how.columns)
         return Linear(weight[:, :outputs].T.to(self._dtype).contiguous(), bias)
