@@ -224,3 +224,22 @@ def require_message(db: sqlite3.Connection, conversation_id: str, message_id: st
     ).fetchone()
     if row is None or row[0] != conversation_id:
         raise MissingRowError("message", message_id)
+
+
+def counts(db: sqlite3.Connection) -> dict[str, int]:
+    """How much there is of what, by name."""
+    asked = {
+        "conversations": "FROM conversation c WHERE deleted_at IS NULL",
+        "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
+        "deleted": "FROM conversation c WHERE deleted_at IS NOT NULL",
+        "messages": "FROM message WHERE deleted_at IS NULL AND role <> 'system'",
+        "deleted_messages": "FROM message WHERE deleted_at IS NOT NULL",
+        "cut_answers": "FROM message WHERE deleted_at IS NULL AND status = 'partial'",
+        "changes_to_undo": "FROM change WHERE undone = 0",
+    }
+    found = {name: int(db.execute(f"SELECT count(*) {rest}").fetchone()[0]) for name, rest in asked.items()}
+    tokens, characters = db.execute(
+        "SELECT coalesce(sum(length(token_ids)) / 4, 0), coalesce(sum(length(text)), 0) FROM message"
+    ).fetchone()
+    pages, size = db.execute("PRAGMA page_count").fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
+    return {**found, "generated_tokens": tokens, "characters": characters, "bytes_on_disk": pages * size}

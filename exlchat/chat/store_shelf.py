@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from exlchat.chat import changes, statements
 from exlchat.chat.changes import Step, What
@@ -124,6 +125,20 @@ class ShelfStore(StoreFile):
             return statements.remove_conversations(
                 db, deleted_before=now - KEEP_DELETED_SECONDS, empty_before=now - KEEP_EMPTY_SECONDS
             )
+
+    def find_ids(self, table: Literal["conversation", "message"], beginning: str, limit: int = 2) -> list[str]:
+        """Ids that begin so, deleted conversations' too; the whole id itself first."""
+        with self._transaction(write=False) as db:
+            rows = db.execute(
+                f"SELECT id FROM {table} WHERE id = ?1 OR substr(id, 1, length(?1)) = ?1 ORDER BY id <> ?1 LIMIT ?2",
+                (storable(beginning), limit),
+            )
+            return [ident for (ident,) in rows]
+
+    def counts(self) -> dict[str, int]:
+        """How much there is of what, by name."""
+        with self._transaction(write=False) as db:
+            return statements.counts(db)
 
     def draft(self, conversation_id: str) -> str:
         """What stands in the composer of a conversation."""
