@@ -13,6 +13,9 @@ from exlchat.chat.titles import UNTITLED
 
 SNIPPET_WORDS = 16
 MOST_WORDS = 24
+MOST_RANKED = 4000
+"""Of a word that is nearly everywhere the newest are ranked: all of them would take longer than typing a letter."""
+
 _BIDI = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))
 
 
@@ -46,6 +49,10 @@ def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
     query = match_query(text)
     if query is None or limit < 1:
         return []
+    oldest = db.execute(
+        "SELECT rowid FROM search_index WHERE search_index MATCH ? ORDER BY rowid DESC LIMIT 1 OFFSET ?",
+        (query, MOST_RANKED),
+    ).fetchone()
     begin, end = f"\x02{uuid.uuid4().hex}", f"\x03{uuid.uuid4().hex}"
     rows = db.execute(
         "SELECT c.id, c.title, m.id, m.role, coalesce(m.created_at, c.updated_at), "
@@ -53,9 +60,17 @@ def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
         "JOIN searchable s ON s.id = search_index.rowid "
         "LEFT JOIN message m ON m.id = s.message_id "
         "JOIN conversation c ON c.id = coalesce(m.conversation_id, s.conversation_id) "
-        "WHERE search_index MATCH :query AND search_index.rank MATCH 'bm25(1.0, 0.5, 4.0)' "
+        "WHERE search_index MATCH :query AND search_index.rowid > :oldest "
+        "AND search_index.rank MATCH 'bm25(1.0, 0.5, 4.0)' "
         "AND c.deleted_at IS NULL AND m.deleted_at IS NULL ORDER BY search_index.rank LIMIT :limit",
-        {"begin": begin, "end": end, "words": SNIPPET_WORDS, "query": query, "limit": limit},
+        {
+            "begin": begin,
+            "end": end,
+            "words": SNIPPET_WORDS,
+            "query": query,
+            "limit": limit,
+            "oldest": oldest[0] if oldest else -1,
+        },
     )
     hits = []
     for conversation_id, title, message_id, role, created_at, marked, rank in rows:

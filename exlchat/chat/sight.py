@@ -34,8 +34,8 @@ class Sight:
 
 
 def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
-    """How the last answer of a branch came to be."""
-    return next((one.record for one in reversed(branch) if one.role == "assistant"), None)
+    """How the last answer of a branch came to be, of those that a model gave: an edited one was not."""
+    return next((one.record for one in reversed(branch) if one.record is not None), None)
 
 
 def messages_now(

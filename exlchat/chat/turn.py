@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
@@ -15,6 +15,7 @@ from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
 from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.prompt_ids import prompt_messages
+from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.sight import see
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore, StoreError
@@ -151,6 +152,7 @@ def answer(
         token_ids=plan.token_ids,
         record=plan.record,
         system=plan.system,
+        edited_from=continue_from,
     )
     journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids)
     finished: Finished | None = None
@@ -241,7 +243,17 @@ def _planned(
         beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
     )
     record = AnswerRecord(
-        engine.info.name, form.name, options.sampling, None, None, seen_from=sight.seen_from, summary=sight.summary
+        engine.info.name,
+        form.name,
+        options.sampling,
+        None,
+        None,
+        seen_from=sight.seen_from,
+        summary=sight.summary,
+        begun_tokens=len(kept),
+        prompt_hash=prompt_hash(sight.ids),
+        stop=options.stop,
+        persona=_persona(ground.branch),
     )
     text = "" if cut is None else cut.text
     return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
@@ -264,6 +276,13 @@ def _closed(
         return AnswerClosed(store.close_answer(message.id, text, ids, status, record=record), finished)
     except StoreError as error:
         return AnswerClosed(ended, finished, error=f"the answer is not on disk: {error}")
+
+
+def _persona(branch: Sequence[Message]) -> str | None:
+    """The name of the persona that speaks at the end of a branch."""
+    newest = next((one.persona for one in reversed(branch) if one.role == "system"), None)
+    name = None if newest is None else newest.get("name")
+    return name if isinstance(name, str) else None
 
 
 def _status(finished: Finished | None) -> MessageStatus:

@@ -40,8 +40,10 @@ class Answering:
 
 
 def was_cut(message: Message) -> bool:
-    """Whether an answer stopped before its end: by the user, a crash, or a limit."""
+    """Whether an answer stopped before its end: by the user, a crash, or a limit; an edited one can go on as well."""
     if message.role != "assistant":
         return False
+    if message.edited_from is not None and message.record is None:
+        return True
     reason = message.record.finish_reason if message.record else None
     return message.status == "partial" or reason in ("max_new_tokens", "context_full")

@@ -13,6 +13,7 @@ from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines
 from exlchat.ui.sessions import arranging, changing, looking
+from exlchat.ui.sessions.parser import EXCHANGE
 
 Command = Callable[[ConversationStore, argparse.Namespace], ExitCode]
 
@@ -45,8 +46,8 @@ def run_sessions(typed: argparse.Namespace) -> ExitCode:
         with closing(ConversationStore(where)) as store:
             command = _COMMANDS.get(typed.command)
             if command is None:
-                command = importlib.import_module("exlchat.ui.sessions_exchange").run
-            return ExitCode(command(store, typed))
+                return ExitCode(importlib.import_module(EXCHANGE).run(typed, store))
+            return command(store, typed)
     except StoreError as error:
         lines.say(str(error))
         return ExitCode.ERROR

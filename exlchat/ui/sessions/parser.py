@@ -22,14 +22,19 @@ _EPILOG = """examples:
 
 exit codes:
   0 ok   1 error, or check found something   2 usage   130 stopped by ctrl+c"""
-_EXCHANGE = "exlchat.ui.sessions_exchange"
+EXCHANGE = "exlchat.ui.sessions_exchange"
+"""The module with `add_parsers` and `run` of export and import."""
+
+_Add = Callable[..., argparse.ArgumentParser]
 
 
 def sessions_parser() -> argparse.ArgumentParser:
     """The options of `exlchat sessions COMMAND`."""
     parser = Parser("exlchat sessions", _ABOUT, _EPILOG, "exlchat sessions COMMAND [options]")
     about_group(parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, title="commands", prog="exlchat sessions"
+    )
 
     def add(name: str, about: str, arguments: str = "") -> argparse.ArgumentParser:
         prog = f"exlchat sessions {name}"
@@ -44,16 +49,13 @@ def sessions_parser() -> argparse.ArgumentParser:
     _changing(add)
     _keeping(add)
     if has_exchange():
-        importlib.import_module(_EXCHANGE).add_parsers(commands)
+        importlib.import_module(EXCHANGE).add_parsers(commands)
     return parser
 
 
 def has_exchange() -> bool:
     """Whether this program can export and import."""
-    return importlib.util.find_spec(_EXCHANGE) is not None
-
-
-_Add = Callable[..., argparse.ArgumentParser]
+    return importlib.util.find_spec(EXCHANGE) is not None
 
 
 def _looking(add: _Add) -> None:
