@@ -175,12 +175,21 @@ def _answers(db: sqlite3.Connection) -> list[_Finding]:
     ).fetchall()
     forget = "DELETE FROM answer_in_progress WHERE message_id = ?"
     return [
-        *((f"nobody writes answer {ident} any more", _updates("status = 'partial'", ident)) for (ident,) in lost),
+        *((f"nobody writes answer {ident} any more", _ends(ident)) for (ident,) in lost),
         *(
             (f"answer {ident} has ended and is still noted as being written", _runs(forget, ident))
             for (ident,) in ended
         ),
     ]
+
+
+def _ends(message_id: str) -> Callable[[sqlite3.Connection], None]:
+    def mend(db: sqlite3.Connection) -> None:
+        # A message that was closed before is in the index already; what looks at that comes later.
+        db.execute("DELETE FROM searchable WHERE message_id = ?", (message_id,))
+        db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
+
+    return mend
 
 
 def _originals(db: sqlite3.Connection) -> list[_Finding]:

@@ -1,0 +1,135 @@
+"""`check` finds what is wrong and mends it without removing a message."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from exlchat.chat.backup import backups
+from exlchat.chat.store import ConversationStore, StoreError
+
+DAMAGES = {
+    "a parent that is not there": ("UPDATE message SET parent_id = 'nobody' WHERE text = 'Q2'", "follows one"),
+    "a parent elsewhere": (
+        "UPDATE message SET parent_id = (SELECT id FROM message WHERE text = 'other') WHERE text = 'Q2'",
+        "follows one that its conversation does not have",
+    ),
+    "a ring": (
+        "UPDATE message SET parent_id = (SELECT id FROM message WHERE text = 'A2') WHERE text = 'Q1'",
+        "follows itself, over 4 messages",
+    ),
+    "its own parent": ("UPDATE message SET parent_id = id WHERE text = 'A2'", "follows itself, over 1 messages"),
+    "a tip that is not there": ("UPDATE conversation SET tip_id = 'nobody' WHERE title = 'Q1'", "ends nowhere"),
+    "a tip elsewhere": (
+        "UPDATE conversation SET tip_id = (SELECT id FROM message WHERE text = 'other') WHERE title = 'Q1'",
+        "ends nowhere",
+    ),
+    "a deleted tip": ("UPDATE message SET deleted_at = 1 WHERE text = 'A2'", "ends nowhere"),
+    "hidden in the middle": ("UPDATE message SET deleted_at = 1 WHERE text = 'A1'", "something below it is not"),
+    "no conversation": ("DELETE FROM conversation WHERE title = 'Q1'", "which is not there"),
+    "an answer of nobody": ("UPDATE message SET status = 'streaming' WHERE text = 'A2'", "nobody writes"),
+    "an answer that has ended": (
+        "INSERT INTO answer_in_progress SELECT id, 'w', NULL FROM message WHERE text = 'A2'",
+        "still noted as being written",
+    ),
+    "a copy of nothing": ("UPDATE message SET edited_from = 'nobody' WHERE text = 'A2'", "a copy of one"),
+    "an index without a message": (
+        "DELETE FROM searchable WHERE message_id = (SELECT id FROM message WHERE text = 'A2')",
+        "the index of the search",
+    ),
+    "an index of other words": ("UPDATE message SET text = 'changed' WHERE text = 'A2'", "the index of the search"),
+    "a change that is nonsense": (
+        "INSERT INTO change (conversation_id, what, changed_at, steps) SELECT id, 'edit', 1, '{' FROM conversation",
+        "cannot be read",
+    ),
+    "a tag of nothing": ("INSERT INTO tag VALUES ('nobody', 'x')", "an entry in tag"),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "c.db"
+    store = ConversationStore(path)
+    ident = store.create_conversation().id
+    for question, answer in (("Q1", "A1"), ("Q2", "A2")):
+        asked = store.add_message(ident, "user", question)
+        begun = store.begin_answer(ident, asked.id)
+        store.close_answer(begun.id, answer, [1], "complete")
+    other = store.create_conversation().id
+    store.add_message(other, "user", "other")
+    store.close()
+    return path
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_and_mended(path: Path, name: str) -> None:
+    statement, said = DAMAGES[name]
+    damaged = sqlite3.connect(path)
+    with damaged:
+        damaged.execute(statement)
+    before = {row[0] for row in damaged.execute("SELECT id FROM message")}
+    damaged.close()
+    store = ConversationStore(path)
+    problems = store.check()
+    assert any(said in problem.text for problem in problems), problems
+    assert not any(problem.repaired for problem in problems)
+    assert store.check() == problems, "looking changes nothing"
+    assert backups(path) == []
+    mended = store.check(repair=True)
+    assert mended
+    assert all(problem.repaired for problem in mended), mended
+    assert len(backups(path)) == 1
+    assert store.check() == []
+    assert {row[0] for row in store._db.execute("SELECT id FROM message")} == before
+    for row in store.list_conversations():
+        assert store.load(row.id).branch
+        store.read_tree(row.id)
+    store.close()
+
+
+def test_nothing_wrong_makes_no_copy(path: Path) -> None:
+    store = ConversationStore(path)
+    assert store.check(repair=True) == []
+    assert backups(path) == []
+    store.close()
+
+
+def test_what_cannot_be_read_stays_and_is_named(path: Path) -> None:
+    store = ConversationStore(path)
+    store._db.execute("UPDATE message SET record = '{', persona = '[]' WHERE text = 'A2'")
+    assert len(store.check(repair=True)) == 2
+    assert [one.repaired for one in store.check()] == [False, False]
+    assert store.load(store.list_conversations()[1].id).branch[-1].record is None
+    store.close()
+
+
+def test_a_damaged_file_names_its_newest_copy(path: Path) -> None:
+    store = ConversationStore(path)
+    store._db.execute("UPDATE message SET edited_from = 'nobody'")
+    store.check(repair=True)
+    store.close()
+    (copy,) = backups(path)
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        ConversationStore(path).check()
+    assert str(copy) in str(caught.value)
+
+
+def test_a_damaged_index_of_sqlite_is_made_anew(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA writable_schema = ON")
+    with database:
+        # An index that says it is empty: SQLite finds rows missing from it.
+        database.execute("CREATE TABLE empty (a, b, c)")
+        database.execute("CREATE INDEX empty_i ON empty (a, b, c)")
+        page = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'empty_i'").fetchone()[0]
+        database.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = 'message_conversation'", (page,))
+        database.execute("DELETE FROM sqlite_master WHERE name IN ('empty', 'empty_i')")
+    database.close()
+    store = ConversationStore(path)
+    assert any("message_conversation" in problem.text for problem in store.check())
+    store.close()
