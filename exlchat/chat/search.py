@@ -13,7 +13,7 @@ from exlchat.chat.titles import UNTITLED
 
 SNIPPET_WORDS = 16
 MOST_WORDS = 24
-MOST_RANKED = 4000
+MOST_RANKED = 2000
 """Of a word that is nearly everywhere the newest are ranked: all of them would take longer than typing a letter."""
 
 _BIDI = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))

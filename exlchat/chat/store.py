@@ -9,7 +9,7 @@ from typing import Any
 
 from exlchat.chat import statements
 from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
-from exlchat.chat.database import StoreError
+from exlchat.chat.database import StoreError, explained
 from exlchat.chat.plain_text import storable
 from exlchat.chat.store_file import new_id
 from exlchat.chat.store_shelf import ShelfStore
@@ -33,6 +33,8 @@ class ConversationStore(TreeStore, ShelfStore):
         super().__init__(path, clock=clock)
         try:
             self.recovered = self.recover()
+            with explained(path):
+                self._writer.sweep()
         except StoreError:
             self._db.close()
             raise

@@ -5,10 +5,15 @@ A process id can be taken by another process and a clock can jump; a lock can do
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import time
 import uuid
 from pathlib import Path
 
 import filelock
+
+_YOUNG_SECONDS = 3600.0
 
 
 class Writer:
@@ -46,6 +51,22 @@ class Writer:
         probe.release()
         file.unlink(missing_ok=True)
         return False
+
+    def sweep(self) -> None:
+        """Remove the lock files of writers that died without an answer in progress, which nobody else asks about.
+
+        Young ones stay: one that was just made may not be locked yet.
+
+        Raises:
+            OSError: a file cannot be looked at.
+        """
+        if self._database is None:
+            return
+        mark = f"{self._database.name}.writer-"
+        for file in self._database.parent.glob(f"{glob.escape(mark)}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - file.stat().st_mtime > _YOUNG_SECONDS:
+                    self.is_alive(file.name.removeprefix(mark))
 
     def leave(self) -> None:
         """Give the lock back and remove its file."""

@@ -24,6 +24,7 @@ from exlchat.ui.command_line import (
     pull_parser,
 )
 from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.sessions.parser import sessions_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
@@ -36,6 +37,7 @@ PARSERS = {
     "doctor": doctor_parser,
     "models": models_parser,
     "pull": pull_parser,
+    "sessions": sessions_parser,
 }
 
 
@@ -46,7 +48,10 @@ def answers() -> Iterator[tuple[str, str]]:
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
-    return {name for action in parser._actions for name in action.option_strings}
+    """Those of its commands too."""
+    below = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    own = {name for action in parser._actions for name in action.option_strings}
+    return own.union(*(options(command) for choices in below for command in choices.values()))
 
 
 def options_of(code: str) -> set[str]:
