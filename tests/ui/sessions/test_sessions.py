@@ -1,0 +1,158 @@
+"""`exlchat sessions` from the shell's side: what is printed, exit codes, and one line for every mistake."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exlchat import cli
+from exlchat.chat.store import ConversationStore
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path))
+    path = tmp_path / "data" / "conversations.db"
+    path.parent.mkdir()
+    store = ConversationStore(path)
+    for question, answer in (("How are cats?", "Soft."), ("How are\x1b[31m dogs?", "Loud.")):
+        ident = store.create_conversation().id
+        asked = store.add_message(ident, "user", question)
+        begun = store.begin_answer(ident, asked.id)
+        store.close_answer(begun.id, answer, [1], "complete")
+    store.close()
+    return path
+
+
+class Shell:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> str:
+        assert cli.main(["sessions", *words]) == 0
+        return self._capsys.readouterr().out
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "--json"))
+
+    def wrong(self, *words: str) -> str:
+        assert cli.main(["sessions", *words]) == 1
+        captured = self._capsys.readouterr()
+        assert captured.err.count("\n") == 1
+        return captured.err
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def test_the_list_is_newest_first_and_safe_to_print(shell: Shell) -> None:
+    dogs, cats = shell("list").splitlines()
+    assert "How are [31m dogs?" in dogs
+    assert "How are cats?" in cats
+    assert [row["title"] for row in shell.json("list")] == ["How are [31m dogs?", "How are cats?"]
+
+
+def test_a_conversation_is_shown_with_ids_to_go_on_with(shell: Shell) -> None:
+    text = shell("show", "last")
+    assert "\x1b" not in text
+    assert text.splitlines()[1].startswith("How are")
+    shown = shell.json("show", "last")
+    assert [one["role"] for one in shown["messages"]] == ["user", "assistant"]
+    assert shown["messages"][0]["id"][:8] in text
+
+
+def test_what_was_edited_is_undone_and_done_again(shell: Shell) -> None:
+    question = shell.json("show", "last")["messages"][0]["id"]
+    new = shell("edit", question[:12], "How are birds?").strip()
+    assert [one["id"] for one in shell.json("show", "last")["messages"]] == [new]
+    assert "2 of 2" in shell("show", "last")
+    assert shell("undo", "last") == "undone: edit\n"
+    assert shell.json("show", "last")["messages"][0]["id"] == question
+    assert shell("undo", "last", "--redo") == "done again: edit\n"
+    shell("choose", question)
+    assert len(shell.json("show", "last")["messages"]) == 2
+    assert len(shell("show", "last", "--tree").splitlines()) == 3
+    shell("cut", new)
+    assert len(shell("show", "last", "--tree").splitlines()) == 2
+    assert "nothing to do again" in shell.wrong("undo", "last", "--redo")
+
+
+def test_the_text_of_an_edit_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = shell.json("show", "last")["messages"][0]["id"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("über\nzwei".encode())))
+    shell("edit", question, "--carry")
+    assert [one["text"] for one in shell.json("show", "last")["messages"]] == ["über\nzwei", "Loud."]
+
+
+def test_a_branch_is_a_conversation_of_its_own(shell: Shell) -> None:
+    question = shell.json("show", "last")["messages"][0]["id"]
+    ident = shell("branch", question).strip()
+    assert [one["text"] for one in shell.json("show", ident)["messages"]] == ["How are\x1b[31m dogs?"]
+
+
+def test_search_finds_and_marks(shell: Shell) -> None:
+    assert "Soft." in shell("search", "sof")
+    (hit,) = shell.json("search", "soft")
+    assert hit["snippet"][slice(*hit["marks"][0])] == "Soft"
+    assert shell("search", '"') == "Nothing was found.\n"
+
+
+def test_conversations_are_arranged(shell: Shell) -> None:
+    cats = shell.json("list")[1]["id"]
+    shell("tag", cats, "animal", "soft")
+    shell("tag", cats, "soft", "--remove")
+    shell("pin", cats)
+    shell("rename", cats, "Cats")
+    assert "* " in shell("list").splitlines()[0]
+    assert [row["title"] for row in shell.json("list", "--tag", "animal")] == ["Cats"]
+    shell("archive", cats)
+    assert [row["id"] for row in shell.json("list", "--archived")] == [cats]
+    shell("archive", cats, "--off")
+    shell("rm", cats)
+    assert [row["id"] for row in shell.json("list", "--deleted")] == [cats]
+    shell("restore", cats)
+    assert len(shell.json("list")) == 2
+    assert shell.json("stats")["messages"] == 4
+
+
+def test_check_mends_and_its_exit_code_says_whether_all_is_well(
+    shell: Shell, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell("check") == "Nothing is wrong.\n"
+    with sqlite3.connect(database) as damaged:
+        damaged.execute("UPDATE message SET parent_id = id WHERE text = 'Soft.'")
+    damaged.close()
+    assert cli.main(["sessions", "check"]) == 1
+    assert "follows itself" in capsys.readouterr().out
+    assert shell("check", "--repair").startswith("mended: ")
+    assert shell("check") == "Nothing is wrong.\n"
+    assert "backup: " in shell("stats")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "nobody"], "there is no conversation 'nobody'"),
+        (["edit", "nobody", "x"], "there is no message 'nobody'"),
+        (["rm", "last", "nobody"], "there is no conversation 'nobody'"),
+        (["choose", "%"], "there is no message '%'"),
+    ],
+)
+def test_a_wrong_id_is_one_line_and_changes_nothing(shell: Shell, words: list[str], said: str) -> None:
+    assert said in shell.wrong(*words)
+    assert len(shell.json("list")) == 2
+
+
+def test_an_id_that_is_not_clear_is_said(shell: Shell, database: Path) -> None:
+    with sqlite3.connect(database) as changed:
+        changed.execute("PRAGMA foreign_keys = OFF")
+        changed.execute("INSERT INTO conversation (id, created_at, updated_at) VALUES ('zz1', 1, 1), ('zz2', 1, 1)")
+    changed.close()
+    assert "several ids of conversations begin with 'zz'" in shell.wrong("show", "zz")
