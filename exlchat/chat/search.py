@@ -13,8 +13,10 @@ from exlchat.chat.titles import UNTITLED
 
 SNIPPET_WORDS = 16
 MOST_WORDS = 24
-MOST_RANKED = 2000
-"""Of a word that is nearly everywhere the newest are ranked: all of them would take longer than typing a letter."""
+MOST_RANKED = 4000
+"""What is found in more places is nearly everywhere: weighing it says little, and takes longer than typing."""
+_WEIGHTS = "AND search_index.rank MATCH 'bm25(1.0, 0.5, 4.0)'"
+"""Of text, thoughts and titles."""
 
 _BIDI = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))
 
@@ -31,7 +33,7 @@ class SearchHit:
         created_at: of the message, or when the conversation was last written in.
         snippet: one line around what was found, safe to show.
         marks: the parts of it that were found, as offsets of their first character and of the one behind their last.
-        rank: the lower, the better it fits; best hits come first.
+        rank: the lower, the better it fits; 0 where nothing was weighed.
     """
 
     conversation_id: str
@@ -45,32 +47,27 @@ class SearchHit:
 
 
 def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
-    """The best `limit` hits for all words of `text`, each of which may be the beginning of a word."""
+    """The best `limit` hits for all words of `text`, each of which may be the beginning of a word.
+
+    Of what is found in more than `MOST_RANKED` places the newest come first.
+    """
     query = match_query(text)
     if query is None or limit < 1:
         return []
-    oldest = db.execute(
-        "SELECT rowid FROM search_index WHERE search_index MATCH ? ORDER BY rowid DESC LIMIT 1 OFFSET ?",
-        (query, MOST_RANKED),
+    many = db.execute(
+        "SELECT 1 FROM search_index WHERE search_index MATCH ? LIMIT 1 OFFSET ?", (query, MOST_RANKED)
     ).fetchone()
+    order = "search_index.rowid DESC" if many else "search_index.rank"
     begin, end = f"\x02{uuid.uuid4().hex}", f"\x03{uuid.uuid4().hex}"
     rows = db.execute(
         "SELECT c.id, c.title, m.id, m.role, coalesce(m.created_at, c.updated_at), "
-        "snippet(search_index, -1, :begin, :end, '…', :words), search_index.rank FROM search_index "
-        "JOIN searchable s ON s.id = search_index.rowid "
+        f"snippet(search_index, -1, :begin, :end, '…', :words), {'0.0' if many else 'search_index.rank'} "
+        "FROM search_index JOIN searchable s ON s.id = search_index.rowid "
         "LEFT JOIN message m ON m.id = s.message_id "
         "JOIN conversation c ON c.id = coalesce(m.conversation_id, s.conversation_id) "
-        "WHERE search_index MATCH :query AND search_index.rowid > :oldest "
-        "AND search_index.rank MATCH 'bm25(1.0, 0.5, 4.0)' "
-        "AND c.deleted_at IS NULL AND m.deleted_at IS NULL ORDER BY search_index.rank LIMIT :limit",
-        {
-            "begin": begin,
-            "end": end,
-            "words": SNIPPET_WORDS,
-            "query": query,
-            "limit": limit,
-            "oldest": oldest[0] if oldest else -1,
-        },
+        f"WHERE search_index MATCH :query {'' if many else _WEIGHTS} "
+        f"AND c.deleted_at IS NULL AND m.deleted_at IS NULL ORDER BY {order} LIMIT :limit",
+        {"begin": begin, "end": end, "words": SNIPPET_WORDS, "query": query, "limit": limit},
     )
     hits = []
     for conversation_id, title, message_id, role, created_at, marked, rank in rows:

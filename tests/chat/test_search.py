@@ -152,8 +152,9 @@ def test_words_without_letters_ask_nothing() -> None:
     assert match_query("w " * 100).count("w") == 24
 
 
-def test_of_a_word_found_everywhere_the_newest_are_ranked(store: ConversationStore) -> None:
-    messages = tuple(TreeMessage(f"m{n}", f"m{n - 1}" if n else None, "user", f"word {n}", 1.0) for n in range(2100))
-    store.write_tree(ConversationTree("t", 1.0, 1.0, "m2099", messages))
-    assert len(store.search("word", 10_000)) == 2000
+def test_of_a_word_found_everywhere_the_newest_come_first(store: ConversationStore) -> None:
+    messages = tuple(TreeMessage(f"m{n}", f"m{n - 1}" if n else None, "user", f"word {n}", 1.0) for n in range(4100))
+    store.write_tree(ConversationTree("t", 1.0, 1.0, "m4099", messages))
+    hits = store.search("word", 10_000)
+    assert [hit.message_id for hit in hits] == [f"m{n}" for n in range(4099, -1, -1)]
     assert next(hit.message_id for hit in store.search("word 777")) == "m777"
