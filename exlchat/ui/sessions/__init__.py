@@ -46,7 +46,7 @@ def run_sessions(typed: argparse.Namespace) -> ExitCode:
         with closing(ConversationStore(where)) as store:
             command = _COMMANDS.get(typed.command)
             if command is None:
-                return ExitCode(importlib.import_module(EXCHANGE).run(typed, store))
+                return ExitCode(importlib.import_module(EXCHANGE).run(store, typed))
             return command(store, typed)
     except StoreError as error:
         lines.say(str(error))
