@@ -145,7 +145,7 @@ def test_a_header_longer_than_the_file(model: Path) -> None:
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
         ({"intermediate_size": 97}, "config.json makes it 64 x 97"),
         ({"vocab_size": 500}, "config.json makes it 500 x 64"),
-        ({"vocab_size": 12}, "past the model's 12 embeddings"),
+        ({"vocab_size": 12}, "config.json makes it 12 x 64 (vocab_size)"),
         ({"num_hidden_layers": 3}, "model.layers.2"),
         ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but the weights have more"),
         ({"head_dim": 7}, "head_dim is 7"),
@@ -283,6 +283,14 @@ def test_devices_that_are_none(device: str, good: Path) -> None:
 def test_cuda_without_a_gpu(good: Path) -> None:
     with pytest.raises(ModelError, match="exlchat doctor"):
         load(good, device="cuda")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(model: Path) -> None:
+    file = model / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["mill mill"] = 384
+    file.write_text(json.dumps(content))
+    assert "tokenizer.json: has 1 tokens past the model's 384 embeddings" in problem(model)
 
 
 def test_a_pad_token_past_the_embedding_is_tolerated(model: Path) -> None:
