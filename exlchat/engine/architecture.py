@@ -34,10 +34,11 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         ModelError: an architecture that is not supported, or a key that is missing or wrong.
     """
     architecture = _architecture(ConfigReader(config, where))
-    family = FAMILIES[architecture]
-    if family.text_model is not None:
-        config, family = _text_part(config, where), FAMILIES[family.text_model]
-    reader = ConfigReader(config, where, aliases=family.aliases, defaults=family.defaults)
+    outer = family = FAMILIES[architecture]
+    if outer.text_model is not None:
+        config, family = _text_part(config, where), FAMILIES[outer.text_model]
+    defaults = {**family.defaults, **outer.defaults}
+    reader = ConfigReader(config, where, aliases=family.aliases, defaults=defaults)
     _check_fixed(reader, family)
     hidden_size, layers = reader.integer("hidden_size"), reader.integer("num_hidden_layers")
     if layers > _MOST_LAYERS:
@@ -186,8 +187,14 @@ def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ..
 
 
 def _window(reader: ConfigReader, family: Family) -> int | None:
-    if family.windows in ("upper", "without positions") and not reader.flag("use_sliding_window", default=False):
-        return None
+    if family.windows in ("upper", "without positions"):
+        if not reader.flag("use_sliding_window", default=False):
+            return None
+        # As it stands where no window is used.
+        if reader.get("sliding_window") == 0:
+            raise reader.error(
+                "use_sliding_window", "is true, but sliding_window is 0; take the file from the original model"
+            )
     if family.window_needed:
         return reader.integer("sliding_window")
     return reader.optional_integer("sliding_window")

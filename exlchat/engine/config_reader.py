@@ -86,8 +86,9 @@ class ConfigReader:
         return tuple(self._positive(key, item) for item in value)
 
     def section(self, key: str) -> ConfigReader | None:
-        """A nested object, or `None` where the key is absent or null."""
+        """A nested object, or its default or `None` where the key is absent or null."""
         value = self.get(key)
+        value = self._defaults.get(key) if value is None else value
         if value is None:
             return None
         if not isinstance(value, dict):

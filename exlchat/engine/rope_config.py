@@ -40,7 +40,7 @@ def read_ropes(
     Raises:
         ModelError: a key is missing or wrong.
     """
-    old = reader.has("rope_scaling") and not reader.has("rope_parameters")
+    old = reader.get("rope_scaling") is not None and not reader.has("rope_parameters")
     section = None if old else reader.section("rope_parameters")
     if section is not None and (section.has("full_attention") or section.has("sliding_attention")):
         full, local = (_needed(section, kind) for kind in ("full_attention", "sliding_attention"))
