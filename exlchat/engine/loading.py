@@ -103,7 +103,7 @@ def load_weights(
     has_head = any(name.startswith("lm_head.") for name in checkpoint.names)
     if not has_head and not spec.tied_head:
         raise ModelError(
-            f"{checkpoint.missing('lm_head.weight')}, and tie_word_embeddings of config.json does not say that the "
+            f"{checkpoint.missing('lm_head.weight')}; tie_word_embeddings of config.json does not say that the "
             "embedding is the head; download the model again"
         )
     try:

@@ -107,7 +107,7 @@ def undamaged(name: str, root: Path) -> Base:
     return base(root / "base", root / "twin", back)
 
 
-# Of some 600 to 1,000 of each, all of which were tried; these take the test some 40 seconds.
+# Of some 600 to 1,000 of each, all of which were tried; these take the test some 30 seconds.
 EACH = 12
 # What earlier versions got wrong: another tensor's name in the line, no line, or other logits.
 ONCE_WRONG = {
