@@ -42,7 +42,7 @@ from exlchat.engine.pages.archive import PageArchive, open_archive
 from exlchat.engine.pages.hash import KEYS_AND_VALUES, root_hash
 from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.pages.sizes import MOST_AT_ONCE, cache_kind
-from exlchat.engine.placement import choose_device, choose_dtype, prepare_torch, usable_memory
+from exlchat.engine.placement import choose_device, choose_dtype, dtypes_for, prepare_torch, usable_memory
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.template_files import DEFAULT, read_templates
 from exlchat.engine.tokenizer import Tokenizer
@@ -203,7 +203,9 @@ def load(
     _check_head(quantize_head, kernels=extension and target.type == "cuda")
     head_bits = quantize_head if has_float_head(checkpoint) else None
     kernels = None
-    if extension and target.type == "cuda" and (is_quantized(checkpoint) or head_bits is not None):
+    # Of a float model in float16 they hold little, but its step is captured.
+    useful = is_quantized(checkpoint) or head_bits is not None or torch.float16 in dtypes_for(checkpoint, target)
+    if extension and target.type == "cuda" and useful:
         kernels = open_extension(target, build_cache or BUILD_CACHE, on_progress)
     sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None, head_bits=head_bits)
     dtype = choose_dtype(checkpoint, target, sizes)

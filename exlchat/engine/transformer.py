@@ -59,10 +59,10 @@ class DecoderLayer:
     @property
     def _small(self) -> int:
         norms = (self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm)
-        heads = (self.query_norm, self.key_norm)
-        return sum(norm.bytes for norm in norms if norm is not None) + sum(
-            norm.weight.nbytes for norm in heads if norm is not None
-        )
+        of_heads = (self.query_norm, self.key_norm)
+        small = sum(norm.bytes for norm in norms if norm is not None)
+        small += sum(norm.weight.nbytes for norm in of_heads if norm is not None)
+        return small + (0 if self.sinks is None else self.sinks.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

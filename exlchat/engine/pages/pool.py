@@ -212,7 +212,8 @@ class PagePool:
         best, most = None, 0
         for page in self._after.get(parent, ()):
             rows = common_length(page.ids, ids)
-            if rows > most:
+            # Of equal ones the latest: a second answer to a prompt then goes on behind the very numbers of the first.
+            if rows and rows >= most:
                 best, most = page, rows
         return best, most
 

@@ -1,0 +1,170 @@
+"""The decode step of architectures of every kind in their published sizes, random weights in 4 bits, on a GPU.
+
+    python -m benchmarks.families [NAME ...]
+
+Of large models some layers stand for all: a step's time grows by each of them alike. Beside the time of a step, without
+the sampler and behind 128 cached tokens, stand the bytes that a token reads over it and their share of the copy
+bandwidth of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels import exl2, widened
+from benchmarks.timing import copy_bandwidth, graph_seconds
+from exlchat.engine.architecture import read_spec
+from exlchat.engine.assembly import load_transformer
+from exlchat.engine.formats.exl2_writer import Section
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.linear import Linear
+from exlchat.engine.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.step_fit import open_chain, why_not
+from exlchat.ext.attention import best_splits
+from exlchat.ext.build import ensure_library
+from exlchat.ext.functions import FUNCTIONS
+from exlchat.ext.layout import PackedMatrix
+from exlchat.ext.library import open_library
+from exlchat.ext.ops import Kernels
+
+DEVICE = torch.device("cuda")
+CACHED = 128
+FOUR_BITS = (Section(4, 1.0, 128),)
+
+
+def sizes(
+    architecture: str, hidden: int, inner: int, layers: int, heads_and_vocab: tuple[int, int, int, int]
+) -> dict[str, Any]:
+    """Keys of `config.json`; the last are heads of queries and of keys, elements of one, and tokens."""
+    return {
+        "architectures": [architecture],
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads_and_vocab[0],
+        "num_key_value_heads": heads_and_vocab[1],
+        "head_dim": heads_and_vocab[2],
+        "vocab_size": heads_and_vocab[3],
+        "max_position_embeddings": 8192,
+    }
+
+
+# As their config.json say, with fewer layers where there are experts.
+MODELS: dict[str, dict[str, Any]] = {
+    "Llama 3.1 8B": sizes("LlamaForCausalLM", 4096, 14336, 32, (32, 8, 128, 128256)),
+    "Qwen2.5 7B": sizes("Qwen2ForCausalLM", 3584, 18944, 28, (28, 4, 128, 152064)),
+    "Qwen3 8B": sizes("Qwen3ForCausalLM", 4096, 12288, 36, (32, 8, 128, 151936)),
+    "Gemma 2 9B": sizes("Gemma2ForCausalLM", 3584, 14336, 42, (16, 8, 256, 256000)),
+    "Gemma 3 12B": sizes("Gemma3ForCausalLM", 3840, 15360, 48, (16, 8, 256, 262208))
+    | {"sliding_window": 1024, "num_attention_heads": 16},
+    "Phi-3 mini": sizes("Phi3ForCausalLM", 3072, 8192, 32, (32, 32, 96, 32064)),
+    "GLM-4 9B": sizes("Glm4ForCausalLM", 4096, 13696, 40, (32, 2, 128, 151552)),
+    "Command-R7B": sizes("Cohere2ForCausalLM", 4096, 14336, 32, (32, 8, 128, 256000)),
+    "Granite 3 8B": sizes("GraniteForCausalLM", 4096, 12800, 40, (32, 8, 128, 49152))
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.0078125}
+    | {"logits_scaling": 16.0},
+    "OLMo 2 7B": sizes("Olmo2ForCausalLM", 4096, 11008, 32, (32, 32, 128, 100352)),
+    "Qwen3 30B-A3B, 8 of 48 layers": sizes("Qwen3MoeForCausalLM", 2048, 6144, 8, (32, 4, 128, 151936))
+    | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True},
+    "Mixtral 8x7B, 8 of 32 layers": sizes("MixtralForCausalLM", 4096, 14336, 8, (32, 8, 128, 32000))
+    | {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
+    "Qwen1.5 MoE A2.7B, 6 of 24 layers": sizes("Qwen2MoeForCausalLM", 2048, 5632, 6, (16, 16, 128, 151936)),
+}
+
+
+class RandomLayers:
+    """In the place of a `LayerLoader`: random weights of the sizes asked for, matrices of layers in 4 bits.
+
+    Args:
+        kernels: on the device.
+        several: so many matrices of equal size have weights of their own; more share them in turn.
+    """
+
+    device = DEVICE
+
+    def __init__(self, kernels: Kernels, several: int = 400) -> None:
+        self._kernels = kernels
+        self._several = several
+        self._scratch = Scratch(DEVICE)
+        self._made: dict[tuple[int, int], list[PackedMatrix]] = {}
+        self._asked: dict[tuple[int, int], int] = {}
+        self._narrow: dict[int, PackedMatrix] = {}
+
+    def has(self, key: str) -> bool:  # noqa: ARG002
+        """Nothing is joined."""
+        return False
+
+    def linear(self, key: str, features: int, outputs: int, **_: bool) -> QuantizedLinear:  # noqa: ARG002
+        """Without its bias, which costs nothing."""
+        size = (features, outputs)
+        made, asked = self._made.setdefault(size, []), self._asked.get(size, 0)
+        self._asked[size] = asked + 1
+        if len(made) < self._several:
+            # Those that read the same input read it in the same order, as converters write them.
+            if features not in self._narrow:
+                self._narrow[features] = exl2(features, FOUR_BITS)
+            made.append(widened(self._narrow[features], outputs))
+        matrix = made[asked % len(made)]
+        return QuantizedLinear((matrix,), (outputs,), self._kernels, self._scratch)
+
+    def float_linear(self, key: str, features: int, outputs: int, **_: bool) -> Linear:
+        """A small one."""
+        return Linear(self.tensor(key, (outputs, features)))
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:  # noqa: ARG002
+        """Norms, embeddings, sinks."""
+        return torch.randn(shape, dtype=torch.float16, device=DEVICE) * 0.02
+
+    def float_head(self, head: Linear) -> Linear:
+        """As it is."""
+        return head
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=", ".join(MODELS))
+    names = parser.parse_args().names or list(MODELS)
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    limit = copy_bandwidth()
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s\n")
+    print("| model | kernels | us a step | steps/s | GB | TB/s | of the copy |\n|---|--:|--:|--:|--:|--:|--:|")
+    for line in rows(names, kernels, limit):
+        print(line, flush=True)
+
+
+def rows(names: Sequence[str], kernels: Kernels, limit: float) -> Sequence[str]:
+    """The lines of the table, made one after the other."""
+    return [row(name, kernels, limit) for name in names]
+
+
+@torch.inference_mode()
+def row(name: str, kernels: Kernels, limit: float) -> str:
+    """One model."""
+    spec = read_spec(MODELS[name], name)
+    transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None)  # type: ignore[arg-type]
+    cache = KVCache(spec, "fp16", torch.float16, DEVICE, CACHED + 1)
+    cache.reserve(CACHED + 1)
+    if (why := why_not(transformer, cache)) is not None:
+        return f"| {name} | no step: {why} |"
+    splits = best_splits(spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(0).multi_processor_count)
+    chain = open_chain(transformer, cache, kernels, splits=splits)
+    jobs = chain.jobs()
+    chain.position.fill_(CACHED)
+    for job in jobs:  # CUDA loads kernels when they are first launched, which must not fall into a capture
+        job.launch(dependent=False)
+    seconds, read = graph_seconds(jobs, dependent=True), transformer.bytes_per_token
+    speed = f"{seconds * 1e6:.0f} | {1 / seconds:.0f} | {read / 1e9:.2f} | {read / seconds / 1e12:.2f}"
+    return f"| {name} | {len(jobs)} | {speed} | {read / seconds / limit:.0%} |"
+
+
+if __name__ == "__main__":
+    main()
