@@ -34,11 +34,11 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         ModelError: an architecture that is not supported, or a key that is missing or wrong.
     """
     architecture = _architecture(ConfigReader(config, where))
-    family = family_of(config) or FAMILIES[architecture]
-    if FAMILIES[architecture].text_model is not None:
-        text = config.get("text_config")
-        config = {**config, **text} if isinstance(text, dict) else config
-    reader = ConfigReader(config, where, aliases=family.aliases, defaults=family.defaults)
+    outer, family = FAMILIES[architecture], family_of(config) or FAMILIES[architecture]
+    if outer.text_model is not None:
+        config = _text_part(config, where)
+    defaults = {**family.defaults, **outer.defaults}
+    reader = ConfigReader(config, where, aliases=family.aliases, defaults=defaults)
     _check_fixed(reader, family)
     hidden_size, layers = reader.integer("hidden_size"), reader.integer("num_hidden_layers")
     if layers > _MOST_LAYERS:
@@ -102,14 +102,25 @@ def _architecture(reader: ConfigReader) -> str:
     return names[0]
 
 
+def _text_part(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The keys of the part for text, which old files have beside those of the part for images."""
+    reader = ConfigReader(config, where)
+    reader.section("text_config")
+    merged = {**config, **(reader.get("text_config") or {})}
+    if "hidden_size" not in merged:
+        raise reader.error("text_config", "has no hidden_size; take the file from the original model")
+    return merged
+
+
 def _check_fixed(reader: ConfigReader, family: Family) -> None:
     for key, wanted in family.fixed.items():
-        if reader.flag(key, default=wanted) != wanted:
+        # Null is what `transformers` writes of a key that says nothing.
+        if reader.get(key) is not None and reader.flag(key, default=wanted) != wanted:
             raise reader.error(key, f"is {str(not wanted).lower()}, which this version does not run")
 
 
 def _kv_heads(reader: ConfigReader, num_heads: int) -> int:
-    if reader.get("multi_query") is not None:
+    if reader.has("multi_query") or reader.get("multi_query") is not None:
         return 1 if reader.flag("multi_query", default=True) else num_heads
     found = reader.integer("num_key_value_heads", num_heads)
     if num_heads % found:
@@ -169,19 +180,33 @@ def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ..
         return (0,) * layers
     window = _window(reader, family)
     if window is None:
+        _check_all_full(reader, family)
         return (0,) * layers
     narrow = _narrow_layers(reader, family, layers)
     return tuple(window if is_narrow else 0 for is_narrow in narrow)
 
 
 def _window(reader: ConfigReader, family: Family) -> int | None:
-    if family.windows in ("upper", "without positions") and not reader.flag("use_sliding_window", default=False):
-        return None
+    if family.windows in ("upper", "without positions"):
+        if not reader.flag("use_sliding_window", default=False):
+            return None
+        # As it stands where no window is used.
+        if reader.get("sliding_window") == 0:
+            raise reader.error(
+                "use_sliding_window", "is true, but sliding_window is 0; take the file from the original model"
+            )
     if family.window_needed:
         return reader.integer("sliding_window")
-    if reader.get("sliding_window") == 0:
-        return None
     return reader.optional_integer("sliding_window")
+
+
+def _check_all_full(reader: ConfigReader, family: Family) -> None:
+    """That no layer is listed as one with a window, where there is none."""
+    types = reader.get("layer_types")
+    if family.windows != "all" and isinstance(types, list) and _SLIDING in types:
+        off = reader.get("sliding_window") is not None
+        key, problem = ("use_sliding_window", "is not true") if off else ("sliding_window", "says none")
+        raise reader.error(key, f"{problem}, but layer_types lists {_SLIDING}; take the file from the original model")
 
 
 def _narrow_layers(reader: ConfigReader, family: Family, layers: int) -> list[bool]:
@@ -197,7 +222,7 @@ def _narrow_layers(reader: ConfigReader, family: Family, layers: int) -> list[bo
     if family.windows == "all":
         return [True] * layers
     if family.windows == "upper":
-        first = reader.count("max_window_layers", 28)
+        first = reader.count("max_window_layers")
         return [layer >= first for layer in range(layers)]
     if family.windows == "without positions":
         return [not listed for listed in _listed_positions(reader, layers)]
@@ -209,7 +234,7 @@ def _period(reader: ConfigReader, family: Family) -> int:
     pattern = reader.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern and set(pattern) == {"L", "G"} and pattern.find("G") == len(pattern) - 1:
         return len(pattern)  # as EXAONE 4 writes it: LLLG
-    return reader.count("sliding_window_pattern", family.window_period)
+    return reader.integer("sliding_window_pattern") if reader.has("sliding_window_pattern") else family.window_period
 
 
 def _ropes(
@@ -224,8 +249,8 @@ def _ropes(
 def _with_positions(reader: ConfigReader, family: Family, windows: tuple[int, ...]) -> list[bool]:
     """For each layer whether it turns queries and keys."""
     if family.positions == "windows":
-        # Cohere 2 turns them where there is a window; so does EXAONE 4, but everywhere if there is none at all.
-        everywhere = family.scales != "cohere" and not any(windows)
+        # Cohere 2 turns them where there is a window; so does EXAONE 4, but everywhere if `sliding_window` is null.
+        everywhere = family.scales != "cohere" and _window(reader, family) is None
         return [everywhere or window > 0 for window in windows]
     if family.positions == "listed":
         return _listed_positions(reader, len(windows))
@@ -250,7 +275,7 @@ def _scales(
         case "gemma":
             return math.sqrt(hidden_size), 1.0, 1.0, None
         case "gemma query":
-            return math.sqrt(hidden_size), 1.0, 1.0, reader.number("query_pre_attn_scalar") ** -0.5
+            return math.sqrt(hidden_size), 1.0, 1.0, reader.integer("query_pre_attn_scalar") ** -0.5
         case "cohere":
             return 1.0, 1.0, reader.number("logit_scale"), None
         case "granite":
@@ -289,7 +314,8 @@ def _experts(reader: ConfigReader, family: Family, layers: int) -> ExpertSpec | 
 
 
 def _sparse_layers(reader: ConfigReader, layers: int) -> tuple[bool, ...]:
-    dense = reader.get("mlp_only_layers") or []
+    dense = reader.get("mlp_only_layers")
+    dense = [] if dense is None else dense
     if not isinstance(dense, list) or any(not isinstance(layer, int) or isinstance(layer, bool) for layer in dense):
         raise reader.error("mlp_only_layers", f"is {short(dense)}; it must be a list of layers")
     step = reader.integer("decoder_sparse_step", 1)

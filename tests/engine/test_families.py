@@ -142,7 +142,7 @@ def test_windows_of_the_upper_layers() -> None:
         ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual is true, which this version does not run"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false, which this version does not run"),
         ("glm4", {"hidden_act": "relu"}, "hidden_act is 'relu'; this version knows silu"),
-        ("gemma2", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar is -1; it must be a positive number"),
+        ("gemma2", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar is -1; it must be a positive whole number"),
         (
             "phi3, long",
             {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}},

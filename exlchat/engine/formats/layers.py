@@ -169,12 +169,14 @@ class LayerLoader:
         return stored
 
     def _bias_problem(self, key: str, *, declared: bool) -> str:
+        bias = self._checkpoint.name_in_file(f"{key}.bias")
+        shown = bias.removesuffix(".bias")
         if not declared:
             file = self._checkpoint.file_of(f"{key}.bias")
-            return f"{file}: {key} has a bias that config.json does not declare; take config.json from the same model"
+            return f"{file}: {shown} has a bias that config.json does not declare; take config.json from the same model"
         parts = (name for name in sorted(self._checkpoint.names) if name.startswith(f"{key}."))
         where = next((self._checkpoint.file_of(name) for name in parts), self._checkpoint.path)
-        return f"{where}: {key} lacks the bias of config.json ({key}.bias is missing); download the model again"
+        return f"{where}: {shown} lacks the bias of config.json ({bias} is missing); download the model again"
 
     def _format(self, key: str, outputs: int) -> _Format | None:
         """By the names of the tensors; `None` for float weights."""
@@ -202,9 +204,10 @@ class LayerLoader:
             return
         for main, parts in (("q_weight", exl2.TENSORS), ("qweight", (*grouped.TENSORS, grouped.GROUP_INDEX))):
             for part in (f"{key}.{short}" for short in parts if f"{key}.{short}" in names):
+                shown = self._checkpoint.name_in_file(part)
                 raise ModelError(
-                    f"{self._checkpoint.file_of(part)}: {key}: {main} is missing, though {part} is there; "
-                    "download the model again"
+                    f"{self._checkpoint.file_of(part)}: {shown.rpartition('.')[0]}: {main} is missing, though {shown} "
+                    "is there; download the model again"
                 )
 
     def _grouped_reader(self, key: str) -> Callable[[Mapping[str, Tensor]], GroupedLayer]:
