@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from exlchat.engine.linear import Joined, Linear, join
 from exlchat.engine.norms import HeadNorm, Norm
 from exlchat.engine.operations import Operations
 from exlchat.engine.quantized_linear import QuantizedLinear, split_quantized
+from exlchat.engine.settled_experts import ExpertRows, UnfitError, pack_experts
 from exlchat.engine.spec import ExpertSpec, ModelSpec
 from exlchat.engine.transformer import DecoderLayer, Ends, Transformer
 
@@ -174,7 +176,18 @@ class _Weights:
         if experts.shared_inner:
             gate = self._float(f"{prefix}.shared_expert_gate", hidden, 1, bias=False)
             shared = SharedExpert(self._mlp(f"{prefix}.shared_expert", experts.shared_inner, bias=False), gate)
-        return Experts(router, parts, experts.chosen, experts.renormalise, shared)
+        found = Experts(router, parts, experts.chosen, experts.renormalise, shared)
+        return self._together(found)
+
+    def _together(self, experts: Experts) -> Experts:
+        """The same with the kernels of chosen experts, where there are any and they hold these."""
+        kernels = self._loader.kernels
+        if kernels is None:
+            return experts
+        with suppress(UnfitError):
+            rows = ExpertRows(kernels, pack_experts(experts), experts.experts[0])
+            return replace(experts, together=rows)
+        return experts
 
     def _float(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
         """A layer whose weights decide between experts: small, and as a rule stored as floats."""

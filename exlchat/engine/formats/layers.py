@@ -23,7 +23,8 @@ from exlchat.engine.formats.head import pack_head
 from exlchat.engine.formats.inventory import QUANTIZED, is_awq
 from exlchat.engine.formats.quantization_config import read_quantization
 from exlchat.engine.linear import Linear
-from exlchat.engine.quantized_linear import MatrixKernels, QuantizedLinear, Scratch
+from exlchat.engine.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.step_kernels import ModelKernels
 from exlchat.ext.layout import PackedMatrix
 
 
@@ -62,7 +63,7 @@ class LayerLoader:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        kernels: MatrixKernels | None = None,
+        kernels: ModelKernels | None = None,
         *,
         head_bits: int | None = None,
     ) -> None:
@@ -74,6 +75,11 @@ class LayerLoader:
         self._scratch = Scratch(device)
         self._quantization: GptqSettings | AwqSettings | None = None
         self._quantization_read = False
+
+    @property
+    def kernels(self) -> ModelKernels | None:
+        """What quantized layers are multiplied by."""
+        return self._kernels
 
     @property
     def device(self) -> torch.device:
