@@ -28,6 +28,16 @@ def answer_ids(engine: EnginePort, text: str, ids: Sequence[int], *, stripped: b
     return (*ids[:count], *(encode_after(engine.encode_ordinary, rest) if rest else ()))
 
 
+def ids_behind(engine: EnginePort, text: str, ids: Sequence[int], start: int) -> tuple[int, ...]:
+    """Those of an answer's `ids` that spell its `text` from character `start` on; none where a token spans that place.
+
+    White space at the beginning is not compared: some decoders drop it.
+    """
+    before = text[:start].lstrip()
+    count = _count_within(engine, ids, len(before))
+    return tuple(ids[count:]) if engine.decode(ids[:count]).lstrip() == before else ()
+
+
 def with_own_ids(message: Message, info: ModelInfo) -> Message:
     """`message` without ids that another model generated: they may be control tokens of this one, or none at all.
 

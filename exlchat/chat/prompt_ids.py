@@ -3,6 +3,7 @@
 1. The text of a special token inside a message stays text, whoever wrote it.
 2. An answer of the model is represented by the ids it generated, not by a new encoding of its text, which may differ.
    The prompt of the next turn then begins with exactly the prompt and the answer of this one, which the cache holds.
+   Of an answer with thoughts, these are left out first, and the ids behind them stand for the rest.
 
 A template is a program, so where a message ended up is found out by experiment: the conversation is rendered again
 with marks in the place of messages. Where the marked text, with the messages put back, is the real text, the places
@@ -13,23 +14,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from exlchat.chat.answer_ids import agreement, answer_ids, encode_after
+from exlchat.chat.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.thinking import ThinkingMarks, split_stored
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """One message as the template sees it; `token_ids` are those of an answer, in order."""
+    """One message; `token_ids` are those of an answer, in order. `thinking`: the marks under which it was given."""
 
     role: str
     text: str
     token_ids: tuple[int, ...] = ()
+    thinking: ThinkingMarks | None = None
 
 
 def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
@@ -46,7 +49,8 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
         if message.role == "user" and found and found[-1].role == "user":
             found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{message.text}")
         else:
-            found.append(PromptMessage(message.role, message.text, message.token_ids))
+            marks = message.record.thinking if message.record is not None else None
+            found.append(PromptMessage(message.role, message.text, message.token_ids, marks))
     return found
 
 
@@ -67,8 +71,27 @@ def prompt_text(engine: EnginePort, messages: Sequence[PromptMessage], form: Pro
     Raises:
         PromptError: the format cannot take these messages.
     """
-    contents = [{"role": message.role, "content": message.text} for message in messages]
+    shown = [as_shown(engine, message, form) for message in messages]
+    contents = [{"role": message.role, "content": message.text} for message in shown]
     return form.render(contents, **template_variables(engine))
+
+
+def as_shown(engine: EnginePort, message: PromptMessage, form: PromptFormat) -> PromptMessage:
+    """`message` without its thoughts, or with them where the format keeps them; the answer keeps its own ids."""
+    if message.role != "assistant" or (message.thinking or form.thinking) is None:
+        return message
+    parts = split_stored(message.text, message.thinking, form.thinking)
+    if form.keeps_thinking:
+        opened = message.thinking is not None and message.thinking.opened
+        if message.thinking is None or not opened:
+            return message
+        # The prompt had written the mark, so neither the text nor the ids have it.
+        return replace(message, text=f"{message.thinking.opening}\n{message.text}", token_ids=())
+    if parts.start == 0:
+        return message
+    return replace(
+        message, text=parts.answer, token_ids=ids_behind(engine, message.text, message.token_ids, parts.start)
+    )
 
 
 def template_variables(engine: EnginePort) -> dict[str, Any]:
@@ -101,15 +124,15 @@ class _Prompt:
         self, engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
     ) -> None:
         self._engine = engine
-        self._messages = messages
+        self._messages = [as_shown(engine, message, form) for message in messages]
         self._form = form
         self._add_generation_prompt = add_generation_prompt
         self._variables = template_variables(engine)
         special = sorted((token for token in engine.info.special_tokens if token), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self._specials = special
-        self._answers = [index for index, message in enumerate(messages) if self._has_ids(message)]
-        texts = "".join(message.text for message in messages) + form.source
+        self._answers = [index for index, message in enumerate(self._messages) if self._has_ids(message)]
+        texts = "".join(message.text for message in self._messages) + form.source
         unused = _characters_not_in(texts)
         self._mark, self._token_mark = next(unused), next(unused)
 
@@ -237,7 +260,8 @@ class _Prompt:
 
 def _shown(text: str, following: str, rendered: str, position: int) -> str | None:
     """How `text` stands at `position`: as it is, or with outer white space stripped by the template."""
-    for candidate in (text, text.strip(), text.lstrip(), text.rstrip()):
+    stripped = (text.strip(), text.lstrip(), text.rstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
+    for candidate in (text, *stripped):
         if candidate and rendered.startswith(candidate + following, position):
             return candidate
     return None

@@ -13,12 +13,13 @@ from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
 from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.prompt_format import choose_format
-from exlchat.chat.prompt_ids import prompt_messages
+from exlchat.chat.prompt_format import PromptFormat, choose_format
+from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.sight import see
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.summary import Summarising, SummaryCancelled
+from exlchat.chat.thinking import ThinkingMarks, opens_thinking
 from exlchat.engine.events import Finished, GenerationRequest, PrefillProgress, TextDelta
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -241,10 +242,27 @@ def _planned(
         beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
     )
     record = AnswerRecord(
-        engine.info.name, form.name, options.sampling, None, None, seen_from=sight.seen_from, summary=sight.summary
+        engine.info.name,
+        form.name,
+        options.sampling,
+        None,
+        None,
+        seen_from=sight.seen_from,
+        summary=sight.summary,
+        thinking=_marks(engine, form, ground),
     )
     text = "" if cut is None else cut.text
     return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
+
+
+def _marks(engine: EnginePort, form: PromptFormat, ground: _Ground) -> ThinkingMarks | None:
+    """How thoughts are marked in the answer. One that goes on began as the one that was cut."""
+    if ground.goes_on and ground.earlier is not None and ground.earlier.record is not None:
+        return ground.earlier.record.thinking
+    if form.thinking is None:
+        return None
+    asked = prompt_text(engine, prompt_messages(ground.branch), form)
+    return replace(form.thinking, opened=opens_thinking(asked, form.thinking))
 
 
 def _closed(
