@@ -20,9 +20,12 @@ from typing import Any
 
 from exlchat.chat.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.engine_port import TextPort
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.thinking import ThinkingMarks, split_stored
+
+_MARK = re.compile(r"[<\[]\S+[>\]]")
+"""What marks look like; other added tokens are words or runs of white space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
 
 
 def prompt_ids(
-    engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
 ) -> list[int]:
     """The ids of the whole prompt, BOS where the format has it.
 
@@ -65,7 +68,9 @@ def prompt_ids(
     return _Prompt(engine, messages, form, add_generation_prompt).ids()
 
 
-def prompt_text(engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat) -> str:
+def prompt_text(
+    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+) -> str:
     """The text of a prompt, for looking at what of it the format shows; it is not for encoding.
 
     Raises:
@@ -73,10 +78,21 @@ def prompt_text(engine: EnginePort, messages: Sequence[PromptMessage], form: Pro
     """
     shown = [as_shown(engine, message, form) for message in messages]
     contents = [{"role": message.role, "content": message.text} for message in shown]
-    return form.render(contents, **template_variables(engine))
+    return form.render(contents, add_generation_prompt=add_generation_prompt, **template_variables(engine))
 
 
-def as_shown(engine: EnginePort, message: PromptMessage, form: PromptFormat) -> PromptMessage:
+def message_places(
+    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+) -> list[tuple[int, int] | None]:
+    """Where the text of each message begins and ends in `prompt_text`; `None` where that cannot be told.
+
+    Raises:
+        PromptError: the format cannot take these messages.
+    """
+    return _Prompt(engine, messages, form, add_generation_prompt).places()
+
+
+def as_shown(engine: TextPort, message: PromptMessage, form: PromptFormat) -> PromptMessage:
     """`message` without its thoughts, or with them where the format keeps them; the answer keeps its own ids."""
     if message.role != "assistant" or (message.thinking or form.thinking) is None:
         return message
@@ -94,7 +110,7 @@ def as_shown(engine: EnginePort, message: PromptMessage, form: PromptFormat) -> 
     )
 
 
-def template_variables(engine: EnginePort) -> dict[str, Any]:
+def template_variables(engine: TextPort) -> dict[str, Any]:
     """What a template sees beside the messages.
 
     One moment for all renderings with them: a clock that moves between them would hide every place.
@@ -121,20 +137,36 @@ class _Place:
 
 class _Prompt:
     def __init__(
-        self, engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
+        self, engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
     ) -> None:
         self._engine = engine
         self._messages = [as_shown(engine, message, form) for message in messages]
         self._form = form
         self._add_generation_prompt = add_generation_prompt
         self._variables = template_variables(engine)
-        special = sorted((token for token in engine.info.special_tokens if token), key=len, reverse=True)
+        special = sorted({*filter(None, engine.info.special_tokens), *self._typed_marks()}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self._specials = special
         self._answers = [index for index, message in enumerate(self._messages) if self._has_ids(message)]
         texts = "".join(message.text for message in self._messages) + form.source
         unused = _characters_not_in(texts)
         self._mark, self._token_mark = next(unused), next(unused)
+
+    def _typed_marks(self) -> list[str]:
+        """Added tokens in messages that the tokenizer calls ordinary, though the template marks turns by them."""
+        special = self._engine.info.special_tokens
+        said = "".join(message.text for message in self._messages)
+        found = [token for token in self._engine.info.added_tokens if token not in special and _MARK.fullmatch(token)]
+        found = [token for token in found if token in said]
+        frame = self._render(["x"] * len(self._messages), add_generation_prompt=True) if found else ""
+        return [token for token in found if token in frame]
+
+    def places(self) -> list[tuple[int, int] | None]:
+        """Where each message's text stands in the prompt's text; `None` where it cannot be told."""
+        texts = [message.text for message in self._messages]
+        rendered = self._render(texts, add_generation_prompt=self._add_generation_prompt)
+        found = [self._places(texts, rendered, [index]) for index in range(len(texts))]
+        return [(one[0].start, one[0].end) if one else None for one in found]
 
     def ids(self) -> list[int]:
         texts = [message.text for message in self._messages]
@@ -196,10 +228,17 @@ class _Prompt:
         for number, piece in enumerate(re.split(f"{self._token_mark}(\\d+){self._token_mark}", text)):
             is_token = number % 2 == 1
             encode = self._engine.encode_ordinary if is_token else self._engine.encode
-            part = self._specials[int(piece)] if is_token else piece
-            if part:
-                ids += encode(part) if first and not ids else encode_after(encode, part)
+            for part in self._halves(int(piece)) if is_token else [piece]:
+                if part:
+                    ids += encode(part) if first and not ids else encode_after(encode, part)
         return ids
+
+    def _halves(self, number: int) -> list[str]:
+        """A special token's text; in two where the tokenizer would take it for a token though it is to be ordinary."""
+        token = self._specials[number]
+        if token in self._engine.info.special_tokens:
+            return [token]
+        return [token[: len(token) // 2], token[len(token) // 2 :]]
 
     # Where the answers stand
 
