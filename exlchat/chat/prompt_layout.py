@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from exlchat.chat.engine_port import SpellingPort
 from exlchat.chat.prompt_format import PromptFormat
@@ -58,21 +59,40 @@ def lay_out(
     text = prompt_text(engine, messages, form, add_generation_prompt=add_generation_prompt)
     ids = prompt_ids(engine, messages, form, add_generation_prompt=add_generation_prompt)
     pieces = _pieces(engine, ids)
-    ends: list[int] = []
-    for piece in pieces:
-        ends.append((ends[-1] if ends else 0) + len(piece))
-    told = "".join(pieces) == text
     places = message_places(engine, messages, form, add_generation_prompt=add_generation_prompt)
-    spans = []
-    for message, place in zip(messages, places, strict=True):
-        if place is None:
-            spans.append(MessageSpan(message.role))
-        elif not told:
-            spans.append(MessageSpan(message.role, *place))
-        else:
-            first, last = bisect_right(ends, place[0]), bisect_left(ends, place[1]) + 1
-            spans.append(MessageSpan(message.role, *place, first, last))
+    tokens = _Tokens(text, pieces)
+    spans = [
+        MessageSpan(message.role) if place is None else MessageSpan(message.role, *place, *tokens.holding(*place))
+        for message, place in zip(messages, places, strict=True)
+    ]
     return PromptLayout(text, tuple(ids), tuple(pieces), tuple(spans))
+
+
+class _Tokens:
+    """Where characters of a prompt's text stand among its tokens.
+
+    An answer stands there as it was generated, whatever white space the template puts around it, and some tokenizers
+    drop spaces: where the two texts differ in white space alone, only the other characters are counted.
+    """
+
+    def __init__(self, text: str, pieces: Sequence[str]) -> None:
+        told = "".join(pieces)
+        self._exact = told == text
+        self._known = self._exact or _squeezed(told) == _squeezed(text)
+        self._text = text
+        self._ends = list(accumulate(len(piece) if self._exact else len(_squeezed(piece)) for piece in pieces))
+
+    def holding(self, start: int, end: int) -> tuple[int, int] | tuple[None, None]:
+        """The first token of these characters, and the one behind the last."""
+        if not self._known or start == end:
+            return None, None
+        if not self._exact:
+            start, end = len(_squeezed(self._text[:start])), len(_squeezed(self._text[:end]))
+        return bisect_right(self._ends, start), bisect_left(self._ends, end) + 1
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def _pieces(engine: SpellingPort, ids: Sequence[int]) -> list[str]:

@@ -10,7 +10,7 @@ from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from exlchat.chat.formats import FORMATS
+from exlchat.chat.formats import FORMATS, guess
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
 from exlchat.chat.stop_conditions import stop_conditions
@@ -165,3 +165,29 @@ def test_names_stand_in_a_log() -> None:
     form = PromptFormat("log", BUILT_IN["log"].source, variables={"user_name": "Ann", "assistant_name": "Bob"})
     messages = [{"role": "user", "content": " Hi "}, {"role": "assistant", "content": "Yo", "name": "Eve"}]
     assert form.render(messages) == "Ann: Hi\nEve: Yo\nBob:"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "architecture", "vocab_size", "name"),
+    [
+        (("<|im_start|>", "<|im_end|>", "<think>", "</think>"), "Qwen3ForCausalLM", 151_936, "qwen-3"),
+        (("<|im_start|>", "<|im_end|>"), "SmolLM3ForCausalLM", 128_256, "smollm-3"),
+        (("<|im_start|>", "<|im_end|>", "<|im_sep|>"), "Phi3ForCausalLM", 100_352, "phi-4"),
+        (("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"), "", 128_256, "llama-3.1"),
+        (("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"), "", 131_072, "mistral-tekken"),
+        (("<start_of_turn>", "<end_of_turn>"), "Gemma3ForCausalLM", 262_144, "gemma-3"),
+        (("[gMASK]", "<sop>", "<|user|>", "<|assistant|>"), "Glm4ForCausalLM", 151_552, "glm-4"),
+        (("[gMASK]", "<sop>", "<|user|>", "<think>"), "Glm4MoeForCausalLM", 151_552, "glm-4.5"),
+        (("<｜User｜>", "<｜Assistant｜>"), "LlamaForCausalLM", 128_256, "deepseek-r1"),
+        (("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"), "GraniteForCausalLM", 49_155, "granite-3"),
+        (("<|start|>", "<|channel|>", "<|message|>", "<|return|>"), "GptOssForCausalLM", 201_088, "gpt-oss"),
+        (("[|user|]", "[|assistant|]", "[|endofturn|]"), "ExaoneForCausalLM", 102_400, "exaone-3.5"),
+        ((), "Olmo2ForCausalLM", 100_352, "olmo-2"),
+        (("<|im_start|>", "<|im_end|>"), "Olmo2ForCausalLM", 100_352, "olmo-2"),
+        ((), "Olmo3", 5, "plain"),
+    ],
+)
+def test_a_model_without_a_template_gets_that_of_its_family(
+    tokens: tuple[str, ...], architecture: str, vocab_size: int, name: str
+) -> None:
+    assert guess(set(tokens), architecture, vocab_size)[0] == name
