@@ -63,7 +63,7 @@ def detect(template: str, added_tokens: tuple[str, ...] = ()) -> ThinkingMarks |
     """
     for marks in KNOWN:
         # Harmony ends every message with the same token, and Granite's words stand in one long text.
-        if marks.opening.partition("<|message|>")[0] in template and marks.closing in template:
+        if marks.opening.partition("<|message|>")[0].strip() in template and marks.closing in template:
             return marks
     if THINK.closing in template:
         return THINK
