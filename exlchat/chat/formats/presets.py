@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import tomlkit
@@ -17,7 +18,9 @@ import tomlkit
 from exlchat.chat.formats.table import TableError, from_table
 from exlchat.chat.plain_text import one_line
 
-MOST_BYTES = 100_000
+MOST_BYTES = 50_000
+MOST_OPEN = 100
+"""Brackets that may be open at once; the loader takes a second for a thousand."""
 
 
 class PresetError(Exception):
@@ -70,6 +73,8 @@ def _parsed(text: str) -> object:
     try:
         if text.lstrip().startswith("{"):
             return json.loads(text)
+        if max(accumulate((one in "[{") - (one in "]}") for one in text), default=0) > MOST_OPEN:
+            raise RecursionError
         import yaml
 
         # The loader in Python, because the one in C has no bound on depth; texts of this size are read at once.
