@@ -185,6 +185,14 @@ def _shows_thoughts(form: PromptFormat) -> bool:
         return False
 
 
+def with_thinking(form: PromptFormat, on: bool) -> PromptFormat:
+    """`form` told whether to have the model think, by the names that families have for it; some know none of them."""
+    told: dict[str, object] = {"enable_thinking": on, "thinking": on, "reasoning": on}
+    if not on:
+        told["thinking_budget"] = 0
+    return replace(form, variables={**told, **form.variables})
+
+
 def format_files(templates_dir: Path | None) -> list[str]:
     """Names of the user's own formats, sorted."""
     if templates_dir is None or not templates_dir.is_dir():

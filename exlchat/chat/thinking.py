@@ -40,6 +40,9 @@ HARMONY = ThinkingMarks(
 MAGISTRAL = ThinkingMarks("[THINK]", "[/THINK]")
 GRANITE = ThinkingMarks("Here is my thought process:", "Here is my response:")
 
+_NO_BUDGET = "<seed:cot_budget_reflect>"
+"""With this behind its opening mark Seed-OSS is told not to think; it says so before it closes its thoughts."""
+
 KNOWN = (
     HARMONY,
     SEED,
@@ -232,7 +235,7 @@ def split_stored(text: str, recorded: ThinkingMarks | None, expected: ThinkingMa
 
 def opens_thinking(prompt: str, marks: ThinkingMarks) -> bool:
     """Whether a prompt's text ends inside thoughts."""
-    return prompt.rstrip().endswith(marks.opening.rstrip())
+    return prompt.rstrip().removesuffix(_NO_BUDGET).endswith(marks.opening.rstrip())
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:

@@ -13,7 +13,7 @@ from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
 from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.prompt_format import PromptFormat, choose_format
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
 from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.sight import see
 from exlchat.chat.stop_conditions import stop_conditions
@@ -51,6 +51,7 @@ class TurnOptions:
         max_new_tokens: the longest answer; `None` goes on until the context is full.
         stop: strings and token ids that end it, beside those of model and format.
         context_policy: what happens when the conversation does not fit into the context.
+        thinking: whether the model is to think first, where its format can be told; `None` leaves it to the format.
     """
 
     sampling: SamplingSettings
@@ -59,6 +60,7 @@ class TurnOptions:
     max_new_tokens: int | None = None
     stop: tuple[str | int, ...] = ()
     context_policy: ContextPolicy = "stop"
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,8 @@ def _planned(
     store: ConversationStore, engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
+    if options.thinking is not None:
+        form = with_thinking(form, options.thinking)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in ground.branch))
     cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)

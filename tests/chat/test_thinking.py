@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format
+from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format, with_thinking
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages, prompt_text
 from exlchat.chat.thinking import (
     GRANITE,
@@ -158,6 +158,7 @@ def test_whether_a_prompt_opens_thoughts_is_seen_at_its_end() -> None:
     asked = [{"role": "user", "content": "x"}]
     assert opens_thinking(BUILT_IN["deepseek-r1"].render(asked), THINK)
     assert not opens_thinking(BUILT_IN["qwen-3"].render(asked), THINK)
+    assert opens_thinking("<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>", SEED)
     assert not opens_thinking(BUILT_IN["qwen-3"].render(asked, enable_thinking=False), THINK)
 
 
@@ -237,3 +238,20 @@ def test_the_record_of_an_answer_says_how_its_thoughts_are_marked() -> None:
     shown = prompt_messages([Message("q", None, "user", "Hi", 0.0), cut])
     engine = ScriptedEngine(byte_level_tokenizer())
     assert "only thoughts" not in prompt_text(engine, shown, BUILT_IN["chatml"])
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen-3", "glm-4.5", "smollm-3", "exaone-4", "deepseek-v3.1", "granite-3", "seed-oss"]
+)
+def test_thinking_is_turned_on_and_off_by_the_familys_own_variable(name: str) -> None:
+    asked = [{"role": "user", "content": "x"}]
+    form = PromptFormat(name, families.source(name))
+    on, off = (with_thinking(form, wanted).render(asked) for wanted in (True, False))
+    assert on != off
+    given = families.VARIABLES[name]
+    if name not in ("granite-3", "seed-oss"):
+        assert (on, off) == tuple(replace(form, variables=one).render(asked) for one in given[:2])
+    elif name == "granite-3":
+        assert on == replace(form, variables=given[0]).render(asked)
+    else:
+        assert off == replace(form, variables=given[0]).render(asked)

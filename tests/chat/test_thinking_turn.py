@@ -67,3 +67,21 @@ def test_an_answer_cut_inside_thoughts_that_the_prompt_opened_is_known_for_one()
     prompt = engine.text_with_special_tokens(list(engine.requests[-1].prompt_ids))
     assert "well" not in prompt
     assert "<｜Assistant｜>Hello<｜end▁of▁sentence｜>" in prompt
+
+
+def test_thinking_can_be_turned_off_for_a_turn() -> None:
+    store = ConversationStore(None)
+    engine = ScriptedEngine(chat_template=families.source("qwen-3"))
+    conversation = store.create_conversation()
+    store.add_message(conversation.id, "user", "Hi")
+    for thinking in (None, True, False):
+        engine.will_say("Hello")
+        tip = store.load(conversation.id).branch[-1]
+        retried = tip.id if tip.role == "assistant" else None
+        list(answer(store, engine, conversation.id, TurnOptions(GREEDY, thinking=thinking), retry_of=retried))
+    usual, on, off = (engine.decode(list(request.prompt_ids)) for request in engine.requests)
+    assert usual == on
+    assert off == on + "<think>\n\n</think>\n\n"
+    record = store.load(conversation.id).branch[-1].record
+    assert record is not None
+    assert record.thinking == THINK, "the prompt has closed the thoughts that it opened"
