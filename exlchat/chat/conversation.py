@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from exlchat.chat.thinking import ThinkingMarks
 from exlchat.engine.events import FinishReason, GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -18,6 +19,7 @@ class AnswerRecord:
 
     `seen_from` is the id of the first message from which on the model saw everything; `None`: it saw all messages.
     `summary` is what it was told of those before; "" says that summarising them gave nothing.
+    `thinking` are the marks by which its thoughts are told from the answer; `None` where the format has none.
     """
 
     model: str
@@ -27,6 +29,7 @@ class AnswerRecord:
     finish_reason: FinishReason | None
     seen_from: str | None = None
     summary: str | None = None
+    thinking: ThinkingMarks | None = None
 
 
 @dataclass(frozen=True, slots=True)

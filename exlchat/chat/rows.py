@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.thinking import unpack_marks
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -57,6 +58,7 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             # Records of before these fields existed are of answers that saw everything.
             seen_from=content.get("seen_from"),
             summary=content.get("summary"),
+            thinking=unpack_marks(content.get("thinking")),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return None

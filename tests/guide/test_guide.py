@@ -22,6 +22,7 @@ from exlchat.ui.command_line import (
     doctor_parser,
     models_parser,
     pull_parser,
+    template_parser,
 )
 from exlchat.ui.generation_settings import NAMES
 from guide.corpus import dialogs
@@ -36,6 +37,7 @@ PARSERS = {
     "doctor": doctor_parser,
     "models": models_parser,
     "pull": pull_parser,
+    "template": template_parser,
 }
 
 
@@ -46,7 +48,10 @@ def answers() -> Iterator[tuple[str, str]]:
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
-    return {name for action in parser._actions for name in action.option_strings}
+    """Its own, and those of the commands below it."""
+    found = {name for action in parser._actions for name in action.option_strings}
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return found.union(*(options(one) for action in below for one in action.choices.values()))
 
 
 def options_of(code: str) -> set[str]:
