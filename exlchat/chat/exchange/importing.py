@@ -72,10 +72,11 @@ class Notes:
         tree = mended(messages, self._problems, self.where)
         times = [message.created_at for message in tree]
         created = min(times) if created_at is None else created_at
+        updated = max([created, *times]) if updated_at is None else updated_at
         return ConversationTree(
             title=title,
             created_at=created,
-            updated_at=max(created, max(times)) if updated_at is None else updated_at,
+            updated_at=updated,
             tip_id=known_tip(tree, tip_id or tree[-1].id, self._problems, self.where),
             messages=tree,
             tags=tuple(dict.fromkeys(tags)),

@@ -100,9 +100,8 @@ class _Legacy:
                 chain.add(Draft("user", prompt, at))
             thinking, text = split_thinking(text_of(row.get("response")) or "")
             thinking = text_of(row.get("reasoning")) or thinking
-            fields = rest(row, *_KNOWN_RESPONSE, "options_json") | no_empty(
-                options=clean(json_of(row.get("options_json")))
-            )
+            options = clean(json_of(row.get("options_json")))
+            fields = rest(row, *_KNOWN_RESPONSE, "options_json") | no_empty(options=options)
             foreign = no_empty(model=name_of(row.get("model")), llm=fields)
             chain.add(Draft("assistant", text, at, thinking, foreign))
         return notes.of_chain("llm", chain, title=self.title, fields={"conversation": self.ident})

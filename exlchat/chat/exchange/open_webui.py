@@ -36,7 +36,7 @@ def _chat(item: object) -> Mapping[str, Any]:
 
 
 def _items(parsed: Parsed) -> Sequence[Any]:
-    return objects_that(parsed, lambda value: _is_chat(value))
+    return objects_that(parsed, _is_chat)
 
 
 def _is_chat(value: object) -> bool:

@@ -45,6 +45,7 @@ _ROLES: dict[str, Role] = {
 _STEPS = frozenset(
     {"tool", "function", "function_call", "function_response", "observation", "tool_call", "tool_result"}
 )
+_KNOWN = ("role", "reasoning_content", "reasoning", "model", "name")
 _TIMES = ("created_at", "timestamp", "create_time", "created", "date")
 
 
@@ -116,15 +117,7 @@ def _draft(role: Role, text: str, fields: Mapping[str, Any], model: str | None, 
     thinking = text_of(fields.get("reasoning_content")) or text_of(fields.get("reasoning"))
     if role == "assistant" and not thinking:
         thinking, text = split_thinking(text)
-    known = [
-        "role",
-        "reasoning_content",
-        "reasoning",
-        "model",
-        "name",
-        *_TIMES,
-        *(() if keep_content else ("content",)),
-    ]
+    known = [*_KNOWN, *_TIMES, *([] if keep_content else ["content"])]
     foreign = no_empty(
         model=name_of(fields.get("model")) or model if role == "assistant" else None,
         name=name_of(fields.get("name")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,18 +92,14 @@ class _Found:
     importer: Importer | None = None
 
 
-class _named:  # noqa: N801 - used as a function
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
     """Puts the file's name before an error that has none."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ExchangeError) and not str(error).startswith(str(self._path)):
-            raise ExchangeError(f"{self._path} cannot be imported: {error}") from None
+    try:
+        yield
+    except ExchangeError as error:
+        said = str(error)
+        raise ExchangeError(said if said.startswith(str(path)) else f"{path} cannot be imported: {said}") from None
 
 
 def _open(path: Path, problems: Problems) -> _Found:
@@ -111,10 +108,7 @@ def _open(path: Path, problems: Problems) -> _Found:
         if not llm_logs.is_llm(path):
             raise ExchangeError("it is a database, but not llm's logs.db; of databases only that is read")
         return _Found("llm")
-    if head.startswith(ZIP_MAGIC):
-        contents = chatgpt_members(path)
-    else:
-        contents = [read_bytes(path)]
+    contents = chatgpt_members(path) if head.startswith(ZIP_MAGIC) else [read_bytes(path)]
     parsed = [parse(decode(content, problems), problems) for content in contents]
     if any(jsonl.is_ours(one.values) for one in parsed):
         return _Found("exlchat", parsed)

@@ -37,7 +37,7 @@ def _convert_exllamav3(item: Any, notes: Notes) -> ConversationTree:
     fields = mapping(item)
     chain = Chain(notes.began)
     _add_system(chain, fields.get("system_prompt"))
-    for pair in listing(fields["context"]):
+    for pair in listing(fields.get("context")):
         sides = [*listing(pair), None, None][:2]
         for role, text in zip(("user", "assistant"), map(text_of, sides), strict=True):
             if text is not None:

@@ -25,9 +25,8 @@ def _items(parsed: Parsed) -> Sequence[Any]:
 def _pairs(fields: Mapping[str, Any]) -> list[Any] | None:
     """`internal`, what the model was given; `visible`, which is made for the browser, only without it."""
     for name in ("internal", "data"):
-        if isinstance(fields.get(name), list) and (
-            "visible" in fields or "data_visible" in fields or name == "internal"
-        ):
+        # Many files have a list under `data`; only this program's have the other list beside it.
+        if isinstance(fields.get(name), list) and (name == "internal" or "data_visible" in fields):
             return listing(fields[name])
     for name in ("visible", "data_visible"):
         if isinstance(fields.get(name), list):
