@@ -60,11 +60,12 @@ def _convert(item: Any, notes: Notes) -> ConversationTree:
         if parent is not None:
             parent.children += 1
     above = Above(nodes)
-    messages = [
-        _message(node, *above.of(node), began)
-        for node in nodes.values()
-        if node.role is not None or (not node.children and _says_something(node))
-    ]
+    messages = [_message(node, *above.of(node), began) for node in nodes.values() if node.is_message]
+    for node in nodes.values():
+        if not node.is_message and not node.children:
+            parent_id, steps = above.of(node)
+            if any(map(_says_something, (*steps, node))):
+                messages.append(_message(node, parent_id, steps, began))
     tip = name_of(fields.get("current_node"))
     kept = {message.id for message in messages}
     if tip is not None and tip in nodes and tip not in kept:
@@ -132,9 +133,14 @@ def _message(node: _Node, parent: str | None, steps: Sequence[_Node], began: flo
         chatgpt=rest(node.message, *_KNOWN) | ({"content": clean(content)} if has_other else {}),
     )
     at = next((at for one in (node, *reversed(steps)) if (at := seconds_of(one.message.get("create_time")))), began)
-    text = node.text if node.role is not None or not thoughts else ""
     return TreeMessage(
-        node.ident, parent, node.role or "assistant", text, at, thinking="\n\n".join(thoughts) or None, foreign=foreign
+        node.ident,
+        parent,
+        node.role or "assistant",
+        node.text,
+        at,
+        thinking="\n\n".join(thoughts) or None,
+        foreign=foreign,
     )
 
 

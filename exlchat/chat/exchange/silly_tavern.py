@@ -108,9 +108,9 @@ def _draft(
     if extra.get("type") == _NARRATOR or mapping(fields.get("extra")).get("type") == _NARRATOR:
         role = "system"
     inside, text = _split(role, text)
-    theirs = (
-        (rest(fields, *_KNOWN) if whole else {}) | rest(about, *_KNOWN) | no_empty(extra=rest(extra, *_KNOWN_EXTRA))
-    )
+    known = _KNOWN if fields.get("is_system") is True else (*_KNOWN, "is_system")
+    theirs = (rest(fields, *known) if whole else {}) | rest(about, *known)
+    theirs |= no_empty(extra=rest(extra, *_KNOWN_EXTRA))
     foreign = no_empty(model=name_of(extra.get("model")), name=name_of(fields.get("name")), sillytavern=theirs)
     return Draft(role, text, seconds_of(about.get("send_date")), text_of(extra.get("reasoning")) or inside, foreign)
 
