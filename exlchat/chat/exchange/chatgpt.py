@@ -99,7 +99,7 @@ def _nodes(entries: Mapping[str, Any]) -> dict[str, _Node]:
 
 def _part_of_the_talk(message: Mapping[str, Any]) -> tuple[Role | None, str]:
     content = mapping(message.get("content"))
-    kind = content.get("content_type")
+    kind = name_of(content.get("content_type"))
     role = _ROLES.get(name_of(mapping(message.get("author")).get("role")) or "")
     if kind == "user_editable_context":
         instructions = (text_of(content.get(name)) for name in ("user_profile", "user_instructions"))

@@ -186,11 +186,11 @@ class _Thread:
         nodes = {ident: self._all[ident] for ident in turn_of}
         above = Above(nodes)
         tip = name_of(self._row.get("tip_message_hash"))
-        last = {name_of(turn.get("tip_message_hash")) for turn in self._turns} | {tip}
+        followed = {node.parent for node in nodes.values()}
         messages = [
             _message(node, *above.of(node), turn_of[ident], began)
             for ident, node in nodes.items()
-            if node.is_message or ident in last
+            if node.is_message or ident not in followed
         ]
         return notes.whole(
             "llm",
@@ -232,7 +232,7 @@ def _nodes(db: LlmDatabase, fragments: Mapping[int, str]) -> dict[str, _Node]:
 def _add_part(node: _Node, part: Row, fragments: Mapping[int, str]) -> None:
     payload = mapping(json_of(part.get("payload")))
     text = text_of(part.get("text")) or "".join(
-        text_of(piece.get("literal")) or fragments.get(piece.get("fragment", -1), "")
+        text_of(piece.get("literal")) or fragments.get(_whole(piece.get("fragment")), "")
         for piece in map(mapping, listing(payload.get("text_ref")))
     )
     match part.get("type"):
@@ -244,6 +244,10 @@ def _add_part(node: _Node, part: Row, fragments: Mapping[int, str]) -> None:
             node.others.append(
                 rest(part, "id", "message_hash", "position", "payload") | no_empty(payload=clean(payload))
             )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else -1
 
 
 def _message(node: _Node, parent: str | None, steps: list[_Node], turn: Row, began: float) -> TreeMessage:

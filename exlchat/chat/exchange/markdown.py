@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
+
+from markdown_it import MarkdownIt
 
 from exlchat.chat.exchange.branch import Place, active_branch, model_of, places
 from exlchat.chat.exchange.values import shown_time
@@ -13,7 +16,8 @@ from exlchat.chat.tree import ConversationTree, TreeMessage
 UNTITLED = "Conversation"
 SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant"}
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_BEHIND = "behind"
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 _DETAILS = re.compile(r"<(?=/?\s*(?:details|summary)\b)", re.IGNORECASE)
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#])")
 
@@ -33,7 +37,7 @@ def _conversation(tree: ConversationTree) -> str:
         if remark:
             parts.append(f"*{remark}*")
         if message.thinking:
-            inside = _DETAILS.sub("&lt;", closed(message.thinking))
+            inside = closed(_DETAILS.sub("&lt;", message.thinking))
             parts.append(f"<details>\n<summary>Thinking</summary>\n\n{inside}\n\n</details>")
         if message.text:
             parts.append(closed(message.text))
@@ -81,15 +85,29 @@ def alternative(place: Place | None) -> str:
 
 
 def closed(text: str) -> str:
-    """`text` with a fence that it leaves open closed, so that what follows is no code."""
-    fence = ""
-    for line in text.split("\n"):
-        match = _FENCE.match(line)
-        if match is None:
-            continue
-        mark, info = match.groups()
-        if not fence:
-            fence = mark if mark[0] == "~" or "`" not in info else ""
-        elif mark[0] == fence[0] and len(mark) >= len(fence) and not info.strip():
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
+    """`text` with a fence that it leaves open closed, so that what follows is no code.
+
+    A text that runs on for another reason, as an open HTML comment, becomes code as a whole.
+    """
+    if not _runs_on(text):
+        return text
+    for ending in dict.fromkeys(match[1] for match in _FENCE.finditer(text)):
+        if not _runs_on(f"{text}\n{ending}"):
+            return f"{text}\n{ending}"
+    longest = max((len(match[0]) for match in re.finditer("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _runs_on(text: str) -> bool:
+    """Whether a heading behind the text would be part of it."""
+    tokens = _blocks().parse(f"{text}\n\n# {_BEHIND}")
+    return not (len(tokens) > 2 and tokens[-3].type == "heading_open" and tokens[-2].content == _BEHIND)
+
+
+@cache
+def _blocks() -> MarkdownIt:
+    """Finds blocks and does not look into them."""
+    parser = MarkdownIt("commonmark")
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    return parser

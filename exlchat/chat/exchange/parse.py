@@ -125,7 +125,8 @@ def _yaml(text: str) -> Parsed:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise ExchangeError(f"it is no YAML ({getattr(error, 'problem', None) or error}{where})") from None
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ExchangeError(f"it is no YAML ({what}{where})") from None
 
 
 def _check_yaml(text: str) -> None:

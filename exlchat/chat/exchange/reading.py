@@ -21,7 +21,11 @@ from exlchat.chat.exchange.raw import SQLITE_MAGIC, ZIP_MAGIC, chatgpt_members, 
 from exlchat.chat.exchange.silly_tavern import SILLY_TAVERN
 from exlchat.chat.exchange.small_formats import AICHAT, EXLLAMAV3, EXUI
 from exlchat.chat.exchange.textgen import TEXTGEN
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.tree import ConversationTree
+
+_LONGEST_LINE = 1000
+"""Of an error with a file's name in it, which may have characters of its own that steer a terminal."""
 
 IMPORTERS: tuple[Importer, ...] = (
     # OpenAI's form comes last: others hold messages with a role and a content as well.
@@ -99,7 +103,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except ExchangeError as error:
         said = str(error)
-        raise ExchangeError(said if said.startswith(str(path)) else f"{path} cannot be imported: {said}") from None
+        named = said if said.startswith(str(path)) else f"{path} cannot be imported: {said}"
+        raise ExchangeError(one_line(named, _LONGEST_LINE)) from None
 
 
 def _open(path: Path, problems: Problems) -> _Found:
