@@ -117,6 +117,15 @@ def _pull(arguments: Sequence[str]) -> ExitCode:
     return run_pull(PullOptions(typed.name, tuple(typed.include)))
 
 
+def _sessions(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.sessions.parser import sessions_parser
+
+    typed = sessions_parser().parse_args(arguments)
+    from exlchat.ui.sessions import run_sessions
+
+    return run_sessions(typed)
+
+
 def _doctor(arguments: Sequence[str]) -> ExitCode:
     doctor_parser().parse_args(arguments)
     from exlchat.ui.doctor import run_doctor
@@ -131,6 +140,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "doctor": _doctor,
     "models": _models,
     "pull": _pull,
+    "sessions": _sessions,
 }
 
 
