@@ -6,19 +6,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, get_args
 
 from exlchat import paths
-from exlchat.chat.conversation import ConversationSummary
-from exlchat.chat.database import StoreError
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import NAMES, Imported, read
 from exlchat.chat.exchange.writing import Format, written
+from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree
+from exlchat.ui.command_line import about_group
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, abandon, print_report
+from exlchat.ui.sessions.finding import conversation
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -34,45 +34,44 @@ _ENDINGS: dict[str, Format] = {
 }
 
 
-class TreeStore(Protocol):
-    """What is needed of the store. Every method raises `StoreError`."""
-
-    def list_conversations(self) -> Sequence[ConversationSummary]:
-        """Newest first."""
-
-    def read_tree(self, conversation_id: str) -> ConversationTree:
-        """A conversation with all its branches."""
-
-    def write_tree(self, tree: ConversationTree) -> str:
-        """Puts it on disk in one transaction and returns its id; new ids where those of the tree are taken."""
-
-
 def add_parsers(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `export` and `import`. What they parse is for `run`, which looks at `exchange`."""
-    export = subparsers.add_parser("export", help="write conversations to a file", description=_EXPORT_ABOUT)
-    export.set_defaults(exchange="export")
+    """Adds `export` and `import` to the commands of `exlchat sessions`."""
+    export = _parser(subparsers, "export", "write conversations to a file", "ID... [options]", _EXPORT_ABOUT)
     which = export.add_argument_group("conversations")
-    which.add_argument("ids", metavar="ID", nargs="*", help="ids or their beginnings, as the list shows them")
-    which.add_argument("--all", action="store_true", help="all conversations that the list shows")
+    which.add_argument("ids", metavar="ID", nargs="*", help="beginning of a conversation's id, or last")
+    which.add_argument("--all", action="store_true", help="all that are not deleted, those in the archive too")
     where = export.add_argument_group("file")
     where.add_argument(
         "--format",
+        metavar="NAME",
         choices=get_args(Format),
-        help="jsonl (lossless), md, html, or openai (messages); else by the file's ending, else jsonl",
+        help="jsonl (loses nothing), md, html or openai (default: as the file's name ends, else jsonl)",
     )
-    where.add_argument("-o", "--output", metavar="FILE", default=_STDOUT, help="the file; - is standard output")
+    where.add_argument("-o", "--output", metavar="FILE", default=_STDOUT, help="- is standard output, the default")
     where.add_argument("--force", action="store_true", help="replace the file if it is there")
-    importing = subparsers.add_parser("import", help="read conversations from files", description=_IMPORT_ABOUT)
-    importing.set_defaults(exchange="import")
+    importing = _parser(subparsers, "import", "read conversations from files", "FILE...", _IMPORT_ABOUT)
     importing.add_argument("files", metavar="FILE", nargs="+", help="their kind is told by what they hold")
 
 
-_EXPORT_ABOUT = "Write conversations to a file or to standard output. A file that is there is never replaced unasked."
-_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT (the archive or conversations.json), Open WebUI,
-SillyTavern, text-generation-webui, llm (logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
+def _parser(
+    subparsers: _SubParsersAction[argparse.ArgumentParser], name: str, about: str, arguments: str, description: str
+) -> argparse.ArgumentParser:
+    prog = f"exlchat sessions {name}"
+    made: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=about, prog=prog, description=description, epilog=None, usage=f"{prog} {arguments}"
+    )
+    about_group(made)
+    return made
 
 
-def run(arguments: argparse.Namespace, store: TreeStore) -> ExitCode:
+_EXPORT_ABOUT = """Write conversations to a file or to standard output: all of them (jsonl), or
+the branch that is shown. A file that is there is never replaced unasked."""
+_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT (the archive or
+conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
+(logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
+
+
+def run(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """Carries out what was parsed. Mistakes are a line each on stderr.
 
     Raises:
@@ -80,46 +79,37 @@ def run(arguments: argparse.Namespace, store: TreeStore) -> ExitCode:
     """
     lines = ErrorLines(sys.stderr)
     try:
-        if arguments.exchange == "export":
-            return _export(arguments, store)
-        return _import(arguments.files, store, lines)
+        if typed.command == "export":
+            return _export(store, typed)
+        return _import(typed.files, store, lines)
     except (ExchangeError, paths.FolderError) as error:
         lines.say(str(error))
         return ExitCode.ERROR
 
 
-def _export(arguments: argparse.Namespace, store: TreeStore) -> ExitCode:
-    idents = _chosen(arguments.ids, arguments.all, store)
-    target = None if arguments.output == _STDOUT else Path(arguments.output).expanduser()
-    form: Format = arguments.format or (_ENDINGS.get(target.suffix.lower(), "jsonl") if target else "jsonl")
-    if target is not None and not arguments.force and os.path.lexists(target):
+def _export(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    idents = _chosen(typed.ids, typed.all, store)
+    target = None if typed.output == _STDOUT else Path(typed.output).expanduser()
+    form: Format = typed.format or (_ENDINGS.get(target.suffix.lower(), "jsonl") if target else "jsonl")
+    if target is not None and not typed.force and os.path.lexists(target):
         raise ExchangeError(f"{target} is there already; choose another name, or replace it with --force")
     text = written([store.read_tree(ident) for ident in idents], form)
     if target is None:
         return _to_stdout(text)
-    write_file(target, text, replace_it=arguments.force)
+    write_file(target, text, replace_it=typed.force)
     ErrorLines(sys.stderr).say(f"{_counted(len(idents), 'conversation')} in {target}")
     return ExitCode.OK
 
 
-def _chosen(wanted: Sequence[str], everything: bool, store: TreeStore) -> list[str]:
-    known = [summary.id for summary in store.list_conversations()]
+def _chosen(wanted: Sequence[str], everything: bool, store: ConversationStore) -> list[str]:
     if bool(wanted) == everything:
         raise ExchangeError("name the conversations to export by their ids, or all of them with --all")
-    if everything:
-        if not known:
-            raise ExchangeError("there are no conversations to export")
-        return known
-    return list(dict.fromkeys(_by_beginning(ident, known) for ident in wanted))
-
-
-def _by_beginning(wanted: str, known: Sequence[str]) -> str:
-    found = [ident for ident in known if ident == wanted] or [ident for ident in known if ident.startswith(wanted)]
-    if not found or not wanted:
-        raise ExchangeError(f"there is no conversation {wanted!r}; exlchat sessions list shows their ids")
-    if len(found) > 1:
-        raise ExchangeError(f"{wanted!r} is the beginning of {len(found)} ids; give more of it")
-    return found[0]
+    if not everything:
+        return list(dict.fromkeys(conversation(store, ident) for ident in wanted))
+    known = [row.id for row in (*store.list_conversations(), *store.list_conversations("archived"))]
+    if not known:
+        raise ExchangeError("there are no conversations to export")
+    return known
 
 
 def _to_stdout(text: str) -> ExitCode:
@@ -165,7 +155,7 @@ def write_file(target: Path, text: str, *, replace_it: bool) -> None:
         raise
 
 
-def _import(files: Sequence[str], store: TreeStore, lines: ErrorLines) -> ExitCode:
+def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -> ExitCode:
     """Each file by itself: what is wrong with one does not stop the others."""
     worst = ExitCode.OK
     report: list[str] = []
@@ -187,24 +177,16 @@ def _import(files: Sequence[str], store: TreeStore, lines: ErrorLines) -> ExitCo
     return worst if printed is ExitCode.OK else printed
 
 
-def _keep(found: Imported, path: Path, store: TreeStore, lines: ErrorLines) -> list[ConversationTree]:
+def _keep(found: Imported, path: Path, store: ConversationStore, lines: ErrorLines) -> list[ConversationTree]:
     """Those that were written; one that cannot be is a line."""
     kept: list[ConversationTree] = []
     for tree in found.trees:
         try:
-            store.write_tree(_at_rest(tree))
+            store.write_tree(tree)
             kept.append(tree)
         except StoreError as error:
             lines.say(f"{path.name}: {tree.title or 'a conversation'}: {error}")
     return kept
-
-
-def _at_rest(tree: ConversationTree) -> ConversationTree:
-    """No answer of a file is still being written."""
-    messages = tuple(
-        replace(message, status="partial") if message.status == "streaming" else message for message in tree.messages
-    )
-    return replace(tree, messages=messages)
 
 
 def _told(path: Path, found: Imported, kept: Sequence[ConversationTree]) -> str:

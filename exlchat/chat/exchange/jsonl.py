@@ -173,9 +173,12 @@ def _record(value: object, problems: Problems, where: str) -> AnswerRecord | Non
 
 def _is_sound(record: AnswerRecord) -> bool:
     """`unpack_record` trusts our own database and looks at no types."""
-    texts = (record.model, record.template, record.seen_from or "", record.summary or "")
+    told = (record.seen_from, record.summary, record.prompt_hash, record.persona)
     return (
-        all(isinstance(text, str) for text in texts)
+        all(isinstance(text, str) for text in (record.model, record.template))
+        and all(text is None or isinstance(text, str) for text in told)
+        and type(record.begun_tokens) is int
+        and all(type(stop) in (int, str) for stop in record.stop)
         and record.finish_reason in (None, *get_args(FinishReason))
         and (record.stats is None or _are_sound(record.stats))
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exlchat.chat.conversation import AnswerRecord
 from exlchat.chat.exchange.branch import active_branch
+from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import Imported, read
 from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.engine.events import GenerationStats
@@ -46,6 +47,10 @@ RECORDS = st.builds(
     finish_reason=st.none() | st.sampled_from(["stop_token", "cancelled"]),
     seen_from=st.none() | TEXT,
     summary=st.none() | TEXT,
+    begun_tokens=st.integers(0, 99),
+    prompt_hash=st.none() | TEXT,
+    stop=st.lists(TEXT | st.integers(0, 99), max_size=2).map(tuple),
+    persona=st.none() | TEXT,
 )
 
 
@@ -126,6 +131,14 @@ def imported(folder: Path, name: str, content: Any) -> Imported:
     else:
         path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return read(path)
+
+
+def imported_or_refused(folder: Path, name: str, content: Any) -> Imported | str:
+    """What is read, or the line that it was refused with."""
+    try:
+        return imported(folder, name, content)
+    except ExchangeError as error:
+        return str(error)
 
 
 def json_lines(*values: Any) -> str:
