@@ -13,6 +13,7 @@ from exlchat import paths
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import NAMES, Imported, read
 from exlchat.chat.exchange.writing import Format, written
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree
 from exlchat.ui.command_line import about_group
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 _STDOUT = "-"
+_LONGEST_LINE = 1000
 _ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".md": "md",
@@ -83,7 +85,7 @@ def run(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
             return _export(store, typed)
         return _import(typed.files, store, lines)
     except (ExchangeError, paths.FolderError) as error:
-        lines.say(str(error))
+        lines.say(one_line(str(error), _LONGEST_LINE))
         return ExitCode.ERROR
 
 
@@ -164,11 +166,11 @@ def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -
         try:
             found = read(path)
         except ExchangeError as error:
-            lines.say(str(error))
+            lines.say(one_line(str(error), _LONGEST_LINE))
             worst = ExitCode.ERROR
             continue
         for problem in found.problems:
-            lines.say(f"{path.name}: {problem}")
+            lines.say(f"{one_line(path.name)}: {problem}")
         kept = _keep(found, path, store, lines)
         if found.lost or len(kept) < len(found.trees):
             worst = ExitCode.ERROR
@@ -185,7 +187,7 @@ def _keep(found: Imported, path: Path, store: ConversationStore, lines: ErrorLin
             store.write_tree(tree)
             kept.append(tree)
         except StoreError as error:
-            lines.say(f"{path.name}: {tree.title or 'a conversation'}: {error}")
+            lines.say(f"{one_line(path.name)}: {one_line(tree.title or '') or 'a conversation'}: {error}")
     return kept
 
 
@@ -194,7 +196,7 @@ def _told(path: Path, found: Imported, kept: Sequence[ConversationTree]) -> str:
     counts = f"{_counted(len(kept), 'conversation')}, {_counted(messages, 'message')}"
     left_out = len(found.trees) - len(kept) + found.lost
     missing = f"; {left_out} could not be imported" if left_out else ""
-    return f"{path.name} ({NAMES[found.kind]}): {counts}{missing}"
+    return f"{one_line(path.name)} ({NAMES[found.kind]}): {counts}{missing}"
 
 
 def _counted(number: int, noun: str) -> str:

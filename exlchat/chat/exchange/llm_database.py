@@ -36,17 +36,25 @@ class LlmDatabase:
         """Whether all of them are there."""
         return self._tables.issuperset(tables)
 
+    def columns(self, table: str) -> list[str]:
+        """Names of a table's columns.
+
+        Raises:
+            ExchangeError: some are computed when they are read.
+        """
+        found = [(str(row[1]), int(row[6])) for row in self._db.execute(f'PRAGMA table_xinfo("{table}")')]
+        if any(hidden in _COMPUTED for _, hidden in found):
+            raise ExchangeError(f"its table {table} has computed columns, which llm does not write")
+        return [name for name, _ in found]
+
     def rows(self, table: str, order: str) -> Iterator[dict[str, Any]]:
         """All rows; `order` is a column, used where the table has it.
 
         Raises:
             ExchangeError: the table is too large, or computes its columns.
         """
-        columns = [(str(row[1]), int(row[6])) for row in self._db.execute(f'PRAGMA table_xinfo("{table}")')]
-        if any(hidden in _COMPUTED for _, hidden in columns):
-            raise ExchangeError(f"its table {table} has computed columns, which llm does not write")
-        # Large blobs (attachments) and copies of what was sent are not needed.
-        names = [name for name, _ in columns if name not in {"content_blob", "prompt_json", "response_json"}]
+        # Copies of what was sent are not needed, and are most of a database.
+        names = [name for name in self.columns(table) if name not in {"prompt_json", "response_json"}]
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
         by = f' ORDER BY "{order}"' if order in names else ""
         for row in self._db.execute(f'SELECT {quoted} FROM "{table}"{by}'):
@@ -76,7 +84,8 @@ def open_llm(path: Path) -> Iterator[LlmDatabase]:
             deadline = time.monotonic() + _SECONDS
             db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
             yield LlmDatabase(db)
-    except (sqlite3.Error, OverflowError, MemoryError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        # Python cannot decode SQLite's own messages where they quote a damaged schema.
         raise ExchangeError(f"{path} cannot be read as a database ({reason_of(error)})") from None
 
 

@@ -23,7 +23,6 @@ from exlchat.chat.tree import ConversationTree, TreeMessage
 Row = Mapping[str, Any]
 
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
-_LEGACY = ("responses",)
 _THREADS = ("threads", "turns", "messages", "parts")
 _KNOWN_RESPONSE = ("id", "model", "prompt", "system", "response", "conversation_id", "datetime_utc", "reasoning")
 _KNOWN_TURN = ("thread_id", "parent_message_hash", "tip_message_hash", "model", "datetime_utc")
@@ -36,7 +35,16 @@ def is_llm(path: Path) -> bool:
         ExchangeError: it is damaged.
     """
     with open_llm(path) as db:
-        return db.has(*_LEGACY) or db.has(*_THREADS)
+        return _has_legacy(db) or _has_threads(db)
+
+
+def _has_legacy(db: LlmDatabase) -> bool:
+    """Many programs have a table of that name; only llm's has both columns."""
+    return db.has("responses") and {"prompt", "response"} <= set(db.columns("responses"))
+
+
+def _has_threads(db: LlmDatabase) -> bool:
+    return db.has(*_THREADS) and "tip_message_hash" in db.columns("threads")
 
 
 def conversations(path: Path, began: float, problems: Problems) -> list[ConversationTree]:
@@ -50,10 +58,10 @@ def conversations(path: Path, began: float, problems: Problems) -> list[Conversa
     found: list[ConversationTree] = []
     with open_llm(path) as db:
         fragments = _fragments(db)
-        threads = _Threads(db, fragments) if db.has(*_THREADS) else None
+        threads = _Threads(db, fragments) if _has_threads(db) else None
         if threads is not None:
             found += _converted(threads.each(), began, problems)
-        if db.has(*_LEGACY):
+        if _has_legacy(db):
             known = threads.names if threads is not None else frozenset()
             found += _converted(_legacy(db, fragments, known), began, problems)
     return found
@@ -71,7 +79,7 @@ def _converted(each: Iterator[Any], began: float, problems: Problems) -> Iterato
 def _fragments(db: LlmDatabase) -> dict[int, str]:
     if not db.has("fragments"):
         return {}
-    return {row["id"]: text_of(row.get("content")) or "" for row in db.rows("fragments", "id")}
+    return {_whole(row.get("id")): text_of(row.get("content")) or "" for row in db.rows("fragments", "id")}
 
 
 # Until 0.31
@@ -130,7 +138,7 @@ def _used_fragments(db: LlmDatabase, fragments: Mapping[int, str]) -> Iterator[t
     for table in ("prompt_fragments", "system_fragments"):
         texts: dict[object, list[str]] = {}
         for row in db.rows(table, "order") if db.has(table) else ():
-            texts.setdefault(row.get("response_id"), []).append(fragments.get(row["fragment_id"], ""))
+            texts.setdefault(row.get("response_id"), []).append(fragments.get(_whole(row.get("fragment_id")), ""))
         for ident, found in texts.items():
             yield table, ident, "\n".join(found)
 

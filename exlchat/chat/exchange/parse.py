@@ -47,8 +47,7 @@ def parse(text: str, problems: Problems) -> Parsed:
     try:
         return Parsed([_json(begun)], [1])
     except ValueError as error:
-        first, _, others = begun.partition("\n")
-        if others.strip() and _is_json(first):
+        if _are_json_lines(begun):
             return _json_lines(text, problems)
         raise ExchangeError(_why(error, begun)) from None
 
@@ -61,12 +60,17 @@ def _json(text: str) -> Any:
         raise ExchangeError(f"it is nested more than {DEPTH} levels deep") from None
 
 
-def _is_json(line: str) -> bool:
+def _are_json_lines(begun: str) -> bool:
+    """Whether one of the first two lines is an object by itself; what follows, or the first, may be damaged."""
+    lines = [line for line in begun.split("\n", 3)[:3] if line.strip()]
+    return len(lines) > 1 and begun[0] == "{" and any(_is_object(line) for line in lines[:2])
+
+
+def _is_object(line: str) -> bool:
     try:
-        _json(line)
-    except ValueError:
+        return bool(_json(line)) and line.lstrip()[0] == "{"
+    except (ValueError, ExchangeError):
         return False
-    return True
 
 
 def _json_lines(text: str, problems: Problems) -> Parsed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,6 +19,20 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 _CHUNK = 1 << 20
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _ENCRYPTED = 1
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    IndexError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+"""What the library raises for archives that are damaged in one way or another."""
+
 _CONVERSATIONS = re.compile(r"(?:[^/]+/)?conversations(?:-\d+)?\.json")
 
 
@@ -112,7 +128,7 @@ def chatgpt_members(path: Path) -> list[bytes]:
             for name in found:
                 contents.append(_member(path, archive, archive.getinfo(name), left))
                 left -= len(contents[-1])
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
+    except _ZIP_ERRORS as error:
         raise ExchangeError(f"{path} cannot be unpacked ({reason_of(error)}); fetch it once more") from None
     return contents
 

@@ -169,6 +169,12 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     assert (said(found.trees[0]), found.problems) == ([("user", "Grüße, 日本 🦉")], ())
 
 
+def test_a_first_line_that_is_damaged_costs_itself(tmp_path: Path) -> None:
+    found = imported(tmp_path, "a.jsonl", '{"role": "us\n' + json_lines(*TALK))
+    assert len(found.trees[0].messages) == len(TALK)
+    assert len(found.problems) == 1
+
+
 def test_mixed_encodings_are_said(tmp_path: Path) -> None:
     lines = [json.dumps({"role": "user", "content": text}, ensure_ascii=False) for text in ("Grüße 1", "Grüße 2")]
     found = imported(tmp_path, "a.jsonl", lines[0].encode() + b"\n" + lines[1].encode("latin-1"))
@@ -375,8 +381,9 @@ def test_any_value_in_any_place_is_read_or_refused(tmp_path: Path, data: st.Data
 @hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_bytes_that_were_changed_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
-    texts = [*(json.dumps(sample) for sample in SAMPLES), AICHAT, json_lines(*SILLY)]
-    content = bytearray(data.draw(st.sampled_from(texts)).encode())
+    texts = [*(json.dumps(sample).encode() for sample in SAMPLES), AICHAT.encode(), json_lines(*SILLY).encode()]
+    packed = archive("conversations.json", texts[0])
+    content = bytearray(data.draw(st.sampled_from([*texts, packed, packed])))
     for _ in range(data.draw(st.integers(1, 5))):
         at = data.draw(st.integers(0, len(content) - 1))
         content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))

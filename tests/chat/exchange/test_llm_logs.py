@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import detect, read
@@ -209,3 +212,28 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
     cut = imported_or_refused(tmp_path, "damaged.db", bytes(content[:5000]))
     assert isinstance(cut, str)
     assert "\n" not in cut
+
+
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_database_with_changed_bytes_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    whole = tmp_path / "whole.db"
+    if not whole.exists():
+        database(whole, LEGACY, THREADS, rows=[*OLD, *NEW])
+    content = bytearray(whole.read_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(16, len(content) - 8))
+        content[at : at + 4] = data.draw(st.binary(min_size=4, max_size=4))
+    found = imported_or_refused(tmp_path, "changed.db", bytes(content))
+    if isinstance(found, str):
+        assert "\n" not in found
+    else:
+        assert all(is_whole(tree) for tree in found.trees)
+
+
+@pytest.mark.parametrize("column", ["id", "conversation_id", "datetime_utc", "model"])
+def test_older_databases_lack_columns(tmp_path: Path, column: str) -> None:
+    rows = [(table, {name: value for name, value in row.items() if name != column}) for table, row in OLD]
+    schema = LEGACY.replace(f'"{column}" TEXT', '"spare" TEXT')
+    path = database(tmp_path / "logs.db", schema, rows=[row for row in rows if row[0] == "responses"])
+    assert sum(len(tree.messages) for tree in read(path).trees) >= 7
