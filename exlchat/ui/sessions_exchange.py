@@ -66,8 +66,8 @@ def _parser(
     return made
 
 
-_EXPORT_ABOUT = """Write conversations to a file or to standard output: all of them (jsonl), or
-the branch that is shown. A file that is there is never replaced unasked."""
+_EXPORT_ABOUT = """Write conversations to a file or to standard output: all branches (jsonl), or
+the one that is shown. A file that is there is never replaced unasked."""
 _IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT (the archive or
 conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
 (logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
