@@ -125,6 +125,15 @@ def _template(arguments: Sequence[str]) -> ExitCode:
     return run_template(typed)
 
 
+def _sessions(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.sessions.parser import sessions_parser
+
+    typed = sessions_parser().parse_args(arguments)
+    from exlchat.ui.sessions import run_sessions
+
+    return run_sessions(typed)
+
+
 def _doctor(arguments: Sequence[str]) -> ExitCode:
     doctor_parser().parse_args(arguments)
     from exlchat.ui.doctor import run_doctor
@@ -140,6 +149,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "models": _models,
     "pull": _pull,
     "template": _template,
+    "sessions": _sessions,
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from exlchat.chat.thinking import ThinkingMarks
 from exlchat.engine.events import FinishReason, GenerationStats
@@ -18,7 +19,9 @@ class AnswerRecord:
     """How an answer came to be, enough to produce it again on the same machine.
 
     `seen_from` is the id of the first message from which on the model saw everything; `None`: it saw all messages.
-    `summary` is what it was told of those before; "" says that summarising them gave nothing.
+    `summary` is what it was told of those before; "" says that summarising them gave nothing. `begun_tokens` counts the
+    ids of a cut answer that it goes on from. `prompt_hash` is the SHA-256 of all ids before the first new one, as
+    little-endian 32-bit words; `None` in records of before it existed. `stop` is what ended it beside the model's own.
     `thinking` are the marks by which its thoughts are told from the answer; `None` where the format has none.
     """
 
@@ -30,6 +33,10 @@ class AnswerRecord:
     seen_from: str | None = None
     summary: str | None = None
     thinking: ThinkingMarks | None = None
+    begun_tokens: int = 0
+    prompt_hash: str | None = None
+    stop: tuple[str | int, ...] = ()
+    persona: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,9 @@ class Message:
     stopped by the user, or found unfinished after a crash. `token_ids` are the generated ids of an answer,
     in order, and are empty for what a person wrote. `pinned` may change at any time: the model goes on seeing a pinned
     message when older ones are left out. `summary` is what a model has made of all messages before this one, from which
-    on it was to see everything; "" when it made nothing.
+    on it was to see everything; "" when it made nothing. `thinking` is what the model thought before the answer.
+    `persona` of a system message is what of a persona was frozen into it, a JSON object. `edited_from` is the id of the
+    message of which this is a changed copy, or which it goes on from.
     """
 
     id: str
@@ -53,17 +62,23 @@ class Message:
     record: AnswerRecord | None = None
     pinned: bool = False
     summary: str | None = None
+    thinking: str | None = None
+    persona: Mapping[str, Any] | None = field(default=None, hash=False)
+    edited_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """A row of the sidebar. Times are Unix seconds; `title` is never empty."""
+    """A row of the sidebar. Times are Unix seconds; `title` is never empty; `tags` are sorted."""
 
     id: str
     title: str
     created_at: float
     updated_at: float
     message_count: int
+    pinned: bool = False
+    archived: bool = False
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,65 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from exlchat.chat.backup import back_up, backups
+from exlchat.chat.schema import MIGRATIONS
+from exlchat.chat.titles import clean_title
+
 APPLICATION_ID = 0x65786C63
 """Written into the file's header ("exlc"), so that another program's database is never taken for ours."""
 
 BUSY_SECONDS = 5.0
-
-_SCHEMA_1 = (
-    """
-    CREATE TABLE conversation (
-        id TEXT NOT NULL PRIMARY KEY,
-        title TEXT,
-        created_at REAL NOT NULL,
-        updated_at REAL NOT NULL,
-        deleted_at REAL,
-        tip_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED
-    )
-    """,
-    "CREATE INDEX conversation_tip ON conversation (tip_id)",
-    """
-    CREATE TABLE message (
-        id TEXT NOT NULL PRIMARY KEY,
-        conversation_id TEXT NOT NULL REFERENCES conversation (id) DEFERRABLE INITIALLY DEFERRED,
-        parent_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
-        role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
-        text TEXT NOT NULL,
-        created_at REAL NOT NULL,
-        status TEXT NOT NULL CHECK (status IN ('complete', 'streaming', 'partial')),
-        token_ids BLOB NOT NULL,
-        record TEXT
-    )
-    """,
-    "CREATE INDEX message_conversation ON message (conversation_id, role)",
-    "CREATE INDEX message_parent ON message (parent_id)",
-    """
-    CREATE TABLE answer_in_progress (
-        message_id TEXT NOT NULL PRIMARY KEY REFERENCES message (id) ON DELETE CASCADE,
-        writer TEXT NOT NULL,
-        previous_tip_id TEXT
-    )
-    """,
-)
-
-_SCHEMA_2 = ("ALTER TABLE message ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))",)
-
-# With the message before which it ends, so that it outlives an answer that came to nothing, and serves each branch.
-_SCHEMA_3 = ("ALTER TABLE message ADD COLUMN summary TEXT",)
-
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
-"""Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.
-
-Never change one that was released.
-"""
 
 
 class StoreError(Exception):
     """The conversations cannot be read or written: one line that names the file, the reason and how to mend it."""
 
 
-class MissingRowError(Exception):
-    """A row that a caller named is not there; leaves this floor only as a `StoreError`."""
+class RefusedError(Exception):
+    """What was asked makes no sense here, in one line; leaves this floor only as a `StoreError`."""
+
+
+class MissingRowError(RefusedError):
+    """A row that a caller named is not there."""
 
     def __init__(self, what: str, ident: str) -> None:
         super().__init__(f"there is no {what} {ident}; it may have been removed by another program")
@@ -92,6 +53,8 @@ def open_database(path: Path | None) -> sqlite3.Connection:
         try:
             database.execute("PRAGMA foreign_keys = ON")
             database.execute("PRAGMA synchronous = FULL")
+            # The first migration that needs titles is of a file that only knows texts.
+            database.create_function("title_of", 1, lambda text: clean_title(text or ""), deterministic=True)
             _upgrade(database, path)
             _use_wal(database)
         except BaseException:
@@ -126,8 +89,8 @@ def explained(path: Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"{name}: {_cause(error)}") from error
-    except MissingRowError as error:
+        raise StoreError(f"{name}: {_cause(error)}{_newest_copy(error, path)}") from error
+    except RefusedError as error:
         raise StoreError(f"{name}: {error}") from None
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
@@ -135,13 +98,19 @@ def explained(path: Path | None) -> Iterator[None]:
 
 
 def _upgrade(database: sqlite3.Connection, path: Path | None) -> None:
-    """Bring the file to the newest schema in one transaction; two programs that start at once take turns."""
+    """Bring the file to the newest schema in one transaction; two programs that start at once take turns.
+
+    A file that holds something is copied first; where that cannot be done, nothing is.
+    """
     with transaction(database, path, write=False):
         version = _version(database, path)
     if version == len(MIGRATIONS):
         return
     with transaction(database, path, write=True):
-        for number in range(_version(database, path), len(MIGRATIONS)):
+        version = _version(database, path)
+        if version and path is not None:
+            back_up(path, f"schema-{version}")
+        for number in range(version, len(MIGRATIONS)):
             for statement in MIGRATIONS[number]:
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {number + 1}")
@@ -192,3 +161,10 @@ def _cause(error: sqlite3.Error) -> str:
     # The low byte of an extended code is the primary one: https://sqlite.org/rescode.html
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return _CAUSES.get(code, f"SQLite says: {error}")
+
+
+def _newest_copy(error: sqlite3.Error, path: Path | None) -> str:
+    """Where the newest backup of a damaged file lies, if there is one."""
+    damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    there = backups(path) if damaged and path is not None else []
+    return f"; the newest copy is {there[0]}" if there else ""

@@ -10,12 +10,17 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.plain_text import storable
 from exlchat.chat.thinking import unpack_marks
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
-MESSAGE_COLUMNS = "id, parent_id, role, text, created_at, status, token_ids, record, pinned, summary"
-MessageRow = tuple[str, str | None, Any, str, float, Any, bytes, str | None, int, str | None]
+MESSAGE_COLUMNS = (
+    "id, parent_id, role, text, created_at, status, token_ids, record, pinned, summary, thinking, persona, edited_from"
+)
+MessageRow = tuple[
+    str, str | None, Any, str, float, Any, bytes, str | None, int, str | None, str | None, str | None, str | None
+]
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -36,7 +41,7 @@ def unpack_ids(blob: bytes) -> tuple[int, ...]:
 
 def pack_record(record: AnswerRecord | None) -> str | None:
     """A record as JSON, field names as they are."""
-    return None if record is None else json.dumps(asdict(record), ensure_ascii=False)
+    return None if record is None else storable(json.dumps(asdict(record), ensure_ascii=False))
 
 
 def unpack_record(text: str | None) -> AnswerRecord | None:
@@ -59,6 +64,10 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             seen_from=content.get("seen_from"),
             summary=content.get("summary"),
             thinking=unpack_marks(content.get("thinking")),
+            begun_tokens=content.get("begun_tokens", 0),
+            prompt_hash=content.get("prompt_hash"),
+            stop=tuple(content.get("stop", ())),
+            persona=content.get("persona"),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
@@ -66,9 +75,65 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
 
 def unpack_message(row: MessageRow) -> Message:
     """A row of `MESSAGE_COLUMNS` as a message."""
-    ident, parent_id, role, text, created_at, status, token_ids, record, pinned, summary = row
-    ids, how = unpack_ids(token_ids), unpack_record(record)
-    return Message(ident, parent_id, role, text, created_at, status, ids, how, bool(pinned), summary)
+    ident, parent_id, role, text, created_at, status, token_ids, record, pinned, *told = row
+    summary, thinking, persona, edited_from = told
+    return Message(
+        ident,
+        parent_id,
+        role,
+        text,
+        created_at,
+        status,
+        unpack_ids(token_ids),
+        unpack_record(record),
+        bool(pinned),
+        summary,
+        thinking,
+        None if persona is None else unpack_object(persona),
+        edited_from,
+    )
+
+
+def message_values(message: Message) -> tuple[object, ...]:
+    """A message as the values of `MESSAGE_COLUMNS`, without what no UTF-8 file can hold."""
+    return (
+        message.id,
+        message.parent_id,
+        message.role,
+        storable(message.text),
+        message.created_at,
+        message.status,
+        pack_ids(message.token_ids),
+        pack_record(message.record),
+        message.pinned,
+        None if message.summary is None else storable(message.summary),
+        None if message.thinking is None else storable(message.thinking),
+        pack_object(message.persona),
+        message.edited_from,
+    )
+
+
+def pack_object(content: Mapping[str, Any] | None) -> str | None:
+    """A JSON object as text.
+
+    Raises:
+        ValueError: it cannot be written as JSON.
+    """
+    if content is None:
+        return None
+    try:
+        return json.dumps(dict(content))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"it is no JSON object ({error})") from None
+
+
+def unpack_object(text: str | None) -> dict[str, Any]:
+    """The inverse of `pack_object`; an empty object for what cannot be read."""
+    try:
+        content = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Literal
 
 from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
 from exlchat.chat.database import MissingRowError
-from exlchat.chat.plain_text import one_line, storable
-from exlchat.chat.rows import MESSAGE_COLUMNS, pack_ids, pack_record, unpack_message
+from exlchat.chat.plain_text import storable
+from exlchat.chat.rows import MESSAGE_COLUMNS, message_values, pack_ids, pack_record, unpack_message
+from exlchat.chat.titles import UNTITLED, clean_title
 
-TITLE_LENGTH = 60
-UNTITLED = "New conversation"
+Which = Literal["kept", "archived", "deleted"]
+_WHICH: dict[Which, str] = {
+    "kept": "c.deleted_at IS NULL AND c.archived_at IS NULL",
+    "archived": "c.deleted_at IS NULL AND c.archived_at IS NOT NULL",
+    "deleted": "c.deleted_at IS NOT NULL",
+}
 
-_M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS.split(", "))
+M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS.split(", "))
 
 
-def conversation_summaries(db: sqlite3.Connection) -> list[ConversationSummary]:
-    """Conversations that have a message of the user and are not deleted, newest first."""
+def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> list[ConversationSummary]:
+    """Conversations that have a message of the user, pinned ones first, else newest first."""
     rows = db.execute(
-        "SELECT c.id, c.title, c.created_at, c.updated_at, count(*) FROM conversation c "
-        "JOIN message m ON m.conversation_id = c.id AND m.role <> 'system' WHERE c.deleted_at IS NULL "
-        "GROUP BY c.id HAVING max(m.role = 'user') ORDER BY c.updated_at DESC, c.rowid DESC"
+        "SELECT c.id, c.title, c.created_at, c.updated_at, count(*), c.pinned, c.archived_at IS NOT NULL, "
+        "(SELECT group_concat(name, char(10)) FROM tag WHERE conversation_id = c.id) FROM conversation c "
+        "JOIN message m ON m.conversation_id = c.id AND m.role <> 'system' AND m.deleted_at IS NULL "
+        f"WHERE {_WHICH[which]} GROUP BY c.id HAVING max(m.role = 'user') "
+        "ORDER BY c.pinned DESC, c.updated_at DESC, c.rowid DESC"
     )
     return [
-        ConversationSummary(ident, title or UNTITLED, created_at, updated_at, count)
-        for ident, title, created_at, updated_at, count in rows
+        ConversationSummary(
+            ident,
+            title or UNTITLED,
+            created_at,
+            updated_at,
+            count,
+            bool(pinned),
+            bool(archived),
+            tuple(sorted(tags.split("\n"))) if tags else (),
+        )
+        for ident, title, created_at, updated_at, count, pinned, archived, tags in rows
     ]
 
 
@@ -47,7 +63,7 @@ def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message
     rows = db.execute(
         "WITH RECURSIVE branch (id, depth) AS (SELECT ?, 0 UNION ALL "
         "SELECT m.parent_id, depth + 1 FROM branch JOIN message m ON m.id = branch.id) "
-        f"SELECT {_M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id ORDER BY depth DESC",
+        f"SELECT {M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id ORDER BY depth DESC",
         (message_id,),
     )
     return tuple(unpack_message(row) for row in rows)
@@ -62,11 +78,11 @@ def load_message(db: sqlite3.Connection, message_id: str) -> Message:
 
 
 def alternatives(db: sqlite3.Connection, message_id: str) -> tuple[Message, ...]:
-    """Messages of the same role under the same parent, oldest first."""
+    """Messages of the same role under the same parent, oldest first, without deleted ones."""
     rows = db.execute(
-        f"SELECT {_M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
+        f"SELECT {M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
         "WHERE m.conversation_id = self.conversation_id AND m.parent_id IS self.parent_id "
-        "AND m.role = self.role ORDER BY m.rowid",
+        "AND m.role = self.role AND m.deleted_at IS NULL ORDER BY m.rowid",
         (message_id,),
     )
     return tuple(unpack_message(row) for row in rows)
@@ -84,7 +100,7 @@ def tip_of(db: sqlite3.Connection, conversation_id: str) -> str | None:
 def move_tip(db: sqlite3.Connection, conversation_id: str, message_id: str | None, now: float) -> None:
     """Let the branch end at a message of this conversation, or before the first one."""
     if message_id is not None:
-        _require_message(db, conversation_id, message_id)
+        require_message(db, conversation_id, message_id)
     update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (message_id, now))
 
 
@@ -98,35 +114,27 @@ def update_conversation(
 
 
 def insert_message(db: sqlite3.Connection, conversation_id: str, message: Message) -> None:
-    """Hang a new message into the tree and move the tip to it; a user's first one gives the title."""
+    """Hang a new message into the tree and move the tip to it; a user's first one gives the title.
+
+    What was undone can then no longer be done again: it might hide what now follows.
+    """
     if message.parent_id is not None:
-        _require_message(db, conversation_id, message.parent_id)
-    stored = replace(message, text=storable(message.text))
-    db.execute(
-        f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            conversation_id,
-            stored.id,
-            stored.parent_id,
-            stored.role,
-            stored.text,
-            stored.created_at,
-            stored.status,
-            pack_ids(stored.token_ids),
-            pack_record(stored.record),
-            stored.pinned,
-            stored.summary,
-        ),
-    )
-    update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (stored.id, stored.created_at))
-    if stored.role == "user":
-        update_conversation(db, conversation_id, "title = coalesce(title, ?)", (clean_title(stored.text),))
+        require_message(db, conversation_id, message.parent_id)
+    put_message(db, conversation_id, message)
+    update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (message.id, message.created_at))
+    if message.role == "user":
+        db.execute(
+            "UPDATE conversation SET title = ?, title_by = 'first line' WHERE id = ? AND title IS NULL",
+            (clean_title(message.text), conversation_id),
+        )
+    db.execute("DELETE FROM change WHERE conversation_id = ? AND undone = 1", (conversation_id,))
 
 
-def pin_message(db: sqlite3.Connection, message_id: str, pinned: bool) -> None:
-    """Mark an existing message, or take the mark away."""
-    if db.execute("UPDATE message SET pinned = ? WHERE id = ?", (pinned, message_id)).rowcount != 1:
-        raise MissingRowError("message", message_id)
+def put_message(db: sqlite3.Connection, conversation_id: str, message: Message) -> None:
+    """The row of a message and nothing else."""
+    places = ", ".join("?" * (1 + len(MESSAGE_COLUMNS.split(","))))
+    values = (conversation_id, *message_values(message))
+    db.execute(f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES ({places})", values)
 
 
 def keep_summary(db: sqlite3.Connection, message_id: str, summary: str) -> None:
@@ -144,12 +152,14 @@ def write_answer(
     token_ids: Sequence[int],
     status: MessageStatus = "streaming",
     record: AnswerRecord | None = None,
+    thinking: str | None = None,
 ) -> None:
-    """Write an answer that is still `streaming`; without a record the one there is stays."""
+    """Write an answer that is still `streaming`; without a record or thinking those there are stay."""
+    thought = None if thinking is None else storable(thinking)
     done = db.execute(
-        "UPDATE message SET text = ?, token_ids = ?, status = ?, record = coalesce(?, record) "
-        "WHERE id = ? AND status = 'streaming'",
-        (storable(text), pack_ids(token_ids), status, pack_record(record), message_id),
+        "UPDATE message SET text = ?, token_ids = ?, status = ?, record = coalesce(?, record), "
+        "thinking = coalesce(?, thinking) WHERE id = ? AND status = 'streaming'",
+        (storable(text), pack_ids(token_ids), status, pack_record(record), thought, message_id),
     )
     if done.rowcount != 1:
         raise MissingRowError("answer being written", message_id)
@@ -164,7 +174,11 @@ def discard_answer(db: sqlite3.Connection, message_id: str) -> None:
     if db.execute("SELECT 1 FROM message WHERE parent_id = ?", (message_id,)).fetchone():
         db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
     else:
-        db.execute("UPDATE conversation SET tip_id = ? WHERE tip_id = ?", (row[0], message_id))
+        back = db.execute("SELECT id FROM message WHERE id = ? AND deleted_at IS NULL", (row[0],)).fetchone()
+        parent = db.execute("SELECT parent_id FROM message WHERE id = ?", (message_id,)).fetchone()
+        # What it stood at before may have been deleted meanwhile; what an answer hangs on cannot be alone.
+        tip_id = row[0] if back or row[0] is None else parent[0]
+        db.execute("UPDATE conversation SET tip_id = ? WHERE tip_id = ?", (tip_id, message_id))
         db.execute("DELETE FROM message WHERE id = ?", (message_id,))
 
 
@@ -196,22 +210,36 @@ def remove_conversations(db: sqlite3.Connection, *, deleted_before: float, empty
 def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
     """What the user's first message says in its first line."""
     row = db.execute(
-        "SELECT text FROM message WHERE conversation_id = ? AND role = 'user' ORDER BY rowid LIMIT 1",
+        "SELECT text FROM message WHERE conversation_id = ? AND role = 'user' AND deleted_at IS NULL "
+        "ORDER BY rowid LIMIT 1",
         (conversation_id,),
     ).fetchone()
     return None if row is None else clean_title(row[0])
 
 
-def clean_title(text: str) -> str | None:
-    """The first line that is not blank, shortened; `None` when there is none."""
-    for line in storable(text).splitlines():
-        title = one_line(line, TITLE_LENGTH)
-        if title:
-            return title
-    return None
-
-
-def _require_message(db: sqlite3.Connection, conversation_id: str, message_id: str) -> None:
-    row = db.execute("SELECT conversation_id FROM message WHERE id = ?", (message_id,)).fetchone()
+def require_message(db: sqlite3.Connection, conversation_id: str, message_id: str) -> None:
+    """Refuses a message that is not there, was deleted, or belongs to another conversation."""
+    row = db.execute(
+        "SELECT conversation_id FROM message WHERE id = ? AND deleted_at IS NULL", (message_id,)
+    ).fetchone()
     if row is None or row[0] != conversation_id:
         raise MissingRowError("message", message_id)
+
+
+def counts(db: sqlite3.Connection) -> dict[str, int]:
+    """How much there is of what, by name."""
+    asked = {
+        "conversations": "FROM conversation c WHERE deleted_at IS NULL",
+        "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
+        "deleted": "FROM conversation c WHERE deleted_at IS NOT NULL",
+        "messages": "FROM message WHERE deleted_at IS NULL AND role <> 'system'",
+        "deleted_messages": "FROM message WHERE deleted_at IS NOT NULL",
+        "cut_answers": "FROM message WHERE deleted_at IS NULL AND status = 'partial'",
+        "changes_to_undo": "FROM change WHERE undone = 0",
+    }
+    found = {name: int(db.execute(f"SELECT count(*) {rest}").fetchone()[0]) for name, rest in asked.items()}
+    tokens, characters = db.execute(
+        "SELECT coalesce(sum(length(token_ids)) / 4, 0), coalesce(sum(length(text)), 0) FROM message"
+    ).fetchone()
+    pages, size = db.execute("PRAGMA page_count").fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
+    return {**found, "generated_tokens": tokens, "characters": characters, "bytes_on_disk": pages * size}

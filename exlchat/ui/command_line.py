@@ -34,6 +34,7 @@ _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
        exlchat models [options]
        exlchat pull ORG/NAME[@REVISION] [options]
+       exlchat sessions COMMAND [options]
        exlchat bench [MODEL] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
@@ -46,6 +47,7 @@ on the CPU.
   exlchat models    list the models there are, and whether they fit
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat template  list prompt formats, show exact prompts
+  exlchat sessions  list, search, edit, check, export and import conversations
   exlchat build-ext compile the CUDA kernels now, not at the first start
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
@@ -148,7 +150,7 @@ exit codes:
   0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """argparse with mistakes answered in one line instead of the whole usage."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None, usage: str | None = None) -> None:
@@ -169,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
 
 def chat_parser() -> argparse.ArgumentParser:
     """The options of `exlchat [MODEL_DIR]`."""
-    parser = _Parser("exlchat", _CHAT_ABOUT, _CHAT_EPILOG, _CHAT_USAGE)
+    parser = Parser("exlchat", _CHAT_ABOUT, _CHAT_EPILOG, _CHAT_USAGE)
     model = parser.add_argument_group("model")
     model.add_argument(
         "model",
@@ -189,13 +191,13 @@ def chat_parser() -> argparse.ArgumentParser:
     )
     _prompt_options(chat)
     _sampling_group(parser)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def ask_parser() -> argparse.ArgumentParser:
     """The options of `exlchat ask`."""
-    parser = _Parser("exlchat ask", _ASK_ABOUT, _ASK_EPILOG, "exlchat ask [MODEL] [PROMPT] [options]")
+    parser = Parser("exlchat ask", _ASK_ABOUT, _ASK_EPILOG, "exlchat ask [MODEL] [PROMPT] [options]")
     model = parser.add_argument_group("prompt and model")
     model.add_argument(
         "words",
@@ -218,13 +220,13 @@ def ask_parser() -> argparse.ArgumentParser:
     )
     _prompt_options(answer)
     _sampling_group(parser)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def build_ext_parser() -> argparse.ArgumentParser:
     """The options of `exlchat build-ext`."""
-    parser = _Parser("exlchat build-ext", _BUILD_EXT_ABOUT, _BUILD_EXT_EPILOG, "exlchat build-ext [options]")
+    parser = Parser("exlchat build-ext", _BUILD_EXT_ABOUT, _BUILD_EXT_EPILOG, "exlchat build-ext [options]")
     build = parser.add_argument_group("build")
     build.add_argument(
         "--arch",
@@ -236,26 +238,26 @@ def build_ext_parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--nvcc", metavar="PATH", type=program, help="the CUDA compiler to use (default: the first found)"
     )
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def models_parser() -> argparse.ArgumentParser:
     """The options of `exlchat models`."""
-    parser = _Parser("exlchat models", _MODELS_ABOUT, _MODELS_EPILOG, "exlchat models [options]")
+    parser = Parser("exlchat models", _MODELS_ABOUT, _MODELS_EPILOG, "exlchat models [options]")
     listing = parser.add_argument_group("list")
     listing.add_argument("--folder", metavar="DIR", type=some_text, help="look in and below this folder alone")
     listing.add_argument("--json", action="store_true", help="print JSON")
     fit = parser.add_argument_group("what is to fit")
     _memory_options(fit)
     _extension_option(fit)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def pull_parser() -> argparse.ArgumentParser:
     """The options of `exlchat pull`."""
-    parser = _Parser("exlchat pull", _PULL_ABOUT, _PULL_EPILOG, "exlchat pull ORG/NAME[@REVISION] [options]")
+    parser = Parser("exlchat pull", _PULL_ABOUT, _PULL_EPILOG, "exlchat pull ORG/NAME[@REVISION] [options]")
     model = parser.add_argument_group("model")
     model.add_argument("name", metavar="ORG/NAME[@REVISION]", help="a model on Hugging Face; a branch, tag or commit")
     model.add_argument(
@@ -266,28 +268,28 @@ def pull_parser() -> argparse.ArgumentParser:
         default=[],
         help="only files whose names match, such as '*.json' (may be repeated)",
     )
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def template_parser() -> argparse.ArgumentParser:
     """The words and options of `exlchat template`."""
-    parser = _Parser("exlchat template", _TEMPLATE_ABOUT, _TEMPLATE_EPILOG, "exlchat template list|show|import …")
+    parser = Parser("exlchat template", _TEMPLATE_ABOUT, _TEMPLATE_EPILOG, "exlchat template list|show|import …")
     add_template_parsers(parser)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def doctor_parser() -> argparse.ArgumentParser:
     """`exlchat doctor` has no options of its own."""
-    parser = _Parser("exlchat doctor", _DOCTOR_ABOUT, usage="exlchat doctor")
-    _about_group(parser)
+    parser = Parser("exlchat doctor", _DOCTOR_ABOUT, usage="exlchat doctor")
+    about_group(parser)
     return parser
 
 
 def bench_parser() -> argparse.ArgumentParser:
     """The options of `exlchat bench`."""
-    parser = _Parser("exlchat bench", _BENCH_ABOUT, _BENCH_EPILOG, "exlchat bench [MODEL] [options]")
+    parser = Parser("exlchat bench", _BENCH_ABOUT, _BENCH_EPILOG, "exlchat bench [MODEL] [options]")
     model = parser.add_argument_group("model")
     model.add_argument("model", metavar="MODEL", nargs="?", help="model folder, or the word guide")
     model.add_argument("--shape", metavar="NAME", type=said(named_shape), help="a random model of that size instead")
@@ -310,7 +312,7 @@ def bench_parser() -> argparse.ArgumentParser:
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", type=Path, help="write all samples, with machine and versions")
     results.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the decode rates")
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -388,7 +390,8 @@ def _sampling_group(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
 
 
-def _about_group(parser: argparse.ArgumentParser) -> None:
+def about_group(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
     group = parser.add_argument_group("about")
     group.add_argument("-h", "--help", action="help", help="show this and exit")
     group.add_argument(

@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import AnswerRecord
+from exlchat.chat.schema import MIGRATIONS
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
@@ -417,4 +418,4 @@ def test_a_file_of_version_1_is_opened_with_all_it_holds(path: Path) -> None:
     assert store.pin("q", True).pinned
     store.add_message("c", "user", "More?")
     store.close()
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (3,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)

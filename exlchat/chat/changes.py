@@ -1,0 +1,167 @@
+"""What was changed in a conversation, step by step, so that it can be undone and done again.
+
+A step says what something was before and is after. Messages themselves never change: a tip moves, messages are hidden
+or shown, and what is written on the cover of a conversation (title, tags, marks) is replaced. Each function runs inside
+a transaction that its caller holds.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from exlchat.chat.database import RefusedError
+from exlchat.chat.statements import tip_of
+
+What = Literal["edit", "jump", "branch", "delete messages", "delete conversation", "rename", "tag", "pin", "archive"]
+Step = dict[str, Any]
+
+_COLUMNS = {"conversation": {"title", "title_by", "pinned", "archived_at", "deleted_at"}, "message": {"pinned"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that was done, undone or done again in a conversation."""
+
+    conversation_id: str
+    what: str
+
+
+def set_columns(
+    db: sqlite3.Connection, table: Literal["conversation", "message"], ident: str, **values: str | float | None
+) -> list[Step]:
+    """Set columns of an existing row and return the steps; columns that hold the value already give none."""
+    names = list(values)
+    row = db.execute(f"SELECT {', '.join(names)} FROM {table} WHERE id = ?", (ident,)).fetchone()
+    if row is None:
+        raise RefusedError(f"there is no {table} {ident}; it may have been removed by another program")
+    steps = [
+        {"do": "set", "table": table, "id": ident, "column": name, "before": before, "after": values[name]}
+        for name, before in zip(names, row, strict=True)
+        if before != values[name]
+    ]
+    return _carried_out(db, steps)
+
+
+def set_tags(db: sqlite3.Connection, conversation_id: str, tags: Sequence[str]) -> list[Step]:
+    """Replace the tags of an existing conversation."""
+    tip_of(db, conversation_id)
+    rows = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,))
+    before, after = [name for (name,) in rows], sorted(set(tags))
+    if before == after:
+        return []
+    return _carried_out(db, [{"do": "tags", "id": conversation_id, "before": before, "after": after}])
+
+
+def move_shown(db: sqlite3.Connection, conversation_id: str, tip_id: str | None) -> list[Step]:
+    """Let another branch be shown."""
+    before = tip_of(db, conversation_id)
+    if before == tip_id:
+        return []
+    return _carried_out(db, [{"do": "tip", "id": conversation_id, "before": before, "after": tip_id}])
+
+
+def hide(db: sqlite3.Connection, message_ids: Sequence[str], now: float) -> list[Step]:
+    """Hide messages: a whole subtree, so that nothing that is shown hangs on something hidden."""
+    return _carried_out(db, [{"do": "hide", "messages": list(message_ids), "at": now}])
+
+
+def record(db: sqlite3.Connection, conversation_id: str, what: What, steps: Sequence[Step], now: float) -> None:
+    """Keep what was done; what was undone before can then no longer be done again. No steps: nothing was done."""
+    if not steps:
+        return
+    db.execute("DELETE FROM change WHERE conversation_id = ? AND undone = 1", (conversation_id,))
+    db.execute(
+        "INSERT INTO change (conversation_id, what, changed_at, steps) VALUES (?, ?, ?, ?)",
+        (conversation_id, what, now, json.dumps(list(steps))),
+    )
+
+
+def undo(db: sqlite3.Connection, conversation_id: str) -> Change | None:
+    """Take the newest change back; `None` when there is none."""
+    return _turn(db, conversation_id, "undone = 0 ORDER BY id DESC", back=True)
+
+
+def redo(db: sqlite3.Connection, conversation_id: str) -> Change | None:
+    """Do again what was undone last; `None` when there is nothing."""
+    return _turn(db, conversation_id, "undone = 1 ORDER BY id", back=False)
+
+
+def forget_changes(db: sqlite3.Connection, *, before: float) -> None:
+    """Forget changes for good, and remove the messages that they hid."""
+    db.execute("DELETE FROM change WHERE changed_at < ?", (before,))
+    db.execute("DELETE FROM message WHERE deleted_at < ? AND status <> 'streaming'", (before,))
+
+
+def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: bool) -> Change | None:
+    tip_of(db, conversation_id)
+    row = db.execute(
+        f"SELECT id, what, steps FROM change WHERE conversation_id = ? AND {order} LIMIT 1", (conversation_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    ident, what, packed = row
+    try:
+        steps: list[Step] = json.loads(packed)
+        turned = [_apply(db, step, back=back) for step in (reversed(steps) if back else steps)]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise RefusedError(f"what is noted of the last change ({what}) cannot be read") from None
+    packed = json.dumps(turned[::-1] if back else turned)
+    db.execute("UPDATE change SET undone = ?, steps = ? WHERE id = ?", (back, packed, ident))
+    return Change(conversation_id, what)
+
+
+def _carried_out(db: sqlite3.Connection, steps: list[Step]) -> list[Step]:
+    return [_apply(db, step, back=False) for step in steps]
+
+
+def _apply(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
+    """Carry a step out, or take it `back`; returns it as it is to be noted."""
+    match step["do"]:
+        case "set":
+            _set(db, step["table"], step["column"], step["id"], step["before" if back else "after"])
+        case "tags":
+            db.execute("DELETE FROM tag WHERE conversation_id = ?", (step["id"],))
+            names = [(step["id"], name) for name in step["before" if back else "after"]]
+            db.executemany("INSERT INTO tag VALUES (?, ?)", names)
+        case "tip":
+            return _move(db, step, back=back)
+        case "hide":
+            deleted_at = None if back else step["at"]
+            values = [(deleted_at, ident) for ident in step["messages"]]
+            db.executemany("UPDATE message SET deleted_at = ? WHERE id = ?", values)
+        case other:
+            raise KeyError(other)
+    return step
+
+
+def _set(db: sqlite3.Connection, table: str, column: str, ident: str, value: str | float | None) -> None:
+    # The names come from the database, which may be of anybody's making.
+    if column not in _COLUMNS[table]:
+        raise KeyError(column)
+    db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (value, ident))
+
+
+def _move(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
+    """The tip of now is where the other direction leads: what was written since is found again."""
+    here, there = ("after", "before") if back else ("before", "after")
+    now = tip_of(db, step["id"])
+    db.execute(
+        "UPDATE conversation SET tip_id = ? WHERE id = ?", (nearest_kept(db, step["id"], step[there]), step["id"])
+    )
+    return {**step, here: now}
+
+
+def nearest_kept(db: sqlite3.Connection, conversation_id: str, message_id: str | None) -> str | None:
+    """The message itself, or the nearest one before it that was not deleted."""
+    row = db.execute(
+        "WITH RECURSIVE up (id, parent_id, gone, depth) AS ("
+        "SELECT id, parent_id, deleted_at IS NOT NULL, 0 FROM message WHERE id = ? AND conversation_id = ? UNION ALL "
+        "SELECT m.id, m.parent_id, m.deleted_at IS NOT NULL, depth + 1 FROM up JOIN message m ON m.id = up.parent_id "
+        "WHERE up.gone) SELECT id FROM up WHERE NOT gone ORDER BY depth LIMIT 1",
+        (message_id, conversation_id),
+    ).fetchone()
+    return None if row is None else str(row[0])

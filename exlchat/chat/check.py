@@ -1,0 +1,293 @@
+"""Is the database whole: what SQLite itself finds, and what only we know about trees, tips, answers and the index."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from exlchat.chat.backup import back_up
+from exlchat.chat.branches import newest_leaf
+from exlchat.chat.changes import nearest_kept
+from exlchat.chat.database import transaction
+from exlchat.chat.rows import unpack_record
+from exlchat.chat.schema import FILL_INDEX
+
+_MOST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong, in one line; `repaired` says that it no longer is."""
+
+    text: str
+    repaired: bool = False
+
+
+_Finding = tuple[str, Callable[[sqlite3.Connection], None] | None]
+
+
+def check(db: sqlite3.Connection, path: Path | None, *, repair: bool = False) -> list[Problem]:
+    """Everything that is found; with `repair` the database is copied first, and what can be mended is.
+
+    No message is removed by a repair: what hangs on nothing becomes a beginning of its own.
+
+    Raises:
+        sqlite3.Error: the database cannot even be read.
+        OSError: the copy cannot be made.
+    """
+    broken = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES})") if line != "ok"]
+    found: list[_Finding] = [(f"SQLite: {line}", _rebuild_indices) for line in broken]
+    if not broken:
+        found = _findings(db, path)
+    if not repair or not found:
+        return [Problem(text) for text, _ in found]
+    if path is not None:
+        back_up(path, "check")
+    return _repaired(db, path, broken=bool(broken))
+
+
+def _repaired(db: sqlite3.Connection, path: Path | None, *, broken: bool) -> list[Problem]:
+    """One repair may bring the next thing to light: a message on its own lets a tip be found again."""
+    done: list[Problem] = []
+    if broken:
+        with transaction(db, path, write=True):
+            _rebuild_indices(db)
+        left = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES})") if line != "ok"]
+        if left:
+            return [Problem(f"SQLite: {line}") for line in left]
+        done.append(Problem("SQLite: an index did not agree with its table", repaired=True))
+    for look in _LOOKS:
+        with transaction(db, path, write=True):
+            for text, mend in look(db):
+                if mend is not None:
+                    mend(db)
+                done.append(Problem(text, repaired=mend is not None))
+    return done
+
+
+def _findings(db: sqlite3.Connection, path: Path | None) -> list[_Finding]:
+    found: list[_Finding] = []
+    for look in _LOOKS:
+        with transaction(db, path, write=True):
+            found += look(db)
+    return found
+
+
+def _lost_conversations(db: sqlite3.Connection) -> list[_Finding]:
+    rows = db.execute(
+        "SELECT DISTINCT conversation_id FROM message m "
+        "WHERE NOT EXISTS (SELECT 1 FROM conversation c WHERE c.id = m.conversation_id)"
+    ).fetchall()
+
+    def mend(ident: str) -> Callable[[sqlite3.Connection], None]:
+        return lambda db: _run(
+            db,
+            "INSERT INTO conversation (id, created_at, updated_at, tip_id) "
+            "SELECT ?1, min(created_at), max(created_at), (SELECT id FROM message "
+            "WHERE conversation_id = ?1 AND deleted_at IS NULL ORDER BY rowid DESC LIMIT 1) "
+            "FROM message WHERE conversation_id = ?1",
+            ident,
+        )
+
+    return [(f"messages of the conversation {ident}, which is not there", mend(ident)) for (ident,) in rows]
+
+
+def _lost_parents(db: sqlite3.Connection) -> list[_Finding]:
+    rows = db.execute(
+        "SELECT m.id FROM message m LEFT JOIN message p ON p.id = m.parent_id "
+        "WHERE m.parent_id IS NOT NULL AND (p.id IS NULL OR p.conversation_id <> m.conversation_id)"
+    ).fetchall()
+    return [(f"message {ident} follows one that its conversation does not have", _begins(ident)) for (ident,) in rows]
+
+
+def _cycles(db: sqlite3.Connection) -> list[_Finding]:
+    """Messages from which no way leads to a first one; the oldest of each ring becomes a first one."""
+    rows = db.execute(
+        "WITH RECURSIVE reached (id) AS (SELECT id FROM message WHERE parent_id IS NULL UNION "
+        "SELECT m.id FROM reached JOIN message m ON m.parent_id = reached.id) "
+        "SELECT id, parent_id FROM message WHERE id NOT IN (SELECT id FROM reached) ORDER BY rowid"
+    ).fetchall()
+    parents: dict[str, str] = dict(rows)
+    settled: set[str] = set()
+    found: list[_Finding] = []
+    for ident in parents:
+        trail: list[str] = []
+        here = ident
+        while here in parents and here not in settled:
+            settled.add(here)
+            trail.append(here)
+            here = parents[here]
+        if here in trail:
+            ring = trail[trail.index(here) :]
+            oldest = next(one for one in parents if one in set(ring))
+            found.append((f"message {oldest} follows itself, over {len(ring)} messages", _begins(oldest)))
+    return found
+
+
+def _shown_below_hidden(db: sqlite3.Connection) -> list[_Finding]:
+    rows = db.execute(
+        "WITH RECURSIVE up (id) AS (SELECT m.parent_id FROM message m JOIN message p ON p.id = m.parent_id "
+        "WHERE m.deleted_at IS NULL AND p.deleted_at IS NOT NULL UNION "
+        "SELECT m.parent_id FROM up JOIN message m ON m.id = up.id WHERE m.parent_id IS NOT NULL) "
+        "SELECT m.id FROM up JOIN message m ON m.id = up.id WHERE m.deleted_at IS NOT NULL"
+    ).fetchall()
+    return [
+        (f"message {ident} is hidden, and something below it is not", _updates("deleted_at = NULL", ident))
+        for (ident,) in rows
+    ]
+
+
+def _tips(db: sqlite3.Connection) -> list[_Finding]:
+    rows = db.execute(
+        "SELECT c.id, c.tip_id, m.id FROM conversation c LEFT JOIN message m ON m.id = c.tip_id AND "
+        "m.conversation_id = c.id WHERE (c.tip_id IS NOT NULL AND (m.id IS NULL OR m.deleted_at IS NOT NULL))"
+    ).fetchall()
+    # A tip before the first message is in order where the tree has a beginning to go back to.
+    return [(f"the branch that conversation {ident} shows ends nowhere", _finds_tip(ident)) for ident, _, _ in rows]
+
+
+def _finds_tip(conversation_id: str) -> Callable[[sqlite3.Connection], None]:
+    def mend(db: sqlite3.Connection) -> None:
+        (tip,) = db.execute("SELECT tip_id FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
+        kept = nearest_kept(db, conversation_id, tip)
+        if kept is None:
+            first = db.execute(
+                "SELECT id FROM message WHERE conversation_id = ? AND parent_id IS NULL AND deleted_at IS NULL "
+                "ORDER BY rowid DESC LIMIT 1",
+                (conversation_id,),
+            ).fetchone()
+            kept = None if first is None else newest_leaf(db, first[0])
+        db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (kept, conversation_id))
+
+    return mend
+
+
+def _answers(db: sqlite3.Connection) -> list[_Finding]:
+    lost = db.execute(
+        "SELECT id FROM message WHERE status = 'streaming' AND id NOT IN (SELECT message_id FROM answer_in_progress)"
+    ).fetchall()
+    ended = db.execute(
+        "SELECT message_id FROM answer_in_progress p LEFT JOIN message m ON m.id = p.message_id "
+        "WHERE m.status IS NOT 'streaming'"
+    ).fetchall()
+    forget = "DELETE FROM answer_in_progress WHERE message_id = ?"
+    return [
+        *((f"nobody writes answer {ident} any more", _updates("status = 'partial'", ident)) for (ident,) in lost),
+        *(
+            (f"answer {ident} has ended and is still noted as being written", _runs(forget, ident))
+            for (ident,) in ended
+        ),
+    ]
+
+
+def _originals(db: sqlite3.Connection) -> list[_Finding]:
+    rows = db.execute(
+        "SELECT m.id FROM message m WHERE m.edited_from IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM message o WHERE o.id = m.edited_from)"
+    ).fetchall()
+    return [
+        (f"message {ident} is a copy of one that is not there", _updates("edited_from = NULL", ident))
+        for (ident,) in rows
+    ]
+
+
+def _unreadable(db: sqlite3.Connection) -> list[_Finding]:
+    found: list[_Finding] = []
+    for ident, record in db.execute("SELECT id, record FROM message WHERE record IS NOT NULL"):
+        if unpack_record(record) is None:
+            found.append((f"how answer {ident} came to be cannot be read", None))
+    for column in ("persona", "foreign_json"):
+        for ident, packed in db.execute(f"SELECT id, {column} FROM message WHERE {column} IS NOT NULL"):
+            if not _is_object(packed):
+                found.append((f"{column} of message {ident} cannot be read", None))
+    for ident, steps in db.execute("SELECT id, steps FROM change").fetchall():
+        if not _is_list(steps):
+            found.append((f"change {ident} cannot be read", _runs("DELETE FROM change WHERE id = ?", ident)))
+    return found
+
+
+def _references(db: sqlite3.Connection) -> list[_Finding]:
+    """What foreign keys find beyond messages and tips: tags, changes and answers of what is not there."""
+    rows = db.execute("PRAGMA foreign_key_check").fetchall()
+    without_rowid = "DELETE FROM tag WHERE conversation_id NOT IN (SELECT id FROM conversation)"
+    return [
+        (
+            f"an entry in {table} belongs to a {parent} that is not there",
+            _runs(without_rowid) if table == "tag" else _runs(f"DELETE FROM {table} WHERE rowid = ?", rowid),
+        )
+        for table, rowid, parent, _ in rows
+        if table in ("tag", "change", "answer_in_progress")
+    ]
+
+
+def _index(db: sqlite3.Connection) -> list[_Finding]:
+    missing = db.execute(
+        "SELECT (SELECT count(*) FROM message WHERE status <> 'streaming' AND id NOT IN "
+        "(SELECT message_id FROM searchable WHERE message_id IS NOT NULL)) "
+        "+ (SELECT count(*) FROM conversation WHERE title IS NOT NULL AND id NOT IN "
+        "(SELECT conversation_id FROM searchable WHERE conversation_id IS NOT NULL))"
+    ).fetchone()[0]
+    try:
+        db.execute("INSERT INTO search_index (search_index, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
+        missing = missing or 1
+    return [("the index of the search does not hold what the messages say", _fill_index)] if missing else []
+
+
+_LOOKS = (
+    _lost_conversations,
+    _lost_parents,
+    _cycles,
+    _shown_below_hidden,
+    _tips,
+    _answers,
+    _originals,
+    _unreadable,
+    _references,
+    _index,
+)
+
+
+def _begins(message_id: str) -> Callable[[sqlite3.Connection], None]:
+    return _updates("parent_id = NULL", message_id)
+
+
+def _updates(assignment: str, message_id: str) -> Callable[[sqlite3.Connection], None]:
+    return _runs(f"UPDATE message SET {assignment} WHERE id = ?", message_id)
+
+
+def _runs(statement: str, *values: str | int) -> Callable[[sqlite3.Connection], None]:
+    return lambda db: _run(db, statement, *values)
+
+
+def _run(db: sqlite3.Connection, statement: str, *values: str | int) -> None:
+    db.execute(statement, values)
+
+
+def _rebuild_indices(db: sqlite3.Connection) -> None:
+    db.execute("REINDEX")
+
+
+def _fill_index(db: sqlite3.Connection) -> None:
+    for statement in FILL_INDEX:
+        db.execute(statement)
+
+
+def _is_object(packed: str) -> bool:
+    return isinstance(_parsed(packed), dict)
+
+
+def _is_list(packed: str) -> bool:
+    return isinstance(_parsed(packed), list)
+
+
+def _parsed(packed: str) -> object:
+    try:
+        return json.loads(packed)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,166 @@
+"""The schema of the conversation database, as the statements that lead from each version to the next."""
+
+from __future__ import annotations
+
+FILL_INDEX = (
+    "DELETE FROM searchable",
+    "INSERT INTO searchable (message_id) SELECT id FROM message WHERE status <> 'streaming' ORDER BY rowid",
+    "INSERT INTO searchable (conversation_id) SELECT id FROM conversation WHERE title IS NOT NULL ORDER BY rowid",
+    "INSERT INTO search_index (search_index) VALUES ('rebuild')",
+)
+"""Make the full-text index anew of what the tables hold."""
+
+_SCHEMA_1 = (
+    """
+    CREATE TABLE conversation (
+        id TEXT NOT NULL PRIMARY KEY,
+        title TEXT,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        deleted_at REAL,
+        tip_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED
+    )
+    """,
+    "CREATE INDEX conversation_tip ON conversation (tip_id)",
+    """
+    CREATE TABLE message (
+        id TEXT NOT NULL PRIMARY KEY,
+        conversation_id TEXT NOT NULL REFERENCES conversation (id) DEFERRABLE INITIALLY DEFERRED,
+        parent_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+        role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
+        text TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('complete', 'streaming', 'partial')),
+        token_ids BLOB NOT NULL,
+        record TEXT
+    )
+    """,
+    "CREATE INDEX message_conversation ON message (conversation_id, role)",
+    "CREATE INDEX message_parent ON message (parent_id)",
+    """
+    CREATE TABLE answer_in_progress (
+        message_id TEXT NOT NULL PRIMARY KEY REFERENCES message (id) ON DELETE CASCADE,
+        writer TEXT NOT NULL,
+        previous_tip_id TEXT
+    )
+    """,
+)
+
+_SCHEMA_2 = ("ALTER TABLE message ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))",)
+
+# With the message before which it ends, so that it outlives an answer that came to nothing, and serves each branch.
+_SCHEMA_3 = ("ALTER TABLE message ADD COLUMN summary TEXT",)
+
+# Columns behind the text of a message are read through its overflow pages; what lists and walks ask is in the indices.
+_SCHEMA_4 = (
+    "ALTER TABLE message ADD COLUMN thinking TEXT",
+    "ALTER TABLE message ADD COLUMN persona TEXT",
+    "ALTER TABLE message ADD COLUMN edited_from TEXT",
+    "ALTER TABLE message ADD COLUMN deleted_at REAL",
+    "ALTER TABLE message ADD COLUMN foreign_json TEXT",
+    "DROP INDEX message_conversation",
+    "CREATE INDEX message_conversation ON message (conversation_id, role, deleted_at)",
+    "DROP INDEX message_parent",
+    "CREATE INDEX message_parent ON message (parent_id, deleted_at, id)",
+    "CREATE INDEX message_deleted ON message (deleted_at) WHERE deleted_at IS NOT NULL",
+    "ALTER TABLE conversation ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned IN (0, 1))",
+    "ALTER TABLE conversation ADD COLUMN archived_at REAL",
+    "ALTER TABLE conversation ADD COLUMN title_by TEXT CHECK (title_by IN ('user', 'model', 'first line'))",
+    "ALTER TABLE conversation ADD COLUMN draft TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE conversation ADD COLUMN foreign_json TEXT",
+    """
+    UPDATE conversation SET title_by = CASE WHEN title = title_of((
+        SELECT text FROM message WHERE conversation_id = conversation.id AND role = 'user' ORDER BY rowid LIMIT 1
+    )) THEN 'first line' ELSE 'user' END WHERE title IS NOT NULL
+    """,
+    """
+    CREATE TABLE tag (
+        conversation_id TEXT NOT NULL REFERENCES conversation (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (conversation_id, name)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE change (
+        id INTEGER PRIMARY KEY,
+        conversation_id TEXT NOT NULL REFERENCES conversation (id) ON DELETE CASCADE,
+        what TEXT NOT NULL,
+        changed_at REAL NOT NULL,
+        undone INTEGER NOT NULL DEFAULT 0 CHECK (undone IN (0, 1)),
+        steps TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX change_conversation ON change (conversation_id, undone, id)",
+    # The rowid of a table with a text key may be numbered anew by VACUUM; an index must not hang on it.
+    """
+    CREATE TABLE searchable (
+        id INTEGER PRIMARY KEY,
+        message_id TEXT UNIQUE,
+        conversation_id TEXT UNIQUE
+    )
+    """,
+    """
+    CREATE VIEW searchable_text AS
+    SELECT s.id AS id, m.text AS text, m.thinking AS thinking, c.title AS title FROM searchable s
+    LEFT JOIN message m ON m.id = s.message_id LEFT JOIN conversation c ON c.id = s.conversation_id
+    """,
+    """
+    CREATE VIRTUAL TABLE search_index USING fts5 (
+        text, thinking, title, content = 'searchable_text', content_rowid = 'id',
+        tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3'
+    )
+    """,
+    """
+    CREATE TRIGGER message_added AFTER INSERT ON message WHEN new.status <> 'streaming' BEGIN
+        INSERT INTO searchable (message_id) VALUES (new.id);
+        INSERT INTO search_index (rowid, text, thinking)
+        SELECT id, new.text, new.thinking FROM searchable WHERE message_id = new.id;
+    END
+    """,
+    """
+    CREATE TRIGGER answer_closed AFTER UPDATE OF status ON message
+    WHEN old.status = 'streaming' AND new.status <> 'streaming' BEGIN
+        INSERT INTO searchable (message_id) VALUES (new.id);
+        INSERT INTO search_index (rowid, text, thinking)
+        SELECT id, new.text, new.thinking FROM searchable WHERE message_id = new.id;
+    END
+    """,
+    """
+    CREATE TRIGGER message_removed AFTER DELETE ON message WHEN old.status <> 'streaming' BEGIN
+        INSERT INTO search_index (search_index, rowid, text, thinking)
+        SELECT 'delete', id, old.text, old.thinking FROM searchable WHERE message_id = old.id;
+        DELETE FROM searchable WHERE message_id = old.id;
+    END
+    """,
+    """
+    CREATE TRIGGER title_given AFTER INSERT ON conversation WHEN new.title IS NOT NULL BEGIN
+        INSERT INTO searchable (conversation_id) VALUES (new.id);
+        INSERT INTO search_index (rowid, title)
+        SELECT id, new.title FROM searchable WHERE conversation_id = new.id;
+    END
+    """,
+    """
+    CREATE TRIGGER title_changed AFTER UPDATE OF title ON conversation WHEN new.title IS NOT old.title BEGIN
+        INSERT INTO search_index (search_index, rowid, title)
+        SELECT 'delete', id, old.title FROM searchable WHERE conversation_id = old.id;
+        DELETE FROM searchable WHERE conversation_id = old.id;
+        INSERT INTO searchable (conversation_id) SELECT new.id WHERE new.title IS NOT NULL;
+        INSERT INTO search_index (rowid, title)
+        SELECT id, new.title FROM searchable WHERE conversation_id = new.id;
+    END
+    """,
+    """
+    CREATE TRIGGER title_removed AFTER DELETE ON conversation BEGIN
+        INSERT INTO search_index (search_index, rowid, title)
+        SELECT 'delete', id, old.title FROM searchable WHERE conversation_id = old.id;
+        DELETE FROM searchable WHERE conversation_id = old.id;
+    END
+    """,
+    *FILL_INDEX,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4)
+"""Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.
+
+Never change one that was released.
+"""

@@ -1,0 +1,52 @@
+"""`exlchat sessions`: conversations on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import closing
+
+from exlchat import paths
+from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import ErrorLines
+from exlchat.ui.sessions import arranging, changing, looking
+
+Command = Callable[[ConversationStore, argparse.Namespace], ExitCode]
+
+_COMMANDS: dict[str, Command] = {
+    "list": looking.run_list,
+    "show": looking.run_show,
+    "search": looking.run_search,
+    "stats": looking.run_stats,
+    "check": looking.run_check,
+    "rm": arranging.run_rm,
+    "restore": arranging.run_restore,
+    "rename": arranging.run_rename,
+    "tag": arranging.run_tag,
+    "pin": arranging.run_pin,
+    "archive": arranging.run_archive,
+    "edit": changing.run_edit,
+    "choose": changing.run_choose,
+    "branch": changing.run_branch,
+    "cut": changing.run_cut,
+    "undo": changing.run_undo,
+}
+
+
+def run_sessions(typed: argparse.Namespace) -> ExitCode:
+    """Carries one command out; every failure is one line on stderr and an exit code."""
+    lines = ErrorLines(sys.stderr)
+    try:
+        where = paths.folders().conversations
+        paths.ensure_folder(where.parent)
+        with closing(ConversationStore(where)) as store:
+            command = _COMMANDS.get(typed.command)
+            if command is None:
+                command = importlib.import_module("exlchat.ui.sessions_exchange").run
+            return ExitCode(command(store, typed))
+    except StoreError as error:
+        lines.say(str(error))
+        return ExitCode.ERROR

@@ -1,0 +1,50 @@
+"""`exlchat sessions edit|choose|branch|cut|undo`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from exlchat.chat.store import ConversationStore
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless import PromptInputError, read_prompt
+from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.sessions.finding import SHORT, conversation, message
+
+
+def run_edit(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Puts a changed copy beside a message; prints its id."""
+    ident = message(store, typed.message)
+    try:
+        text = read_prompt(typed.text, None if typed.text or sys.stdin is None else sys.stdin.buffer)
+    except PromptInputError as error:
+        ErrorLines(sys.stderr).say(str(error))
+        return ExitCode.USAGE
+    return print_report(f"{store.edit(ident, text, carry=typed.carry).id}\n")
+
+
+def run_choose(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Shows a message."""
+    store.jump(message(store, typed.message))
+    return ExitCode.OK
+
+
+def run_branch(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Begins a new conversation; prints its id."""
+    return print_report(f"{store.branch_off(message(store, typed.message)).id}\n")
+
+
+def run_cut(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Deletes from a message on."""
+    store.delete_from(message(store, typed.message))
+    return ExitCode.OK
+
+
+def run_undo(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Takes the last change back, or does it again; says what it was."""
+    ident = conversation(store, typed.id)
+    change = store.redo(ident) if typed.redo else store.undo(ident)
+    if change is None:
+        ErrorLines(sys.stderr).say(f"there is nothing to {'do again' if typed.redo else 'undo'} in {ident[:SHORT]}")
+        return ExitCode.ERROR
+    return print_report(f"{'done again' if typed.redo else 'undone'}: {change.what}\n")
