@@ -90,7 +90,7 @@ class RandomLayers:
     device = DEVICE
 
     def __init__(self, kernels: Kernels, several: int = 400) -> None:
-        self._kernels = kernels
+        self.kernels = self._kernels = kernels
         self._several = several
         self._scratch = Scratch(DEVICE)
         self._made: dict[tuple[int, int], list[PackedMatrix]] = {}

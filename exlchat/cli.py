@@ -26,6 +26,7 @@ from exlchat.ui.command_line import (
     doctor_parser,
     models_parser,
     pull_parser,
+    template_parser,
 )
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.library.places import library
@@ -117,6 +118,13 @@ def _pull(arguments: Sequence[str]) -> ExitCode:
     return run_pull(PullOptions(typed.name, tuple(typed.include)))
 
 
+def _template(arguments: Sequence[str]) -> ExitCode:
+    typed = template_parser().parse_args(arguments)
+    from exlchat.ui.templates.commands import run_template
+
+    return run_template(typed)
+
+
 def _sessions(arguments: Sequence[str]) -> ExitCode:
     from exlchat.ui.sessions.parser import sessions_parser
 
@@ -140,6 +148,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "doctor": _doctor,
     "models": _models,
     "pull": _pull,
+    "template": _template,
     "sessions": _sessions,
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.engine_port import TextPort
 from exlchat.engine.events import ModelInfo
 
 _ANCHOR = "x"
@@ -15,7 +15,7 @@ _STEPS_BACK = 16
 """How many tokens may hold parts of one character or of one stop string; UTF-8 needs 4."""
 
 
-def answer_ids(engine: EnginePort, text: str, ids: Sequence[int], *, stripped: bool = False) -> tuple[int, ...]:
+def answer_ids(engine: TextPort, text: str, ids: Sequence[int], *, stripped: bool = False) -> tuple[int, ...]:
     """Ids for an answer's `text`: as many of the generated `ids` as agree with it, then the encoded rest.
 
     A cut answer can have ids whose text was never shown (half a character, half a stop string). White space at the
@@ -26,6 +26,16 @@ def answer_ids(engine: EnginePort, text: str, ids: Sequence[int], *, stripped: b
     if stripped:
         rest = rest.rstrip()
     return (*ids[:count], *(encode_after(engine.encode_ordinary, rest) if rest else ()))
+
+
+def ids_behind(engine: TextPort, text: str, ids: Sequence[int], start: int) -> tuple[int, ...]:
+    """Those of an answer's `ids` that spell its `text` from character `start` on; none where a token spans that place.
+
+    White space at the beginning is not compared: some decoders drop it.
+    """
+    before = text[:start].lstrip()
+    count = _count_within(engine, ids, len(before))
+    return tuple(ids[count:]) if engine.decode(ids[:count]).lstrip() == before else ()
 
 
 def with_own_ids(message: Message, info: ModelInfo) -> Message:
@@ -39,7 +49,7 @@ def with_own_ids(message: Message, info: ModelInfo) -> Message:
     return message
 
 
-def agreement(engine: EnginePort, text: str, ids: Sequence[int]) -> tuple[int, str]:
+def agreement(engine: TextPort, text: str, ids: Sequence[int]) -> tuple[int, str]:
     """How many of `ids`, from the first, spell a beginning of `text`, and the text that is left."""
     decoded = engine.decode(ids)
     rest = _after(text, decoded)
@@ -64,7 +74,7 @@ def encode_after(encode: Callable[[str], list[int]], text: str) -> list[int]:
     return encode(text)
 
 
-def _count_within(engine: EnginePort, ids: Sequence[int], length: int) -> int:
+def _count_within(engine: TextPort, ids: Sequence[int], length: int) -> int:
     """The largest number of `ids` whose text is at most `length` long, by halving: a decode costs its whole length."""
     low, high = 0, len(ids)
     while low < high:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from exlchat.chat.thinking import ThinkingMarks
 from exlchat.engine.events import FinishReason, GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -21,6 +22,8 @@ class AnswerRecord:
     `summary` is what it was told of those before; "" says that summarising them gave nothing. `begun_tokens` counts the
     ids of a cut answer that it goes on from. `prompt_hash` is the SHA-256 of all ids before the first new one, as
     little-endian 32-bit words; `None` in records of before it existed. `stop` is what ended it beside the model's own.
+    `thinking_on` is whether the format was told to have the model think; `None`: it was told nothing.
+    `thinking` are the marks by which its thoughts are told from the answer; `None` where the format has none.
     """
 
     model: str
@@ -30,10 +33,12 @@ class AnswerRecord:
     finish_reason: FinishReason | None
     seen_from: str | None = None
     summary: str | None = None
+    thinking: ThinkingMarks | None = None
     begun_tokens: int = 0
     prompt_hash: str | None = None
     stop: tuple[str | int, ...] = ()
     persona: str | None = None
+    thinking_on: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,8 @@ from typing import Protocol
 from exlchat.engine.events import CacheReport, Event, GenerationRequest, ModelInfo
 
 
-class EnginePort(Protocol):
-    """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
-
-    Everything is called from one thread at a time, but `cancel`, which may be called from any.
-    """
+class TextPort(Protocol):
+    """What prompts need of a model: its tokenizer, and what is known of it."""
 
     @property
     def info(self) -> ModelInfo:
@@ -27,6 +24,20 @@ class EnginePort(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""
+
+
+class SpellingPort(TextPort, Protocol):
+    """A tokenizer that shows everything."""
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of `ids` with all special tokens."""
+
+
+class EnginePort(TextPort, Protocol):
+    """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
+
+    Everything is called from one thread at a time, but `cancel`, which may be called from any.
+    """
 
     def count(self, text: str) -> int:
         """`len(encode(text))`."""

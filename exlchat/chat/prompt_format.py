@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.chat.formats import FORMATS, guess
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.thinking import ThinkingMarks, detect
 
 if TYPE_CHECKING:
     from exlchat.engine.events import ModelInfo
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 MODEL_FORMAT = "model"
 """The name that stands for the template a model brings along."""
 
+
+FORMAT_ENDINGS = (".jinja", ".toml")
+"""How the names of files with formats end."""
+
+MOST_BYTES = 1_000_000
+
+_PROBE = "kumquat"
+"""A word that no template has."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -34,12 +43,16 @@ class PromptFormat:
         source: Jinja.
         stop: what ends an answer in this format, beside the model's own stop ids.
         variables: what its template sees in every rendering, as `enable_thinking`.
+        thinking: how its models mark thoughts; `None` where they do not think.
+        keeps_thinking: whether later prompts show the thoughts of earlier answers.
     """
 
     name: str
     source: str
     stop: tuple[str, ...] = ()
     variables: Mapping[str, object] = field(default_factory=dict, hash=False)
+    thinking: ThinkingMarks | None = None
+    keeps_thinking: bool = False
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True, **variables: object
@@ -78,7 +91,10 @@ def _with_reasoning(message: Mapping[str, str]) -> dict[str, str]:
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-BUILT_IN = {one.name: PromptFormat(one.name, one.source, one.stop) for one in FORMATS}
+BUILT_IN = {
+    one.name: PromptFormat(one.name, one.source, one.stop, thinking=one.thinking, keeps_thinking=one.keeps_thinking)
+    for one in FORMATS
+}
 
 
 def render(
@@ -110,24 +126,31 @@ def choose_format(
     Args:
         info: the loaded model.
         wanted: "model" or `None` for the model's own; "model:NAME" for another that it brings along; a built-in format;
-            a file in `templates_dir`, with or without `.jinja`; or the path of a file.
+            a file in `templates_dir`, with or without `.jinja` or `.toml`; or the path of a file.
         templates_dir: the user's own formats.
 
     Raises:
         PromptError: there is no such format, or its file cannot be read.
     """
+    form, notice = _chosen(info, wanted, templates_dir)
+    if form.thinking is None:
+        form = replace(form, thinking=detect(form.source, info.added_tokens))
+    return form, notice
+
+
+def _chosen(info: ModelInfo, wanted: str | None, templates_dir: Path | None) -> tuple[PromptFormat, str | None]:
     if wanted is None or wanted == MODEL_FORMAT:
         return _models_own(info)
     named = _named(info)
     if wanted in named:
-        return PromptFormat(wanted, named[wanted]), None
+        return _brought_along(wanted, named[wanted]), None
     if wanted in BUILT_IN:
         return BUILT_IN[wanted], None
     file = _find_file(wanted, templates_dir)
     if file is None:
         names = [MODEL_FORMAT, *named, *BUILT_IN, *format_files(templates_dir)]
         raise _unknown(wanted, names)
-    return PromptFormat(file.stem, _read(file)), None
+    return read_format(file), None
 
 
 def _named(info: ModelInfo) -> dict[str, str]:
@@ -137,7 +160,7 @@ def _named(info: ModelInfo) -> dict[str, str]:
 
 def _models_own(info: ModelInfo) -> tuple[PromptFormat, str | None]:
     if info.chat_template:
-        return PromptFormat(MODEL_FORMAT, info.chat_template), None
+        return _brought_along(MODEL_FORMAT, info.chat_template), None
     name, why = guess({*info.special_tokens, *info.added_tokens}, info.architecture, info.vocab_size)
     notice = f"{info.name} has no chat template of its own; using the built-in format {name}: {why}"
     if info.named_templates:
@@ -145,23 +168,70 @@ def _models_own(info: ModelInfo) -> tuple[PromptFormat, str | None]:
     return BUILT_IN[name], one_line(notice, 400)
 
 
+def _brought_along(name: str, source: str) -> PromptFormat:
+    """A template of the model's own, which tells by what it does whether earlier thoughts are to be seen."""
+    form = PromptFormat(name, source)
+    marks = detect(source)
+    return form if marks is None else replace(form, thinking=marks, keeps_thinking=_shows_thoughts(form))
+
+
+def _shows_thoughts(form: PromptFormat) -> bool:
+    """Whether a template shows the thoughts of an answer that is not the last when they are given apart from it."""
+    asked, said = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "reasoning_content": _PROBE}
+    try:
+        return _PROBE in form.render([asked, said, asked])
+    except PromptError:
+        # A template that refuses this little conversation says nothing about thoughts.
+        return False
+
+
+def with_thinking(form: PromptFormat, on: bool) -> PromptFormat:
+    """`form` told whether to have the model think, by the names that families have for it; some know none of them."""
+    told: dict[str, object] = {"enable_thinking": on, "thinking": on, "reasoning": on}
+    if not on:
+        told["thinking_budget"] = 0
+    return replace(form, variables={**told, **form.variables})
+
+
 def format_files(templates_dir: Path | None) -> list[str]:
     """Names of the user's own formats, sorted."""
     if templates_dir is None or not templates_dir.is_dir():
         return []
-    return sorted(file.stem for file in templates_dir.glob("*.jinja"))
+    return sorted({file.stem for ending in FORMAT_ENDINGS for file in templates_dir.glob(f"*{ending}")})
 
 
 def _find_file(wanted: str, templates_dir: Path | None) -> Path | None:
-    candidates = [Path(wanted).expanduser()] if "/" in wanted or wanted.endswith(".jinja") else []
+    candidates = [Path(wanted).expanduser()] if "/" in wanted or wanted.endswith(FORMAT_ENDINGS) else []
     if templates_dir is not None and Path(wanted).name == wanted:
-        candidates += [templates_dir / wanted, templates_dir / f"{wanted}.jinja"]
+        candidates += [templates_dir / f"{wanted}{ending}" for ending in ("", *FORMAT_ENDINGS)]
     return next((file for file in candidates if file.is_file()), None)
+
+
+def read_format(file: Path) -> PromptFormat:
+    """A format of the user's own: Jinja, or a table of strings in a file that ends in `.toml`.
+
+    Raises:
+        PromptError: it cannot be read or is wrong: one line that names the file.
+    """
+    from exlchat.chat.formats.table import TableError, from_table
+
+    source = _read(file)
+    if file.suffix.lower() != ".toml":
+        return PromptFormat(file.stem, source)
+    try:
+        table = from_table(source)
+    except TableError as error:
+        raise PromptError(f"{file}: {error}") from None
+    return PromptFormat(
+        file.stem, table.source, table.stop, thinking=table.thinking, keeps_thinking=table.keeps_thinking
+    )
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        if file.stat().st_size > MOST_BYTES:
+            raise PromptError(f"{file}: has more than {MOST_BYTES:,} bytes; a prompt format is a short text")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise PromptError(f"{file}: byte {error.start} is not UTF-8; save the template as UTF-8") from None
     except OSError as error:

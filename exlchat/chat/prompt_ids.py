@@ -3,6 +3,7 @@
 1. The text of a special token inside a message stays text, whoever wrote it.
 2. An answer of the model is represented by the ids it generated, not by a new encoding of its text, which may differ.
    The prompt of the next turn then begins with exactly the prompt and the answer of this one, which the cache holds.
+   Of an answer with thoughts, these are left out first, and the ids behind them stand for the rest.
 
 A template is a program, so where a message ended up is found out by experiment: the conversation is rendered again
 with marks in the place of messages. Where the marked text, with the messages put back, is the real text, the places
@@ -13,23 +14,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from exlchat.chat.answer_ids import agreement, answer_ids, encode_after
+from exlchat.chat.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.engine_port import TextPort
 from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.thinking import ThinkingMarks, split_stored
+
+_MARK = re.compile(r"[<\[]\S+[>\]]")
+"""What marks look like; other added tokens are words or runs of white space."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """One message as the template sees it; `token_ids` are those of an answer, in order."""
+    """One message; `token_ids` are those of an answer, in order. `thinking`: the marks under which it was given."""
 
     role: str
     text: str
     token_ids: tuple[int, ...] = ()
+    thinking: ThinkingMarks | None = None
 
 
 def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
@@ -46,12 +52,13 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
         if message.role == "user" and found and found[-1].role == "user":
             found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{message.text}")
         else:
-            found.append(PromptMessage(message.role, message.text, message.token_ids))
+            marks = message.record.thinking if message.record is not None else None
+            found.append(PromptMessage(message.role, message.text, message.token_ids, marks))
     return found
 
 
 def prompt_ids(
-    engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
 ) -> list[int]:
     """The ids of the whole prompt, BOS where the format has it.
 
@@ -61,17 +68,49 @@ def prompt_ids(
     return _Prompt(engine, messages, form, add_generation_prompt).ids()
 
 
-def prompt_text(engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat) -> str:
+def prompt_text(
+    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+) -> str:
     """The text of a prompt, for looking at what of it the format shows; it is not for encoding.
 
     Raises:
         PromptError: the format cannot take these messages.
     """
-    contents = [{"role": message.role, "content": message.text} for message in messages]
-    return form.render(contents, **template_variables(engine))
+    shown = [as_shown(engine, message, form) for message in messages]
+    contents = [{"role": message.role, "content": message.text} for message in shown]
+    return form.render(contents, add_generation_prompt=add_generation_prompt, **template_variables(engine))
 
 
-def template_variables(engine: EnginePort) -> dict[str, Any]:
+def message_places(
+    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+) -> list[tuple[int, int] | None]:
+    """Where the text of each message begins and ends in `prompt_text`; `None` where that cannot be told.
+
+    Raises:
+        PromptError: the format cannot take these messages.
+    """
+    return _Prompt(engine, messages, form, add_generation_prompt).places()
+
+
+def as_shown(engine: TextPort, message: PromptMessage, form: PromptFormat) -> PromptMessage:
+    """`message` without its thoughts, or with them where the format keeps them; the answer keeps its own ids."""
+    if message.role != "assistant" or (message.thinking or form.thinking) is None:
+        return message
+    parts = split_stored(message.text, message.thinking, form.thinking)
+    if form.keeps_thinking:
+        opened = message.thinking is not None and message.thinking.opened
+        if message.thinking is None or not opened:
+            return message
+        # The prompt had written the mark, so neither the text nor the ids have it.
+        return replace(message, text=f"{message.thinking.opening}\n{message.text}", token_ids=())
+    if parts.start == 0:
+        return message
+    return replace(
+        message, text=parts.answer, token_ids=ids_behind(engine, message.text, message.token_ids, parts.start)
+    )
+
+
+def template_variables(engine: TextPort) -> dict[str, Any]:
     """What a template sees beside the messages.
 
     One moment for all renderings with them: a clock that moves between them would hide every place.
@@ -98,20 +137,36 @@ class _Place:
 
 class _Prompt:
     def __init__(
-        self, engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
+        self, engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
     ) -> None:
         self._engine = engine
-        self._messages = messages
+        self._messages = [as_shown(engine, message, form) for message in messages]
         self._form = form
         self._add_generation_prompt = add_generation_prompt
         self._variables = template_variables(engine)
-        special = sorted((token for token in engine.info.special_tokens if token), key=len, reverse=True)
+        special = sorted({*filter(None, engine.info.special_tokens), *self._typed_marks()}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
         self._specials = special
-        self._answers = [index for index, message in enumerate(messages) if self._has_ids(message)]
-        texts = "".join(message.text for message in messages) + form.source
+        self._answers = [index for index, message in enumerate(self._messages) if self._has_ids(message)]
+        texts = "".join(message.text for message in self._messages) + form.source
         unused = _characters_not_in(texts)
         self._mark, self._token_mark = next(unused), next(unused)
+
+    def _typed_marks(self) -> list[str]:
+        """Added tokens in messages that the tokenizer calls ordinary, though the template marks turns by them."""
+        special = self._engine.info.special_tokens
+        said = "".join(message.text for message in self._messages)
+        found = [token for token in self._engine.info.added_tokens if token not in special and _MARK.fullmatch(token)]
+        found = [token for token in found if token in said]
+        frame = self._render(["x"] * len(self._messages), add_generation_prompt=True) if found else ""
+        return [token for token in found if token in frame]
+
+    def places(self) -> list[tuple[int, int] | None]:
+        """Where each message's text stands in the prompt's text; `None` where it cannot be told."""
+        texts = [message.text for message in self._messages]
+        rendered = self._render(texts, add_generation_prompt=self._add_generation_prompt)
+        found = [self._places(texts, rendered, [index]) for index in range(len(texts))]
+        return [(one[0].start, one[0].end) if one else None for one in found]
 
     def ids(self) -> list[int]:
         texts = [message.text for message in self._messages]
@@ -173,10 +228,17 @@ class _Prompt:
         for number, piece in enumerate(re.split(f"{self._token_mark}(\\d+){self._token_mark}", text)):
             is_token = number % 2 == 1
             encode = self._engine.encode_ordinary if is_token else self._engine.encode
-            part = self._specials[int(piece)] if is_token else piece
-            if part:
-                ids += encode(part) if first and not ids else encode_after(encode, part)
+            for part in self._halves(int(piece)) if is_token else [piece]:
+                if part:
+                    ids += encode(part) if first and not ids else encode_after(encode, part)
         return ids
+
+    def _halves(self, number: int) -> list[str]:
+        """A special token's text; in two where the tokenizer would take it for a token though it is to be ordinary."""
+        token = self._specials[number]
+        if token in self._engine.info.special_tokens:
+            return [token]
+        return [token[: len(token) // 2], token[len(token) // 2 :]]
 
     # Where the answers stand
 
@@ -237,7 +299,8 @@ class _Prompt:
 
 def _shown(text: str, following: str, rendered: str, position: int) -> str | None:
     """How `text` stands at `position`: as it is, or with outer white space stripped by the template."""
-    for candidate in (text, text.strip(), text.lstrip(), text.rstrip()):
+    stripped = (text.strip(), text.lstrip(), text.rstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
+    for candidate in (text, *stripped):
         if candidate and rendered.startswith(candidate + following, position):
             return candidate
     return None

@@ -9,7 +9,7 @@ from exlchat import paths
 from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.context import seen_since
 from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.prompt_format import choose_format
+from exlchat.chat.prompt_format import choose_format, with_thinking
 from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
 from exlchat.chat.rows import pack_ids
 from exlchat.chat.stop_conditions import stop_conditions
@@ -44,6 +44,8 @@ def request_again(store: ConversationStore, engine: EnginePort, message_id: str)
     if record.model != engine.info.name:
         raise NotReproducibleError(f"this is an answer of {record.model}; {engine.info.name} is loaded")
     form, _ = choose_format(engine.info, record.template, paths.folders().templates)
+    if record.thinking_on is not None:
+        form = with_thinking(form, record.thinking_on)
     branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
     seen = seen_since(branch, record.seen_from)
     messages = prompt_messages(seen.messages)

@@ -11,6 +11,7 @@ from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.plain_text import storable
+from exlchat.chat.thinking import unpack_marks
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -62,10 +63,12 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             # Records of before these fields existed are of answers that saw everything.
             seen_from=content.get("seen_from"),
             summary=content.get("summary"),
+            thinking=unpack_marks(content.get("thinking")),
             begun_tokens=content.get("begun_tokens", 0),
             prompt_hash=content.get("prompt_hash"),
             stop=tuple(content.get("stop", ())),
             persona=content.get("persona"),
+            thinking_on=content.get("thinking_on"),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -11,6 +11,7 @@ from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.chat.thinking import THINK, ThinkingMarks, opens_thinking, split, split_stored
 from exlchat.engine.events import Finished, GenerationRequest
 from exlchat.engine.sampling_settings import GREEDY
 
@@ -105,11 +106,11 @@ def summarise(
         PromptError: the format cannot take the request.
         RequestError: the engine refuses.
     """
-    text = "\n\n".join(f"{message.role.capitalize()}: {message.text.strip()}" for message in messages)
+    text = "\n\n".join(f"{message.role.capitalize()}: {_said_by(message, form).strip()}" for message in messages)
     limit = summary_tokens(engine.info.max_seq_len)
     room = engine.info.max_seq_len - limit
     stop = stop_conditions(engine, form)
-    thinking = _opens_thinking(engine, form)
+    marks = _marks(engine, form)
     summary = before
     while text:
 
@@ -124,8 +125,17 @@ def summarise(
             return None
         text = text[len(part) :]
         request = GenerationRequest(tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit)
-        summary = _without_thinking((yield from _said(engine, request)), thinking=thinking).strip() or summary
+        # Thoughts that filled the whole summary are none.
+        summary = split((yield from _said(engine, request)), marks).answer.strip() or summary
     return summary
+
+
+def _said_by(message: Message, form: PromptFormat) -> str:
+    """What a message says, without thoughts."""
+    if message.role != "assistant":
+        return message.text
+    recorded = message.record.thinking if message.record is not None else None
+    return split_stored(message.text, recorded, form.thinking).answer
 
 
 def _request(before: str, part: str, tokens: int) -> str:
@@ -168,19 +178,7 @@ def _said(engine: EnginePort, request: GenerationRequest) -> Generator[Summarisi
     return finished.text
 
 
-def _opens_thinking(engine: EnginePort, form: PromptFormat) -> bool:
-    """Whether a prompt ends inside thoughts: the template has written "<think>", so the model does not."""
-    asked = prompt_text(engine, [PromptMessage("user", "x")], form)
-    return asked.rfind("<think>") > asked.rfind("</think>")
-
-
-def _without_thinking(text: str, *, thinking: bool) -> str:
-    """Some models think aloud first. Thoughts that filled the whole summary are none.
-
-    Args:
-        text: what the model said.
-        thinking: whether it begins inside thoughts.
-    """
-    _, closed, said = text.rpartition("</think>")
-    inside = (thinking and not closed) or said.lstrip().startswith("<think>")
-    return "" if inside else said
+def _marks(engine: EnginePort, form: PromptFormat) -> ThinkingMarks:
+    """How thoughts are marked, and whether a prompt ends inside them: the template has opened them, not the model."""
+    marks = form.thinking or THINK
+    return replace(marks, opened=opens_thinking(prompt_text(engine, [PromptMessage("user", "x")], form), marks))

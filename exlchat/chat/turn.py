@@ -13,13 +13,14 @@ from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
 from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.prompt_format import choose_format
-from exlchat.chat.prompt_ids import prompt_messages
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.sight import see
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.summary import Summarising, SummaryCancelled
+from exlchat.chat.thinking import ThinkingMarks, opens_thinking
 from exlchat.engine.events import Finished, GenerationRequest, PrefillProgress, TextDelta
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -51,6 +52,7 @@ class TurnOptions:
         max_new_tokens: the longest answer; `None` goes on until the context is full.
         stop: strings and token ids that end it, beside those of model and format.
         context_policy: what happens when the conversation does not fit into the context.
+        thinking: whether the model is to think first, where its format can be told; `None` leaves it to the format.
     """
 
     sampling: SamplingSettings
@@ -59,6 +61,7 @@ class TurnOptions:
     max_new_tokens: int | None = None
     stop: tuple[str | int, ...] = ()
     context_policy: ContextPolicy = "stop"
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,8 @@ def _planned(
     store: ConversationStore, engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
+    if options.thinking is not None:
+        form = with_thinking(form, options.thinking)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in ground.branch))
     cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
@@ -254,9 +259,21 @@ def _planned(
         prompt_hash=prompt_hash(sight.ids),
         stop=options.stop,
         persona=_persona(ground.branch),
+        thinking_on=options.thinking,
+        thinking=_marks(engine, form, ground),
     )
     text = "" if cut is None else cut.text
     return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
+
+
+def _marks(engine: EnginePort, form: PromptFormat, ground: _Ground) -> ThinkingMarks | None:
+    """How thoughts are marked in the answer. One that goes on began as the one that was cut."""
+    if ground.goes_on and ground.earlier is not None and ground.earlier.record is not None:
+        return ground.earlier.record.thinking
+    if form.thinking is None:
+        return None
+    asked = prompt_text(engine, prompt_messages(ground.branch), form)
+    return replace(form.thinking, opened=opens_thinking(asked, form.thinking))
 
 
 def _closed(

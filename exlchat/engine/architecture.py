@@ -8,6 +8,7 @@ from typing import Any
 
 from exlchat.engine.config_reader import ConfigReader, short
 from exlchat.engine.families import FAMILIES, SUPPORTED, Biases, Family, family_of
+from exlchat.engine.layer_kinds import layers_with_positions, read_windows
 from exlchat.engine.rope_config import read_ropes
 from exlchat.engine.spec import Activation, ExpertSpec, HeadNorms, ModelSpec, RopeSpec
 
@@ -20,7 +21,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
 }
 _MOST_LAYERS = 1024
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
@@ -34,11 +34,11 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         ModelError: an architecture that is not supported, or a key that is missing or wrong.
     """
     architecture = _architecture(ConfigReader(config, where))
-    family = family_of(config) or FAMILIES[architecture]
-    if FAMILIES[architecture].text_model is not None:
-        text = config.get("text_config")
-        config = {**config, **text} if isinstance(text, dict) else config
-    reader = ConfigReader(config, where, aliases=family.aliases, defaults=family.defaults)
+    outer, family = FAMILIES[architecture], family_of(config) or FAMILIES[architecture]
+    if outer.text_model is not None:
+        config = _text_part(config, where)
+    defaults = {**family.defaults, **outer.defaults}
+    reader = ConfigReader(config, where, aliases=family.aliases, defaults=defaults)
     _check_fixed(reader, family)
     hidden_size, layers = reader.integer("hidden_size"), reader.integer("num_hidden_layers")
     if layers > _MOST_LAYERS:
@@ -46,7 +46,7 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
     num_heads = reader.integer("num_attention_heads")
     num_kv_heads = _kv_heads(reader, num_heads)
     head_dim = _head_dim(reader, family, hidden_size, num_heads)
-    windows = _windows(reader, family, layers)
+    windows = read_windows(reader, family, layers)
     ropes, layer_ropes = _ropes(reader, family, head_dim, windows)
     embedding_scale, residual_scale, logit_scale, attention_scale = _scales(reader, family, hidden_size, layers)
     return ModelSpec(
@@ -102,14 +102,25 @@ def _architecture(reader: ConfigReader) -> str:
     return names[0]
 
 
+def _text_part(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The keys of the part for text, which old files have beside those of the part for images."""
+    reader = ConfigReader(config, where)
+    reader.section("text_config")
+    merged = {**config, **(reader.get("text_config") or {})}
+    if "hidden_size" not in merged:
+        raise reader.error("text_config", "has no hidden_size; take the file from the original model")
+    return merged
+
+
 def _check_fixed(reader: ConfigReader, family: Family) -> None:
     for key, wanted in family.fixed.items():
-        if reader.flag(key, default=wanted) != wanted:
+        # Null is what `transformers` writes of a key that says nothing.
+        if reader.get(key) is not None and reader.flag(key, default=wanted) != wanted:
             raise reader.error(key, f"is {str(not wanted).lower()}, which this version does not run")
 
 
 def _kv_heads(reader: ConfigReader, num_heads: int) -> int:
-    if reader.get("multi_query") is not None:
+    if reader.has("multi_query") or reader.get("multi_query") is not None:
         return 1 if reader.flag("multi_query", default=True) else num_heads
     found = reader.integer("num_key_value_heads", num_heads)
     if num_heads % found:
@@ -163,83 +174,13 @@ def _softcap(reader: ConfigReader, key: str, *, counts: bool) -> float:
     return (reader.optional_number(key) or 0.0) if counts else 0.0
 
 
-def _windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int, ...]:
-    """What each layer sees. Newer Mistral models have no window (null)."""
-    if family.windows == "none":
-        return (0,) * layers
-    window = _window(reader, family)
-    if window is None:
-        return (0,) * layers
-    narrow = _narrow_layers(reader, family, layers)
-    return tuple(window if is_narrow else 0 for is_narrow in narrow)
-
-
-def _window(reader: ConfigReader, family: Family) -> int | None:
-    if family.windows in ("upper", "without positions") and not reader.flag("use_sliding_window", default=False):
-        return None
-    if family.window_needed:
-        return reader.integer("sliding_window")
-    if reader.get("sliding_window") == 0:
-        return None
-    return reader.optional_integer("sliding_window")
-
-
-def _narrow_layers(reader: ConfigReader, family: Family, layers: int) -> list[bool]:
-    """For each layer whether it has the window: as `layer_types` lists them, or by the family's rule."""
-    types = reader.get("layer_types")
-    if types is not None and family.windows != "all":
-        known = (_SLIDING, _FULL)
-        if not isinstance(types, list) or len(types) != layers or any(kind not in known for kind in types):
-            raise reader.error(
-                "layer_types", f"is {short(types)}; it must list {' or '.join(known)} for {layers} layers"
-            )
-        return [kind == _SLIDING for kind in types]
-    if family.windows == "all":
-        return [True] * layers
-    if family.windows == "upper":
-        first = reader.count("max_window_layers", 28)
-        return [layer >= first for layer in range(layers)]
-    if family.windows == "without positions":
-        return [not listed for listed in _listed_positions(reader, layers)]
-    period = _period(reader, family)
-    return [not period or (layer + 1) % period != 0 for layer in range(layers)]
-
-
-def _period(reader: ConfigReader, family: Family) -> int:
-    pattern = reader.get("sliding_window_pattern")
-    if isinstance(pattern, str) and pattern and set(pattern) == {"L", "G"} and pattern.find("G") == len(pattern) - 1:
-        return len(pattern)  # as EXAONE 4 writes it: LLLG
-    return reader.count("sliding_window_pattern", family.window_period)
-
-
 def _ropes(
     reader: ConfigReader, family: Family, head_dim: int, windows: tuple[int, ...]
 ) -> tuple[tuple[RopeSpec, ...], tuple[int | None, ...]]:
     """The kinds of rotary positions there are, and which of them each layer has."""
     if family.learned_positions:
         return (), (None,) * len(windows)
-    return read_ropes(reader, head_dim, windows, _with_positions(reader, family, windows))
-
-
-def _with_positions(reader: ConfigReader, family: Family, windows: tuple[int, ...]) -> list[bool]:
-    """For each layer whether it turns queries and keys."""
-    if family.positions == "windows":
-        # Cohere 2 turns them where there is a window; so does EXAONE 4, but everywhere if there is none at all.
-        everywhere = family.scales != "cohere" and not any(windows)
-        return [everywhere or window > 0 for window in windows]
-    if family.positions == "listed":
-        return _listed_positions(reader, len(windows))
-    return [True] * len(windows)
-
-
-def _listed_positions(reader: ConfigReader, layers: int) -> list[bool]:
-    listed = reader.get("no_rope_layers")
-    if listed is None:
-        interval = reader.integer("no_rope_layer_interval")
-        return [(layer + 1) % interval != 0 for layer in range(layers)]
-    if not isinstance(listed, list) or len(listed) != layers or any(flag not in (0, 1) for flag in listed):
-        raise reader.error("no_rope_layers", f"is {short(listed)}; it must list 0 or 1 for each of {layers} layers")
-    return [bool(flag) for flag in listed]
+    return read_ropes(reader, head_dim, windows, layers_with_positions(reader, family, windows))
 
 
 def _scales(
@@ -250,7 +191,7 @@ def _scales(
         case "gemma":
             return math.sqrt(hidden_size), 1.0, 1.0, None
         case "gemma query":
-            return math.sqrt(hidden_size), 1.0, 1.0, reader.number("query_pre_attn_scalar") ** -0.5
+            return math.sqrt(hidden_size), 1.0, 1.0, reader.integer("query_pre_attn_scalar") ** -0.5
         case "cohere":
             return 1.0, 1.0, reader.number("logit_scale"), None
         case "granite":
@@ -289,7 +230,8 @@ def _experts(reader: ConfigReader, family: Family, layers: int) -> ExpertSpec | 
 
 
 def _sparse_layers(reader: ConfigReader, layers: int) -> tuple[bool, ...]:
-    dense = reader.get("mlp_only_layers") or []
+    dense = reader.get("mlp_only_layers")
+    dense = [] if dense is None else dense
     if not isinstance(dense, list) or any(not isinstance(layer, int) or isinstance(layer, bool) for layer in dense):
         raise reader.error("mlp_only_layers", f"is {short(dense)}; it must be a list of layers")
     step = reader.integer("decoder_sparse_step", 1)

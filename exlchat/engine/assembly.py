@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from exlchat.engine.linear import Joined, Linear, join
 from exlchat.engine.norms import HeadNorm, Norm
 from exlchat.engine.operations import Operations
 from exlchat.engine.quantized_linear import QuantizedLinear, split_quantized
+from exlchat.engine.settled_experts import ExpertRows, UnfitError, pack_experts
 from exlchat.engine.spec import ExpertSpec, ModelSpec
 from exlchat.engine.transformer import DecoderLayer, Ends, Transformer
 
@@ -114,10 +116,21 @@ class _Weights:
     def _qkv(self, attention: str) -> Joined:
         spec, hidden = self._spec, self._spec.hidden_size
         queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        if self._loader.has(f"{attention}.qkv_proj"):
+        if self._is_joint(attention, "qkv_proj", ("q_proj", "k_proj", "v_proj")):
             return self._linear(f"{attention}.qkv_proj", hidden, queries + 2 * keys, bias=spec.qkv_bias)
         widths = (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
         return join([self._linear(f"{attention}.{name}", hidden, width, bias=spec.qkv_bias) for name, width in widths])
+
+    def _is_joint(self, prefix: str, joint: str, parts: Sequence[str]) -> bool:
+        """Whether layers are one in the file; where it has none of them, whether they are in the model's other layers.
+
+        So the one that is missing is told by its name.
+        """
+        if self._loader.has(f"{prefix}.{joint}") or any(self._loader.has(f"{prefix}.{part}") for part in parts):
+            return self._loader.has(f"{prefix}.{joint}")
+        inside = prefix.removeprefix("model.layers.").partition(".")[2]
+        layers = range(self._spec.num_layers)
+        return any(self._loader.has(f"model.layers.{index}.{inside}.{joint}") for index in layers)
 
     def _head_order(self, attention: str) -> Tensor | None:
         """Queries, then keys, then values, where the file has them key-value head by key-value head."""
@@ -138,7 +151,7 @@ class _Weights:
     def _mlp(self, prefix: str, inner: int, *, bias: bool) -> Mlp:
         spec, hidden = self._spec, self._spec.hidden_size
         down = self._linear(f"{prefix}.down_proj", inner, hidden, bias=bias)
-        if self._loader.has(f"{prefix}.gate_up_proj"):
+        if self._is_joint(prefix, "gate_up_proj", ("gate_proj", "up_proj")):
             gate_up: Joined = self._linear(f"{prefix}.gate_up_proj", hidden, 2 * inner, bias=bias)
             if isinstance(gate_up, QuantizedLinear):
                 gate_up = split_quantized(gate_up, (inner, inner))
@@ -163,7 +176,18 @@ class _Weights:
         if experts.shared_inner:
             gate = self._float(f"{prefix}.shared_expert_gate", hidden, 1, bias=False)
             shared = SharedExpert(self._mlp(f"{prefix}.shared_expert", experts.shared_inner, bias=False), gate)
-        return Experts(router, parts, experts.chosen, experts.renormalise, shared)
+        found = Experts(router, parts, experts.chosen, experts.renormalise, shared)
+        return self._together(found)
+
+    def _together(self, experts: Experts) -> Experts:
+        """The same with the kernels of chosen experts, where there are any and they hold these."""
+        kernels = self._loader.kernels
+        if kernels is None:
+            return experts
+        with suppress(UnfitError):
+            rows = ExpertRows(kernels, pack_experts(experts), experts.experts[0])
+            return replace(experts, together=rows)
+        return experts
 
     def _float(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
         """A layer whose weights decide between experts: small, and as a rule stored as floats."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +44,17 @@ class Checkpoint:
         self._readers = [_open(file) for file in self._files]
         self._where: dict[str, int] = {}
         self._stored: dict[str, str] = {}
-        names = TensorNames(self.config)
+        self._tensor_names = TensorNames(self.config)
         for index, reader in enumerate(self._readers):
             for stored in list(reader.keys()):
-                name = names.ours(stored)
+                name = self._tensor_names.ours(stored)
                 if name is None:
                     continue
                 if name in self._where:
                     both = f"{self._files[self._where[name]].name} and {self._files[index].name}"
                     raise ModelError(f"{path}: {both} both hold {stored}, so these are two models; {_KEEP_ONE}")
                 self._where[name], self._stored[name] = index, stored
+        self._names = frozenset(self._where)
         check_names(self._where, str(path))
         self._check_unnamed()
 
@@ -66,19 +66,18 @@ class Checkpoint:
         except OSError as error:
             raise _unreadable(self.path, error) from error
 
-    @cached_property
+    @property
     def names(self) -> frozenset[str]:
         """All tensors of the decoder, as `tensor_names` calls them."""
-        # Once: a mixture of experts has a hundred thousand, and every layer asks for its own among them.
-        return frozenset(self._where)
+        return self._names
 
     def file_of(self, name: str) -> Path:
         """The file that holds a tensor."""
         return self._files[self._where[name]]
 
     def name_in_file(self, name: str) -> str:
-        """What the file calls a tensor that is there, for error lines."""
-        return self._stored[name]
+        """What the file calls a tensor, or would call one that is not there, for error lines."""
+        return self._stored[name] if name in self._stored else self._tensor_names.theirs(name, self._stored)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Without reading the data. Raises `ModelError` if there is no such tensor."""
@@ -105,10 +104,12 @@ class Checkpoint:
 
     def missing(self, name: str) -> str:
         """The beginning of an error line about a tensor that no file holds: where it should be, as far as is known."""
-        indexed = self.path / self._indexed.get(name, "")
+        shown = self.name_in_file(name)
+        indexed = self.path / self._indexed.get(shown, "")
         if indexed in self._files:
-            return f"{indexed}: the tensor {name} is missing, which {INDEX} says is there"
-        return f"{self._files[0] if len(self._files) == 1 else self.path}: the tensor {name} is missing"
+            return f"{indexed}: the tensor {shown} is missing, which {INDEX} says is there"
+        where = self._files[0] if len(self._files) == 1 else self.path
+        return f"{where}: the tensor {shown} is missing, which config.json asks for"
 
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         """A JSON object of the directory; empty if the file is absent and not required."""

@@ -38,7 +38,8 @@ class ConfigReader:
 
     def error(self, key: str, problem: str) -> ModelError:
         """A `ModelError` about one key."""
-        return ModelError(f"{self._where}: {self._name(key)} {problem}")
+        names = (self._name(key),) if self.has(key) else (key, *self._aliases.get(key, ()))
+        return ModelError(f"{self._where}: {' or '.join(names)} {problem}")
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A positive whole number; `1.0` counts as one."""
@@ -63,8 +64,9 @@ class ConfigReader:
         return None if value is None else self._positive(key, value)
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """True or false."""
-        value = self._value(key, default)
+        """True or false; null is neither."""
+        value = self.get(key)
+        value = default if value is None and not self.has(key) else value
         if not isinstance(value, bool):
             raise self.error(key, f"is {short(value)}; it must be true or false")
         return value
@@ -84,8 +86,9 @@ class ConfigReader:
         return tuple(self._positive(key, item) for item in value)
 
     def section(self, key: str) -> ConfigReader | None:
-        """A nested object, or `None` where the key is absent or null."""
+        """A nested object, or its default or `None` where the key is absent or null."""
         value = self.get(key)
+        value = self._defaults.get(key) if value is None else value
         if value is None:
             return None
         if not isinstance(value, dict):

@@ -35,7 +35,7 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.loading import capture_step, load_weights, open_extension, warm_up
+from exlchat.engine.loading import capture_step, check_vocabulary, load_weights, open_extension, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.page_disk.folder import clear_pages
 from exlchat.engine.pages.archive import PageArchive, open_archive
@@ -194,6 +194,7 @@ def load(
     # the disk asks for it.
     identity = checkpoint.identity if page_folder is not None and page_bytes > 0 else ""
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+    check_vocabulary(checkpoint, spec)
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
     kind = cache_kind(spec, kv_cache)

@@ -44,8 +44,8 @@ class Family:
         softcaps: whether `attn_logit_softcapping` and `final_logit_softcapping` count, or the last alone.
         window_needed: whether a model without `sliding_window` is damaged.
         experts: which layout a mixture of experts has, if the architecture is one.
-        text_model: it is a model of images and text, of which the text part is this architecture, unless
-            its `text_config` names another.
+        text_model: it is a model of images and text, of which the text part is this architecture, unless its
+            `text_config` names another; its own `defaults` come before that one's.
     """
 
     layer_names: Renames = ()
@@ -180,6 +180,11 @@ _IN_LANGUAGE_MODEL = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
 )
+_QWEN2_WITH_IMAGES = Family(
+    text_model="Qwen2ForCausalLM",
+    outer_names=_IN_LANGUAGE_MODEL,
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80},
+)
 
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family(mlp_bias="mlp_bias", defaults=_LLAMA),
@@ -212,8 +217,8 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "Qwen2ForCausalLM": _FAMILY_OF_QWEN2,
-    "Qwen2VLForConditionalGeneration": Family(text_model="Qwen2ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
-    "Qwen2_5_VLForConditionalGeneration": Family(text_model="Qwen2ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "Qwen2VLForConditionalGeneration": _QWEN2_WITH_IMAGES,
+    "Qwen2_5_VLForConditionalGeneration": _QWEN2_WITH_IMAGES,
     "Qwen2MoeForCausalLM": Family(
         layer_names=(("mlp.gate", "mlp.router"),),
         qkv_bias="qkv_bias",

@@ -53,6 +53,21 @@ def open_extension(device: torch.device, build_cache: Path, on_progress: OnProgr
         raise ModelError(f"{error}; or go on without the kernels, slower: --no-ext") from error
 
 
+def check_vocabulary(checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    """Sees that the embedding has as many rows as `config.json` says, so that no tokenizer is blamed for it.
+
+    Raises:
+        ModelError: it has others.
+    """
+    name = "model.embed_tokens.weight"
+    shape = checkpoint.shape(name) if name in checkpoint.names else ()
+    if len(shape) == 2 and shape[0] != spec.vocab_size:
+        raise ModelError(
+            f"{checkpoint.file_of(name)}: {checkpoint.name_in_file(name)} is {shape[0]} x {shape[1]}, but config.json "
+            f"makes it {spec.vocab_size} x {spec.hidden_size} (vocab_size); take config.json from the same model"
+        )
+
+
 def load_weights(
     checkpoint: Checkpoint,
     spec: ModelSpec,
@@ -88,7 +103,7 @@ def load_weights(
     has_head = any(name.startswith("lm_head.") for name in checkpoint.names)
     if not has_head and not spec.tied_head:
         raise ModelError(
-            f"{checkpoint.missing('lm_head.weight')}, and tie_word_embeddings of config.json does not say that the "
+            f"{checkpoint.missing('lm_head.weight')}; tie_word_embeddings of config.json does not say that the "
             "embedding is the head; download the model again"
         )
     try:

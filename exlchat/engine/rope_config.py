@@ -24,7 +24,7 @@ _KINDS: dict[str, RopeType] = {
 }
 
 # Without a value these would mean other positions than the model was trained with.
-_NEVER_NULL = ("rope_theta", "rope_type", "type", "original_max_position_embeddings")
+_NEVER_NULL = ("rope_theta", "rope_type", "type", "original_max_position_embeddings", "partial_rotary_factor")
 
 
 def read_ropes(
@@ -40,14 +40,15 @@ def read_ropes(
     Raises:
         ModelError: a key is missing or wrong.
     """
-    old = reader.has("rope_scaling") and not reader.has("rope_parameters")
+    old = reader.get("rope_scaling") is not None and not reader.has("rope_parameters")
     section = None if old else reader.section("rope_parameters")
     if section is not None and (section.has("full_attention") or section.has("sliding_attention")):
-        ropes = [_read(reader, _needed(section, kind), head_dim) for kind in ("full_attention", "sliding_attention")]
-    elif reader.get("rope_local_base_freq") is not None:
+        full, local = (_needed(section, kind) for kind in ("full_attention", "sliding_attention"))
+        ropes = [_read(reader, full, head_dim), _read(reader, local, head_dim, _local_theta(reader))]
+    elif _has_local(reader):
         # Only full layers are stretched.
-        local = RopeSpec("default", reader.number("rope_local_base_freq"), head_dim)
-        ropes = [_read(reader, reader.section("rope_scaling"), head_dim), local]
+        ropes = [_read(reader, reader.section("rope_scaling"), head_dim)]
+        ropes.append(RopeSpec("default", reader.number("rope_local_base_freq"), head_dim))
     else:
         ropes = [_read(reader, section or reader.section("rope_scaling"), head_dim)]
     own = len(ropes) - 1
@@ -62,7 +63,18 @@ def _needed(section: ConfigReader, kind: str) -> ConfigReader:
     return found
 
 
-def _read(reader: ConfigReader, section: ConfigReader | None, head_dim: int) -> RopeSpec:
+def _has_local(reader: ConfigReader) -> bool:
+    return reader.has("rope_local_base_freq") or reader.get("rope_local_base_freq") is not None
+
+
+def _local_theta(reader: ConfigReader) -> float | None:
+    """The base of layers with a window, where it is one of its own."""
+    return reader.number("rope_local_base_freq") if _has_local(reader) else None
+
+
+def _read(
+    reader: ConfigReader, section: ConfigReader | None, head_dim: int, own_theta: float | None = None
+) -> RopeSpec:
     for holder in (reader,) if section is None else (reader, section):
         for key in _NEVER_NULL:
             if holder.has(key) and holder.get(key) is None:
@@ -70,7 +82,7 @@ def _read(reader: ConfigReader, section: ConfigReader | None, head_dim: int) -> 
     theta, partial = reader.number("rope_theta", 10000.0), reader.number("partial_rotary_factor", 1.0)
     if section is None:
         return RopeSpec("default", theta, _dim(reader, head_dim, partial))
-    theta = section.number("rope_theta", theta)
+    theta = section.number("rope_theta", own_theta or theta)
     dim = _dim(section, head_dim, section.number("partial_rotary_factor", partial))
     name = section.text("rope_type", section.text("type", "default"))
     if name not in _KINDS:
@@ -139,7 +151,7 @@ def _yarn(reader: ConfigReader, section: ConfigReader, theta: float, dim: int) -
         factor,
         beta_fast=section.number("beta_fast", 32.0),
         beta_slow=section.number("beta_slow", 1.0),
-        truncate=section.flag("truncate", default=not section.has("truncate")),
+        truncate=section.flag("truncate", default=True),
         attention_factor=attention,
         original_max_position_embeddings=original,
     )

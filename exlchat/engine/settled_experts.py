@@ -18,6 +18,9 @@ from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import OAI_ALPHA, ExpertActivation, InputOrder, RouteRules
 from exlchat.ext.layout import PackedMatrix
 
+# 4,096 rows of 2,048 floats and 768 halves, as Qwen3-30B-A3B has them, take 40 MB.
+_SLOTS_AT_ONCE = 4096
+
 
 class UnfitError(Exception):
     """The kernels do not hold a part of the model: why."""
@@ -196,3 +199,33 @@ class ExpertJobs:
 
     def _floats(self, *shape: int) -> Tensor:
         return torch.zeros(*shape, device=self._device)
+
+
+class ExpertRows:
+    """An `experts.Together` through the kernels of chosen experts.
+
+    Args:
+        kernels: on the model's device.
+        packed: the experts of a layer.
+        expert: one of them.
+    """
+
+    def __init__(self, kernels: StepKernels, packed: PackedExperts | FloatExperts, expert: Mlp) -> None:
+        self._kernels = kernels
+        self._packed = packed
+        self._expert = expert
+
+    def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        """See `experts.Together`."""
+        each = max(_SLOTS_AT_ONCE // numbers.shape[1], 1)
+        parts = [torch.split(tensor, each) for tensor in (x, weights, numbers)]
+        return torch.cat([self._part(*some) for some in zip(*parts, strict=True)])
+
+    def _part(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        tokens, chosen = numbers.shape
+        routed = Routed(numbers.flatten().int(), weights, weights)
+        rows = x.repeat_interleave(chosen, dim=0)
+        jobs, y = ExpertJobs(self._kernels, x.device).products(self._packed, routed, rows, self._expert)
+        for job in jobs:
+            job.launch(dependent=False)
+        return (y.view(tokens, chosen, -1) * weights.unsqueeze(-1)).sum(1)

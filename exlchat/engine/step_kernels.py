@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from exlchat.engine.quantized_linear import Launch
+from exlchat.engine.quantized_linear import Launch, MatrixKernels
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
@@ -105,6 +105,10 @@ class StepKernels(Protocol):
         limit: float = OAI_LIMIT,
     ) -> Launch:
         """See `experts.ExpertKernels`."""
+
+
+class ModelKernels(StepKernels, MatrixKernels, Protocol):
+    """Those of a model's layers too."""
 
 
 class TorchJob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from threading import Lock
 from typing import Any
 
@@ -14,6 +15,19 @@ _MIXED_UP = "tokenizer and weights are of different models; take its files from 
 # Embeddings are padded to round sizes, and small experiments have far more rows than tokens; but a tokenizer of under a
 # quarter of the rows is another model's, as that of Llama 2 (32,000) beside the weights of Llama 3 (128,256).
 _LEAST_SHARE = 0.25
+_THINKING = frozenset(
+    {
+        *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>"),
+        *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|channel>", "<channel|>"),
+    }
+)
+# Harmony says with these whether a message is thoughts or the answer; "<|end|>" ends what others call a turn.
+_CHANNELS = frozenset({"<|start|>", "<|channel|>", "<|message|>", "<|end|>"})
+
+
+def shown_tokens(special: Sequence[str]) -> frozenset[str]:
+    """Those special tokens that are text all the same: without them nobody could tell thoughts from the answer."""
+    return _THINKING.intersection(special) | (_CHANNELS if _CHANNELS.issubset(special) else frozenset())
 
 
 class Tokenizer:
@@ -35,6 +49,8 @@ class Tokenizer:
         added = [token for _, token in sorted(self._fast.get_added_tokens_decoder().items())]
         self.special_tokens = tuple(token.content for token in added if token.special)
         self.added_tokens = tuple(token.content for token in added)
+        shown = shown_tokens(self.special_tokens)
+        self._shown = {index: token for token in shown if (index := self._fast.token_to_id(token)) is not None}
         self._check_fits(vocab_size)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -44,8 +60,18 @@ class Tokenizer:
             return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids` without special tokens; what is no whole character becomes U+FFFD."""
-        return str(self._fast.decode(list(ids), skip_special_tokens=True))
+        """Text of `ids` without special tokens, but for marks of thinking; no whole character becomes U+FFFD."""
+        if self._shown.keys().isdisjoint(ids):
+            return str(self._fast.decode(list(ids), skip_special_tokens=True))
+        pieces: list[str] = []
+        for mark, run in groupby(ids, key=self._shown.get):
+            same = list(run)
+            pieces.append(self._fast.decode(same, skip_special_tokens=True) if mark is None else mark * len(same))
+        return "".join(pieces)
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """Text of `ids` with all special tokens."""
+        return str(self._fast.decode(list(ids), skip_special_tokens=False))
 
     def id_of(self, token: str) -> int | None:
         """The id of one token's exact text."""

@@ -141,7 +141,7 @@ class ExpertKernels:
         """`y[slot] = x[slot] W + b` of expert `chosen[slot]`, one row each; only the chosen ones' weights are read.
 
         Args:
-            chosen: int32 `[slots]`, 1 to 16 numbers of experts, on the device.
+            chosen: int32 `[slots]`, 1 to 65536 numbers of experts, on the device: of one token or of several.
             x: float16 `[1, width]` for all slots or `[slots, width]`. In the order of `features`, width is their
                 number, of several rows a multiple of 8; in the `stored` order of each slot's expert it is
                 `experts.stored`, and places without a feature are zero.
@@ -222,9 +222,9 @@ class ExpertKernels:
     def _expert_plan(self, matrices: Sequence[PackedMatrix], slots: int) -> tuple[Plan, Tensor]:
         """The plan of a slot and its table on the device; the blocks of all slots together fill the card once."""
         device = matrices[0].words.device
-        key = (device, slots, *((matrix.outputs, matrix.sections) for matrix in matrices))
+        blocks = max(torch.cuda.get_device_properties(device).multi_processor_count // slots, 1)
+        key = (device, blocks, *((matrix.outputs, matrix.sections) for matrix in matrices))
         if key not in self._expert_plans:
-            blocks = max(torch.cuda.get_device_properties(device).multi_processor_count // slots, 1)
             plan = make_plan(matrices, blocks=blocks, paired=len(matrices) > 1)
             self._expert_plans[key] = plan, plan.table.to(device)
         return self._expert_plans[key]
@@ -244,8 +244,8 @@ def _check_slots(chosen: Tensor, x: Tensor) -> int:
     """How many slots there are."""
     check("chosen", chosen, torch.int32, (chosen.numel(),))
     slots = chosen.numel()
-    if not 1 <= slots <= c.MAX_CHOSEN:
-        raise ValueError(f"{slots} experts are chosen; there can be 1 to {c.MAX_CHOSEN}")
+    if not 1 <= slots <= c.MAX_SLOTS:
+        raise ValueError(f"{slots} experts are chosen; there can be 1 to {c.MAX_SLOTS}")
     if len(x) not in {1, slots}:
         raise ValueError(f"x has {len(x)} rows; it must have one for all slots, or {slots}")
     return slots

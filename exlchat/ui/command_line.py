@@ -26,6 +26,7 @@ from exlchat.ui.argument_types import (
 )
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.generation_settings import LARGEST_SEED
+from exlchat.ui.templates.arguments import add_template_parsers
 
 _WIDTH = 80
 
@@ -35,6 +36,7 @@ _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat sessions COMMAND [options]
        exlchat bench [MODEL] [options]
+       exlchat template list|show|import [options]
        exlchat build-ext [options]
        exlchat doctor"""
 _CHAT_ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
@@ -44,6 +46,7 @@ on the CPU.
   exlchat ask       answer one prompt on standard output, for pipes and scripts
   exlchat models    list the models there are, and whether they fit
   exlchat pull      fetch a model from Hugging Face into the library
+  exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations
   exlchat build-ext compile the CUDA kernels now, not at the first start
   exlchat bench     measure how fast a model runs here
@@ -130,6 +133,18 @@ model lies; progress goes to standard error."""
 _PULL_EPILOG = """examples:
   exlchat pull turboderp/Llama-3.2-1B-Instruct-exl2@4.0bpw
   exlchat turboderp/Llama-3.2-1B-Instruct-exl2@4.0bpw     chat with it then
+
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
+
+
+_TEMPLATE_ABOUT = """The prompt formats (templates) there are; the exact prompt that a conversation
+becomes, with its token ids; formats of other programs made into your own."""
+_TEMPLATE_EPILOG = """examples:
+  exlchat template list
+  exlchat template show                    a little talk, in the guide's format
+  exlchat template show llama-3 -m ~/models/llama-3 --conversation last
+  exlchat template import ~/presets/Alpaca.json
 
 exit codes:
   0 ok   1 error   2 usage   130 stopped by ctrl+c"""
@@ -253,6 +268,14 @@ def pull_parser() -> argparse.ArgumentParser:
         default=[],
         help="only files whose names match, such as '*.json' (may be repeated)",
     )
+    about_group(parser)
+    return parser
+
+
+def template_parser() -> argparse.ArgumentParser:
+    """The words and options of `exlchat template`."""
+    parser = Parser("exlchat template", _TEMPLATE_ABOUT, _TEMPLATE_EPILOG, "exlchat template list|show|import …")
+    add_template_parsers(parser)
     about_group(parser)
     return parser
 

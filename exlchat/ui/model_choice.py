@@ -19,7 +19,7 @@ from exlchat.ui.library.places import Found
 
 GUIDE = "guide"
 
-_WORDS = ("ask", "bench", "build-ext", "doctor", "models", "pull", GUIDE)
+_WORDS = ("ask", "bench", "build-ext", "doctor", "models", "pull", "template", GUIDE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _PATHS = ("/", ".", "~")
 

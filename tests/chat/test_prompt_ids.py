@@ -28,6 +28,8 @@ FORMATS = {
     **{name: PromptFormat(name, templates.ALL[name]) for name in ("chatml", "llama-3", "llama-2", "mistral", "gemma")},
     "built-in chatml": BUILT_IN["chatml"],
 }
+# An answer there never stands as it was generated: its prompt opens thoughts, or later prompts put marks before it.
+REWRITTEN = ("deepseek-r1", "glm-4.5", "gpt-oss")
 PARTS = [
     *templates.ALL,
     "<|im_start|>system\n",
@@ -60,7 +62,7 @@ def engine(request: pytest.FixtureRequest) -> ScriptedEngine:
     return ScriptedEngine(tokenizer(request.param))
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=[name for name in FORMATS if name not in REWRITTEN])
 def form(request: pytest.FixtureRequest) -> PromptFormat:
     return FORMATS[request.param]
 

@@ -40,6 +40,15 @@ _VALUES: dict[str, Any] = {
     "true": True,
     "object": {"a": 1},
 }
+_READ_INSIDE = (
+    "rope_parameters",
+    "rope_scaling",
+    "full_attention",
+    "sliding_attention",
+    "quantization_config",
+    "text_config",
+    "model",
+)
 _WORDS = ("int16", "float32")
 _OTHER_INTEGERS = {
     **dict.fromkeys(("qweight", "qzeros", "g_idx", "q_weight", "q_invperm", "q_scale"), _WORDS),
@@ -84,6 +93,12 @@ def every_mutation(folder: Path, seed: int) -> Iterator[Mutation]:
     yield from _of_bytes(folder, random.Random(seed))
 
 
+def mutations_of_the_model(folder: Path) -> Iterator[Mutation]:
+    """Those of the keys of `config.json` and of the tensors."""
+    yield from _of_json(folder, "config.json")
+    yield from _of_tensors(folder)
+
+
 def mutated(folder: Path, mutation: Mutation, place: Path) -> Path:
     """A damaged copy of `folder`, in place of the one before."""
     shutil.rmtree(place, ignore_errors=True)
@@ -106,8 +121,8 @@ def _paths(content: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Of every key, those of objects inside too, as far as somebody reads them."""
     for key, value in content.items():
         yield (key,)
-        if isinstance(value, dict) and key in ("rope_parameters", "rope_scaling", "quantization_config", "model"):
-            yield from ((key, inner) for inner in value)
+        if isinstance(value, dict) and key in _READ_INSIDE:
+            yield from ((key, *inner) for inner in _paths(value))
 
 
 def _set(name: str, path: tuple[str, ...], value: Any, place: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_header_longer_than_the_file(model: Path) -> None:
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1"),
         ({"intermediate_size": 97}, "config.json makes it 64 x 97"),
         ({"vocab_size": 500}, "config.json makes it 500 x 64"),
-        ({"vocab_size": 12}, "past the model's 12 embeddings"),
+        ({"vocab_size": 12}, "config.json makes it 12 x 64 (vocab_size)"),
         ({"num_hidden_layers": 3}, "model.layers.2"),
         ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but the weights have more"),
         ({"head_dim": 7}, "head_dim is 7"),
@@ -285,6 +285,14 @@ def test_cuda_without_a_gpu(good: Path) -> None:
         load(good, device="cuda")
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model(model: Path) -> None:
+    file = model / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["mill mill"] = 384
+    file.write_text(json.dumps(content))
+    assert "tokenizer.json: has 1 tokens past the model's 384 embeddings" in problem(model)
+
+
 def test_a_pad_token_past_the_embedding_is_tolerated(model: Path) -> None:
     """Many Llama 2 derivatives carry one; nothing ever feeds it."""
     file = model / "tokenizer.json"
@@ -302,3 +310,33 @@ def test_a_tensor_is_called_what_its_file_calls_it(tmp_path: Path) -> None:
     name = "model.layers.0.post_feedforward_layernorm.weight"
     save_file({**tensors, name: torch.zeros(63)}, tmp_path / "model.safetensors")
     assert f"model.safetensors: {name} is 63, but config.json makes it 64" in problem(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "part", "named"),
+    [
+        ("gemma2", ".pre_feedforward_layernorm.weight", "model.layers.0.pre_feedforward_layernorm.weight"),
+        ("qwen3_moe", ".mlp.gate.weight", "model.layers.0.mlp.gate.weight"),
+        ("gpt2", ".ln_2.", "transformer.h.0.ln_2.weight"),
+        ("mixtral", ".w3.weight", "model.layers.0.block_sparse_moe.experts.0.w3.weight"),
+    ],
+)
+def test_a_tensor_that_no_layer_has_is_called_what_the_family_calls_it(
+    case: str, part: str, named: str, tmp_path: Path
+) -> None:
+    save_case(CASES[case], tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({name: tensor for name, tensor in tensors.items() if part not in name}, tmp_path / "model.safetensors")
+    assert f"the tensor {named} is missing" in problem(tmp_path)
+
+
+def test_an_index_names_the_file_of_a_missing_tensor_that_is_renamed(tmp_path: Path) -> None:
+    save_case(CASES["gpt2"], tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "model.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    del tensors["transformer.h.1.ln_1.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert "transformer.h.1.ln_1.weight is missing, which model.safetensors.index.json says is there" in problem(
+        tmp_path
+    )

@@ -75,8 +75,15 @@ def dequantized(path: Path, name: str, shape: torch.Size) -> Tensor:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for kind in ("exl2", "gptq") for name in NAMES]
+    + [
+        (name, kind)
+        for kind in ("gptq, 8 bits", "awq")
+        for name in ("mixtral", "phi3", "glm4", "starcoder2", "qwen2_moe")
+    ],
+)
 def test_logits_are_those_of_the_dequantized_weights(name: str, kind: str, tmp_path: Path) -> None:
     dense, written = tmp_path / "dense", tmp_path / "written"
     save_case(CASES[name], dense)

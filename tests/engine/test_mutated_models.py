@@ -6,13 +6,10 @@ of the same directory (for quantized models, of their dequantized weights under 
 
 from __future__ import annotations
 
-import gc
 import json
 import random
-import resource
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -30,15 +26,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from exlchat.engine import GenerationRequest, ModelError, load
 from exlchat.engine.formats import awq, awq_writer, exl2, exl2_writer, gptq, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
-from tests.engine.decoding import relative_error
-from tests.engine.mutations import Mutation, every_mutation, mutated
+from tests.engine.mutation_faults import Base, base, fault, quick_and_small
+from tests.engine.mutations import every_mutation
 from tests.random_models import edit_json, save_tokenizer
 
-IDS = [5, 77, 300, 12, 250, 250, 9, 131, 42, 360]
-TEXT = "the old mill: 1, 2, 3 </s>"
 SIZES: dict[str, Any] = {
     "vocab_size": 384,
     "hidden_size": 64,
@@ -69,26 +62,10 @@ QUANTIZED: dict[str, Callable[[dict[str, torch.Tensor], dict[str, Any], Path], N
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """An undamaged directory, the same one in floats for `transformers`, and the logits of `IDS`."""
-
-    folder: Path
-    floats: Path
-    logits: torch.Tensor
-
-
 @pytest.fixture(scope="module", autouse=True)
-def quick_and_small() -> Iterator[None]:
-    """Loading collects garbage, and `transformers` leaves a million objects to look through; memory has an end."""
-    gc.collect()
-    gc.freeze()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 3 * 2**30, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
-    gc.unfreeze()
+def limits() -> Iterator[None]:
+    with quick_and_small():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +73,11 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Base]:
     root = tmp_path_factory.mktemp("bases")
     made = {}
     for name in DENSE:
-        made[name] = _base(_dense(name, root / name), root / name)
-    made["llama of before"] = _base(_older_config(root / "llama", root / "older"), root / "older")
+        made[name] = base(_dense(name, root / name), root / name)
+    made["llama of before"] = base(_older_config(root / "llama", root / "older"), root / "older")
     for name, write in QUANTIZED.items():
-        made[name] = _base(_quantized(root / "llama", root / name, write), _dequantized(root / name, root))
+        made[name] = base(_quantized(root / "llama", root / name, write), _dequantized(root / name, root))
     return made
-
-
-def _base(folder: Path, floats: Path) -> Base:
-    return Base(folder, floats, load(folder, device="cpu").logits(IDS))
 
 
 def _dense(name: str, folder: Path) -> Path:
@@ -158,64 +131,6 @@ def _dequantized(folder: Path, root: Path) -> Path:
         weights[f"{key}.weight"] = how(parts).float().T.contiguous()
     save_file(weights, floats / "model.safetensors")
     return floats
-
-
-def fault(base: Base, mutation: Mutation, place: Path) -> str | None:
-    """What is wrong with how the engine takes a damaged directory; `None` if nothing is."""
-    folder = mutated(base.folder, mutation, place)
-    try:
-        engine = load(folder, device="cpu")
-    except ModelError as error:
-        return _fault_of_line(str(error), mutation)
-    except BaseException as error:
-        return f"raises {type(error).__name__}: {str(error)[:100]}"
-    engine.decode(engine.encode(TEXT))
-    list(engine.generate(GenerationRequest(engine.encode(TEXT), max_new_tokens=2)))
-    found = engine.logits(IDS)
-    same = relative_error(found, base.logits)
-    if mutation.file != "config.json":
-        # Floats of 16 bits are the same model rounded.
-        close = same < (2e-2 if "float" in mutation.label else 1e-5)
-        return None if close else f"computes something else ({same:.2g})"
-    wanted = _by_transformers(base, folder, place.with_name("wanted"))
-    if isinstance(wanted, str):
-        return None if same < 1e-5 else f"computes something else ({same:.2g}); transformers {wanted}"
-    error = relative_error(found, wanted)
-    return None if error < 1e-4 else f"is off from transformers by {error:.2g}, from the undamaged model by {same:.2g}"
-
-
-def _fault_of_line(line: str, mutation: Mutation) -> str | None:
-    if "\n" in line:
-        return f"says more than a line: {line!r}"
-    if len(line) > 600:
-        return f"says {len(line)} characters: {line[:100]}"
-    if mutation.file not in line:
-        return f"does not name {mutation.file}: {line}"
-    if mutation.file == "tokenizer.json":
-        # The library that reads it says where: line, column and what stands there.
-        return None
-    key, _, part = mutation.thing.rpartition(".")
-    # A value that is one, but of another model, is told by the first tensor that says otherwise.
-    if mutation.file == "config.json" and ("model.layers." in line or "model.embed_tokens" in line):
-        return None
-    return None if key in line and part in line else f"does not name {mutation.thing}: {line}"
-
-
-def _by_transformers(base: Base, folder: Path, place: Path) -> torch.Tensor | str:
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(base.floats, place)
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        config.pop("quantization_config", None)
-        if isinstance(config.get("rms_norm_eps"), int):
-            # It takes no whole number for it.
-            config["rms_norm_eps"] = float(config["rms_norm_eps"])
-        (place / "config.json").write_text(json.dumps(config))
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
-        with torch.inference_mode():
-            return model(torch.tensor([IDS])).logits[0]
-    except Exception as error:
-        return f"raises {type(error).__name__}"
 
 
 NAMES = (*DENSE, "llama of before", *QUANTIZED)

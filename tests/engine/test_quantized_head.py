@@ -20,7 +20,8 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Linear
 from exlchat.engine.quantized_linear import QuantizedLinear
-from exlchat.engine.step_chain import StepChain, why_not
+from exlchat.engine.step_chain import StepChain
+from exlchat.engine.step_fit import why_not
 from exlchat.engine.transformer import Transformer
 from exlchat.ext.layout import decode
 from tests.engine.decoding import logits_in_steps, relative_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from exlchat.engine.experts import Experts
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
+from exlchat.engine.operations import TorchOperations
 from exlchat.engine.step_chain import why_not_fused
 from exlchat.engine.step_fit import why_not
 from exlchat.engine.transformer import Transformer
@@ -101,8 +104,9 @@ def check(transformer: Transformer, wanted: Tensor) -> None:
 
 @pytest.mark.usefixtures("decoded_once")
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", ["exl2", "gptq, act-order"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, ("exl2", "gptq, act-order")[index % 2]) for index, name in enumerate(NAMES)]
+)
 def test_the_step_computes_the_same(name: str, kind: str, tmp_path: Path) -> None:
     save_case(wide(name), tmp_path / "dense")
     path = quantize(kind, tmp_path / "dense", tmp_path / "written")
@@ -153,3 +157,20 @@ def test_experts_that_the_kernels_do_not_know_decode_through_torch(
     found = why_not(transformer, new_cache(transformer, 1))
     assert found is not None
     assert why in found
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("name", "kind"), [("mixtral", "gptq, act-order"), ("qwen2_moe", "exl2"), ("qwen3_moe", "exl2")]
+)
+def test_all_experts_at_once_are_the_experts_one_by_one(name: str, kind: str, tmp_path: Path) -> None:
+    save_case(wide(name), tmp_path / "dense")
+    transformer = open_quantized(quantize(kind, tmp_path / "dense", tmp_path / "written"))
+    experts = transformer.layers[0].mlp
+    assert isinstance(experts, Experts)
+    assert experts.together is not None
+    x = torch.randn(37, 256, generator=torch.Generator().manual_seed(1)).half()
+    at_once = experts(x, TorchOperations(torch.float16))
+    one_by_one = dataclasses.replace(experts, together=None)(x, TorchOperations(torch.float16))
+    assert relative_error(at_once.float(), one_by_one.float()) < 2e-3

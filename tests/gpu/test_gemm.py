@@ -13,7 +13,7 @@ from exlchat.ext.gemm import RowProducts
 from exlchat.ext.layout import PackedMatrix, to_stored
 from tests.gpu.test_products import GPTQ, RECIPES, packed, plain, relative_error
 
-ROWS = (1, 9, 17, 33, 50, 64, 65, 130, 256)
+ROWS = (1, 2, 5, 8, 9, 17, 33, 50, 64, 65, 130, 256)
 
 
 def poison() -> None:

@@ -22,6 +22,7 @@ from exlchat.ui.command_line import (
     doctor_parser,
     models_parser,
     pull_parser,
+    template_parser,
 )
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.sessions.parser import sessions_parser
@@ -38,6 +39,7 @@ PARSERS = {
     "models": models_parser,
     "pull": pull_parser,
     "sessions": sessions_parser,
+    "template": template_parser,
 }
 
 
@@ -48,10 +50,10 @@ def answers() -> Iterator[tuple[str, str]]:
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
-    """Those of its commands too."""
-    below = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    own = {name for action in parser._actions for name in action.option_strings}
-    return own.union(*(options(command) for choices in below for command in choices.values()))
+    """Its own, and those of the commands below it."""
+    found = {name for action in parser._actions for name in action.option_strings}
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return found.union(*(options(one) for action in below for one in action.choices.values()))
 
 
 def options_of(code: str) -> set[str]:

@@ -23,7 +23,8 @@ from exlchat.engine.formats.head import pack_head
 from exlchat.engine.formats.inventory import QUANTIZED, is_awq
 from exlchat.engine.formats.quantization_config import read_quantization
 from exlchat.engine.linear import Linear
-from exlchat.engine.quantized_linear import MatrixKernels, QuantizedLinear, Scratch
+from exlchat.engine.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.step_kernels import ModelKernels
 from exlchat.ext.layout import PackedMatrix
 
 
@@ -62,7 +63,7 @@ class LayerLoader:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        kernels: MatrixKernels | None = None,
+        kernels: ModelKernels | None = None,
         *,
         head_bits: int | None = None,
     ) -> None:
@@ -74,6 +75,11 @@ class LayerLoader:
         self._scratch = Scratch(device)
         self._quantization: GptqSettings | AwqSettings | None = None
         self._quantization_read = False
+
+    @property
+    def kernels(self) -> ModelKernels | None:
+        """What quantized layers are multiplied by."""
+        return self._kernels
 
     @property
     def device(self) -> torch.device:
@@ -169,12 +175,14 @@ class LayerLoader:
         return stored
 
     def _bias_problem(self, key: str, *, declared: bool) -> str:
+        bias = self._checkpoint.name_in_file(f"{key}.bias")
+        shown = bias.removesuffix(".bias")
         if not declared:
             file = self._checkpoint.file_of(f"{key}.bias")
-            return f"{file}: {key} has a bias that config.json does not declare; take config.json from the same model"
+            return f"{file}: {shown} has a bias that config.json does not declare; take config.json from the same model"
         parts = (name for name in sorted(self._checkpoint.names) if name.startswith(f"{key}."))
         where = next((self._checkpoint.file_of(name) for name in parts), self._checkpoint.path)
-        return f"{where}: {key} lacks the bias of config.json ({key}.bias is missing); download the model again"
+        return f"{where}: {shown} lacks the bias of config.json ({bias} is missing); download the model again"
 
     def _format(self, key: str, outputs: int) -> _Format | None:
         """By the names of the tensors; `None` for float weights."""
@@ -202,9 +210,10 @@ class LayerLoader:
             return
         for main, parts in (("q_weight", exl2.TENSORS), ("qweight", (*grouped.TENSORS, grouped.GROUP_INDEX))):
             for part in (f"{key}.{short}" for short in parts if f"{key}.{short}" in names):
+                shown = self._checkpoint.name_in_file(part)
                 raise ModelError(
-                    f"{self._checkpoint.file_of(part)}: {key}: {main} is missing, though {part} is there; "
-                    "download the model again"
+                    f"{self._checkpoint.file_of(part)}: {shown.rpartition('.')[0]}: {main} is missing, though {shown} "
+                    "is there; download the model again"
                 )
 
     def _grouped_reader(self, key: str) -> Callable[[Mapping[str, Tensor]], GroupedLayer]:

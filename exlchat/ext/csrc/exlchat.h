@@ -267,7 +267,8 @@ typedef struct {
 int exl_sample(const ExlSample *job, int dependent, void *stream);
 
 #define EXL_MAX_EXPERTS 512
-#define EXL_MAX_CHOSEN 16
+#define EXL_MAX_CHOSEN 16   /* experts of one token */
+#define EXL_MAX_SLOTS 65536 /* of all tokens of a product */
 
 /* Which experts a token goes to.
    logits float [rows] = router x + bias: x half [width], router half or (router_float) float [rows][width], bias float

@@ -1,0 +1,92 @@
+"""Messages one after another, some with alternatives: what most programs write."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from exlchat.chat.conversation import Role
+from exlchat.chat.tree import TreeMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One message before it has a place.
+
+    Args:
+        at: Unix seconds; `None` where the file does not say.
+    """
+
+    role: Role
+    text: str
+    at: float | None = None
+    thinking: str | None = None
+    foreign: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Chain:
+    """Grows a conversation message by message.
+
+    A step (a tool's call or its result) is no message of ours: it is kept, as the file has it, in the answer that
+    follows. Where none follows, an answer without text takes it.
+
+    Args:
+        began: Unix seconds, for messages before the first one that says its time.
+    """
+
+    def __init__(self, began: float) -> None:
+        self.messages: list[TreeMessage] = []
+        self.tip_id: str | None = None
+        self._now = began
+        self._steps: list[Any] = []
+
+    def add(self, draft: Draft) -> None:
+        """The next message."""
+        self.add_alternatives([draft], 0)
+
+    def add_alternatives(self, drafts: Sequence[Draft], chosen: int) -> None:
+        """Messages of which the one with the number `chosen` is gone on from."""
+        steps = self._steps if drafts[0].role == "assistant" else []
+        if steps:
+            self._steps = []
+        elif self._steps and drafts[0].role == "user":
+            self.end()
+        parent_id = self.tip_id
+        times = [draft.at for draft in drafts if draft.at is not None]
+        for number, draft in enumerate(drafts):
+            at = self._now if draft.at is None else draft.at
+            foreign = {**draft.foreign, **({"steps": steps} if steps and number == chosen else {})}
+            self._append(parent_id, draft, at, foreign)
+            if number == chosen:
+                self.tip_id = self.messages[-1].id
+        self._now = max(times, default=self._now)
+
+    def step(self, step: Any) -> None:
+        """A tool's call or result, a cleaned JSON value."""
+        self._steps.append(step)
+
+    def end(self) -> None:
+        """Steps that no answer follows get one without text."""
+        steps, self._steps = self._steps, []
+        if steps:
+            self._append(self.tip_id, Draft("assistant", ""), self._now, {"steps": steps})
+            self.tip_id = self.messages[-1].id
+
+    def _append(self, parent_id: str | None, draft: Draft, at: float, foreign: Mapping[str, Any]) -> None:
+        message = TreeMessage(
+            uuid.uuid4().hex,
+            parent_id,
+            draft.role,
+            draft.text,
+            at,
+            thinking=draft.thinking,
+            foreign=foreign,
+        )
+        self.messages.append(message)
+
+
+def no_empty(**fields: Any) -> dict[str, Any]:
+    """The fields that say something, for `foreign`."""
+    return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}

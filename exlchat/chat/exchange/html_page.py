@@ -1,0 +1,102 @@
+"""Conversations as one HTML file: no scripts, nothing fetched, light or dark as the reader has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pygments.formatters import HtmlFormatter
+
+from exlchat.chat.exchange.branch import active_branch, places
+from exlchat.chat.exchange.html_text import escaped, rendered
+from exlchat.chat.exchange.markdown import about, alternative, heading, speaker
+from exlchat.chat.exchange.values import shown_time
+from exlchat.chat.tree import ConversationTree, TreeMessage
+
+_LIGHT, _DARK = "default", "github-dark"
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d1f21; --faint: #63686e; --line: #d9dbde;
+  --you: #eef3fb; --code: #f3f4f5; --link: #0b57a4; }
+@media (prefers-color-scheme: dark) { :root { --paper: #16181b; --ink: #e4e6e8; --faint: #9aa0a6; --line: #33373c;
+  --you: #1e2733; --code: #0d1117; --link: #8ab8f0; } }
+body { margin: 0 auto; max-width: 50rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; margin: 2rem 0 0.25rem; }
+.about, .when, .which { color: var(--faint); font-size: 0.85rem; font-weight: normal; }
+.message { border-top: 1px solid var(--line); padding: 0.75rem 0; }
+.message h2 { font-size: 0.95rem; margin: 0 0 0.4rem; }
+.user { background: var(--you); margin: 0 -1rem; padding: 0.75rem 1rem; }
+.system, details { color: var(--faint); }
+details { border-left: 3px solid var(--line); margin: 0.5rem 0; padding-left: 0.75rem; }
+summary { cursor: pointer; }
+pre { background: var(--code); border-radius: 6px; overflow-x: auto; padding: 0.75rem; }
+pre.plain { white-space: pre-wrap; }
+code { font: 0.9em/1.45 ui-monospace, monospace; }
+:not(pre) > code { background: var(--code); border-radius: 4px; padding: 0.1em 0.3em; }
+table { border-collapse: collapse; display: block; overflow-x: auto; }
+td, th { border: 1px solid var(--line); padding: 0.25rem 0.6rem; }
+blockquote { border-left: 3px solid var(--line); color: var(--faint); margin-left: 0; padding-left: 0.75rem; }
+a { color: var(--link); }
+.address { color: var(--faint); font-size: 0.85em; }
+"""
+
+
+def page(trees: Sequence[ConversationTree]) -> str:
+    """The whole file; with several conversations a list of them stands first."""
+    title = heading(trees[0]) if len(trees) == 1 else f"{len(trees)} conversations"
+    contents = "" if len(trees) == 1 else _contents(trees)
+    bodies = "".join(_conversation(tree, number) for number, tree in enumerate(trees, 1))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{escaped(title)}</title>
+<style>{_STYLE}{_code_colours()}</style>
+</head>
+<body>
+{contents}{bodies}</body>
+</html>
+"""
+
+
+def _code_colours() -> str:
+    light, dark = _style_sheet(_LIGHT), _style_sheet(_DARK)
+    # The styles' own backgrounds would stand beside those of the page.
+    kept = [line for line in light.splitlines() if not line.startswith("pre {")]
+    return "\n".join(kept) + "\n@media (prefers-color-scheme: dark) {\n" + dark + "\n}\n"
+
+
+def _style_sheet(style: str) -> str:
+    formatter: Any = HtmlFormatter(style=style)
+    return str(formatter.get_style_defs("pre"))
+
+
+def _contents(trees: Sequence[ConversationTree]) -> str:
+    rows = "".join(f'<li><a href="#c{at}">{escaped(heading(tree))}</a></li>\n' for at, tree in enumerate(trees, 1))
+    return f"<nav><ol>\n{rows}</ol></nav>\n"
+
+
+def _conversation(tree: ConversationTree, number: int) -> str:
+    where = places(tree)
+    branch = active_branch(tree)
+    messages = "".join(_message(message, alternative(where.get(message.id))) for message in branch)
+    head = f'<h1>{escaped(heading(tree))}</h1>\n<p class="about">{escaped(about(tree, branch))}</p>\n'
+    return f'<article id="c{number}">\n{head}{messages}</article>\n'
+
+
+def _message(message: TreeMessage, remark: str) -> str:
+    when = shown_time(message.created_at)
+    notes = [note for note in (remark, "cut short" if message.status != "complete" else "") if note]
+    which = f' <span class="which">{escaped(", ".join(notes))}</span>' if notes else ""
+    thinking = ""
+    if message.thinking:
+        thinking = f"<details><summary>Thinking</summary>\n{rendered(message.thinking)}</details>\n"
+    return (
+        f'<section class="message {message.role}">\n'
+        f'<h2>{escaped(speaker(message))} <span class="when">{escaped(when)}</span>{which}</h2>\n'
+        f"{thinking}{rendered(message.text) if message.text else ''}</section>\n"
+    )

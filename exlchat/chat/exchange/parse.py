@@ -1,0 +1,147 @@
+"""Text -> values: JSON, JSON lines, YAML. Nothing here makes objects of a file's choosing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from exlchat.chat.exchange.limits import DEPTH, YAML_BYTES, ExchangeError, Problems
+
+_BROKEN_LINES_IN_A_ROW = 1000
+"""So many lines that are no JSON one after another, and the file is taken for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a file holds.
+
+    Args:
+        values: one for a JSON or YAML file; for JSON lines one for each line.
+        lines: the number of each value's line, from 1.
+        by_line: whether it is JSON lines.
+        yaml: whether it is YAML.
+    """
+
+    values: Sequence[Any]
+    lines: Sequence[int]
+    by_line: bool = False
+    yaml: bool = False
+
+
+def parse(text: str, problems: Problems) -> Parsed:
+    """JSON, JSON lines or YAML, whatever the text is.
+
+    Raises:
+        ExchangeError: it is none of them, damaged, or nested too deep.
+    """
+    begun = text.lstrip("\ufeff \t\r\n")
+    if not begun:
+        raise ExchangeError("it is empty")
+    if begun[0] not in "{[":
+        return _yaml(text)
+    try:
+        return Parsed([_json(begun)], [1])
+    except ValueError as error:
+        if _are_json_lines(begun):
+            return _json_lines(text, problems)
+        raise ExchangeError(_why(error, begun)) from None
+
+
+def _json(text: str) -> Any:
+    try:
+        # NaN and the infinities are no JSON, but Python and JavaScript write them.
+        return json.loads(text, parse_constant=lambda _: None)
+    except RecursionError:
+        raise ExchangeError(f"it is nested more than {DEPTH} levels deep") from None
+
+
+def _are_json_lines(begun: str) -> bool:
+    """Whether one of the first two lines is an object by itself; what follows, or the first, may be damaged."""
+    lines = [line for line in begun.split("\n", 3)[:3] if line.strip()]
+    return len(lines) > 1 and begun[0] == "{" and any(_is_object(line) for line in lines[:2])
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return bool(_json(line)) and line.lstrip()[0] == "{"
+    except (ValueError, ExchangeError):
+        return False
+
+
+def _json_lines(text: str, problems: Problems) -> Parsed:
+    """Only a line feed ends a line: others are allowed inside JSON's strings."""
+    values: list[Any] = []
+    numbers: list[int] = []
+    broken = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            values.append(_json(line.lstrip("\ufeff")))
+            numbers.append(number)
+            broken = 0
+        except (ValueError, ExchangeError) as error:
+            broken += 1
+            if broken > _BROKEN_LINES_IN_A_ROW:
+                raise ExchangeError(f"from line {number - broken + 1} on it is no JSON lines") from None
+            what = str(error) if isinstance(error, ExchangeError) else _why(error, line)
+            problems.add(f"line {number}", f"left out: {what}")
+    return Parsed(values, numbers, by_line=True)
+
+
+def _why(error: ValueError, text: str) -> str:
+    if not isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON ({error})"
+    where = f"line {error.lineno}, column {error.colno}"
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return f"the JSON breaks off ({where}); it is damaged or not whole"
+    return f"it is no JSON ({error.msg.lower()} at {where})"
+
+
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """Plain values alone, by YAML 1.2's rules: a date or `yes` is text, as it was for the program that wrote it."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's form
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", list("-+0123456789")),
+    ("float", r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", list("-+0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})\\Z"), _first)
+
+
+def _yaml(text: str) -> Parsed:
+    if not re.search(r"^messages:", text, re.MULTILINE):
+        raise ExchangeError("it is none of the formats that are read")
+    if len(text) > YAML_BYTES:
+        raise ExchangeError(f"it is YAML of more than {YAML_BYTES >> 20} MiB")
+    try:
+        _check_yaml(text)
+        return Parsed([yaml.load(text, Loader=_Loader)], [1], yaml=True)
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark is not None else ""
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ExchangeError(f"it is no YAML ({what}{where})") from None
+
+
+def _check_yaml(text: str) -> None:
+    """Aliases can make a few lines into gigabytes, and deep nesting overruns the stack of the C library."""
+    level = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ExchangeError("its YAML has aliases (*name), which no chat program writes")
+        if isinstance(event, yaml.CollectionStartEvent):
+            level += 1
+            if level > DEPTH:
+                raise ExchangeError(f"it is nested more than {DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            level -= 1

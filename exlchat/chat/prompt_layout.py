@@ -1,0 +1,112 @@
+"""A prompt laid open: its text, its ids, the text of each token, and which tokens each message takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from exlchat.chat.engine_port import SpellingPort
+from exlchat.chat.prompt_format import PromptFormat
+from exlchat.chat.prompt_ids import PromptMessage, message_places, prompt_ids, prompt_text
+
+_ANCHOR = "x"
+_REPLACEMENT = "\ufffd"
+_MOST_HELD = 32
+"""Tokens that may hold parts of one character; more than that are broken text."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpan:
+    """Where a message's own text stands, without the marks around it.
+
+    Args:
+        start, end: characters of the prompt's text; `None` where the template changes the message or leaves it out.
+        first, last: the tokens that hold them, `last` not among them; `None` where the tokens do not tell. At its
+            borders a token may hold a mark's end or beginning too.
+    """
+
+    role: str
+    start: int | None = None
+    end: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLayout:
+    """One prompt. `pieces` has the text of each id; where several make one character, the last of them has it."""
+
+    text: str
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    messages: tuple[MessageSpan, ...]
+
+
+def lay_out(
+    engine: SpellingPort,
+    messages: Sequence[PromptMessage],
+    form: PromptFormat,
+    *,
+    add_generation_prompt: bool = True,
+) -> PromptLayout:
+    """The prompt of `messages`, exactly as a model would get it.
+
+    Raises:
+        PromptError: the format cannot take these messages.
+    """
+    text = prompt_text(engine, messages, form, add_generation_prompt=add_generation_prompt)
+    ids = prompt_ids(engine, messages, form, add_generation_prompt=add_generation_prompt)
+    pieces = _pieces(engine, ids)
+    places = message_places(engine, messages, form, add_generation_prompt=add_generation_prompt)
+    tokens = _Tokens(text, pieces)
+    spans = [
+        MessageSpan(message.role) if place is None else MessageSpan(message.role, *place, *tokens.holding(*place))
+        for message, place in zip(messages, places, strict=True)
+    ]
+    return PromptLayout(text, tuple(ids), tuple(pieces), tuple(spans))
+
+
+class _Tokens:
+    """Where characters of a prompt's text stand among its tokens.
+
+    An answer stands there as it was generated, whatever white space the template puts around it, and some tokenizers
+    drop spaces: where the two texts differ in white space alone, only the other characters are counted.
+    """
+
+    def __init__(self, text: str, pieces: Sequence[str]) -> None:
+        told = "".join(pieces)
+        self._exact = told == text
+        self._known = self._exact or _squeezed(told) == _squeezed(text)
+        self._text = text
+        self._ends = list(accumulate(len(piece) if self._exact else len(_squeezed(piece)) for piece in pieces))
+
+    def holding(self, start: int, end: int) -> tuple[int, int] | tuple[None, None]:
+        """The first token of these characters, and the one behind the last."""
+        if not self._known or start == end:
+            return None, None
+        if not self._exact:
+            start, end = len(_squeezed(self._text[:start])), len(_squeezed(self._text[:end]))
+        return bisect_right(self._ends, start), bisect_left(self._ends, end) + 1
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _pieces(engine: SpellingPort, ids: Sequence[int]) -> list[str]:
+    """The text that each id adds, in the middle of a line: some tokenizers drop a space at the beginning."""
+    anchor = engine.encode(_ANCHOR)
+    alone = engine.spell(anchor)
+    pieces: list[str] = []
+    held: list[int] = []
+    for number, token in enumerate(ids):
+        held.append(token)
+        text = engine.spell([*anchor, *held]).removeprefix(alone)
+        if text.endswith(_REPLACEMENT) and len(held) < _MOST_HELD and number + 1 < len(ids):
+            pieces.append("")
+            continue
+        pieces.append(text)
+        held = []
+    return pieces

@@ -1,0 +1,37 @@
+"""The words and options of `exlchat template`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from exlchat.ui.argument_types import some_text
+
+
+def add_template_parsers(parser: argparse.ArgumentParser) -> None:
+    """Adds list, show and import to the parser of `exlchat template`."""
+    commands = parser.add_subparsers(dest="command", metavar="list|show|import", required=True)
+    listing = commands.add_parser("list", description="List the prompt formats: built in, and files of your own.")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    show = commands.add_parser(
+        "show",
+        description="Print the exact prompt of a conversation, with its token ids and where each\n"
+        "message begins and ends. No weights are read.",
+    )
+    show.add_argument("name", metavar="NAME|FILE", nargs="?", help="prompt format (default: the model's own)")
+    show.add_argument("-m", "--model", metavar="MODEL", type=some_text, help="model folder (default: the guide)")
+    source = show.add_mutually_exclusive_group()
+    source.add_argument("--conversation", metavar="ID", type=some_text, help="a conversation, or the word last")
+    source.add_argument("--messages", metavar="FILE", type=Path, help="JSON list of role and content; - is stdin")
+    show.add_argument("--no-generation-prompt", dest="opening", action="store_false", help="without the model's turn")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    taking = commands.add_parser(
+        "import",
+        description="Make a format of an instruction template of text-generation-webui (YAML)\n"
+        "or of an instruct preset of SillyTavern (JSON), in the templates folder.",
+    )
+    taking.add_argument("file", metavar="FILE", type=Path, help="the file")
+    taking.add_argument("--name", metavar="NAME", type=some_text, help="what to call it (default: as the file)")
+    taking.add_argument("--force", action="store_true", help="replace a format of that name")
+    for command in (listing, show, taking):
+        command.add_argument("-h", "--help", action="help", help="show this and exit")

@@ -1,0 +1,148 @@
+"""What `exlchat template list`, `show` and `import` do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from exlchat import paths
+from exlchat.chat.formats import FORMATS
+from exlchat.chat.formats.presets import PresetError, read_preset
+from exlchat.chat.plain_text import one_line
+from exlchat.chat.prompt_format import (
+    BUILT_IN,
+    FORMAT_ENDINGS,
+    PromptError,
+    PromptFormat,
+    choose_format,
+    format_files,
+    read_format,
+)
+from exlchat.chat.prompt_ids import PromptMessage
+from exlchat.chat.store import StoreError
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.library.places import library
+from exlchat.ui.model_choice import choose_model
+from exlchat.ui.templates.prompts import MessagesError, messages_of
+from exlchat.ui.templates.report import as_json, as_text
+
+_FILE_NAME = re.compile(r"[\w][\w .+-]{0,80}")
+_TRIAL = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+
+
+def run_template(typed: argparse.Namespace) -> ExitCode:
+    """Carries out the command that was typed. Raises `ModelError` in one line."""
+    lines = ErrorLines(sys.stderr)
+    try:
+        if typed.command == "list":
+            return _list(typed.json)
+        if typed.command == "show":
+            return _show(typed, lines)
+        return _import(typed, lines)
+    except (PromptError, MessagesError, PresetError, StoreError) as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+
+
+def _list(json_wanted: bool) -> ExitCode:
+    rows = [
+        _described(one.name, one.about, one.models, BUILT_IN[one.name])
+        for one in sorted(FORMATS, key=lambda one: one.name)
+    ]
+    folder = paths.folders().templates
+    for name in format_files(folder):
+        file = next(file for ending in FORMAT_ENDINGS if (file := folder / f"{name}{ending}").is_file())
+        try:
+            rows.append({**_described(name, "a file of your own", "", read_format(file)), "file": str(file)})
+        except PromptError as error:
+            rows.append({"name": name, "about": "a file of your own", "file": str(file), "problem": str(error)})
+    if json_wanted:
+        return print_report(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    lines = []
+    for row in rows:
+        lines.append(one_line(str(row["name"]), 80))
+        lines.append("    " + one_line(str(row.get("problem") or row["about"]), 300))
+        if row.get("models"):
+            lines.append(f"    for {row['models']}")
+        if row.get("thinking"):
+            kept = ", kept in later prompts" if row["keeps_thinking"] else ""
+            lines.append(f"    thoughts {one_line(row['thinking'])}{kept}")
+    return print_report("\n".join(lines) + "\n")
+
+
+def _described(name: str, about: str, models: str, form: PromptFormat) -> dict[str, Any]:
+    thinking = f"{form.thinking.opening} … {form.thinking.closing}" if form.thinking else None
+    return {
+        "name": name,
+        "about": about,
+        "models": models,
+        "stop": list(form.stop),
+        "thinking": thinking,
+        "keeps_thinking": form.keeps_thinking,
+    }
+
+
+def _show(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
+    # Imports torch, as reading a model's headers does.
+    from exlchat.chat.prompt_layout import lay_out
+    from exlchat.engine.tokenizer_alone import TokenizerAlone
+
+    choice = choose_model(typed.model, last_used=None, bundled=paths.bundled_model(), library=library)
+    messages: Sequence[PromptMessage] = messages_of(typed.conversation, typed.messages)
+    engine = TokenizerAlone(choice.path)
+    form, notice = choose_format(engine.info, typed.name, paths.folders().templates)
+    if notice:
+        lines.say(notice)
+    layout = lay_out(engine, messages, form, add_generation_prompt=typed.opening)
+    if typed.json:
+        return print_report(json.dumps(as_json(layout, form, engine.info), indent=1) + "\n")
+    return print_report(as_text(layout, form, engine.info))
+
+
+def _import(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
+    file: Path = typed.file
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(1_000_001)
+        text = raw.decode("utf-8-sig")
+        found = read_preset(text)
+    except UnicodeDecodeError as error:
+        raise PresetError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise PresetError(f"{file}: cannot be read ({(error.strerror or '').lower()}); give a file") from None
+    except PresetError as error:
+        raise PresetError(f"{file}: {error}") from None
+    name = typed.name or file.stem
+    if not _FILE_NAME.fullmatch(name) or name in BUILT_IN:
+        why = "is a built-in format" if name in BUILT_IN else "is no name for a file"
+        raise PresetError(f"{one_line(name, 60)!r} {why}; choose another with --name NAME")
+    folder = paths.folders().templates
+    taken = [other for ending in FORMAT_ENDINGS if (other := folder / f"{name}{ending}").exists()]
+    if taken and not typed.force:
+        raise PresetError(f"{taken[0]} is there already; choose another with --name NAME, or replace it with --force")
+    _try_out(file, found.text, found.ending)
+    target = folder / f"{name}{found.ending}"
+    paths.atomic_write(target, found.text)
+    for other in taken:
+        if other != target:
+            other.unlink()
+    if found.left_out:
+        lines.say(f"left out, because our formats have no place for it: {', '.join(found.left_out)}")
+    return print_report(f"{target}\nexlchat --template {name}\n")
+
+
+def _try_out(file: Path, text: str, ending: str) -> None:
+    """Refuses a template that cannot take three messages: it would refuse every conversation."""
+    from exlchat.chat.formats.table import from_table
+
+    source = from_table(text).source if ending == ".toml" else text
+    try:
+        PromptFormat(file.stem, source).render(_TRIAL, bos_token="<s>", eos_token="</s>")
+    except PromptError as error:
+        raise PresetError(f"{file}: {error}") from None
