@@ -7,6 +7,7 @@ one that wanders would change the prompt before it at every turn.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 _NUMBERS = {
     "activate_only_after": "only_after",
@@ -73,14 +74,18 @@ def split_decorators(content: str) -> tuple[Decorators, str]:
 def _with(found: Decorators, name: str, value: str) -> Decorators | None:
     """`found` with one more decorator; `None` for one that is unknown or makes no sense."""
     if name in _FLAGS:
-        return replace(found, **{name: True})
+        return _changed(found, name, True)
     if name in _NUMBERS:
         if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
             return None
-        return replace(found, **{_NUMBERS[name]: int(value)})
+        return _changed(found, _NUMBERS[name], int(value))
     keys = tuple(key for key in (part.strip() for part in value.split(",")) if key)
     if name == "additional_keys" and keys:
         return replace(found, additional_keys=(*found.additional_keys, keys))
     if name == "exclude_keys" and keys:
         return replace(found, exclude_keys=keys)
     return None
+
+
+def _changed(found: Decorators, name: str, value: Any) -> Decorators:
+    return replace(found, **{name: value})

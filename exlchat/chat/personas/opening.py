@@ -53,9 +53,7 @@ def opening(persona: FrozenPersona, *, now: float, parent_id: str | None = None,
 def opening_tree(persona: FrozenPersona, *, now: float, greeting: int = 0) -> ConversationTree:
     """A new conversation that `persona` begins, for `ConversationStore.write_tree`."""
     begun = opening(persona, now=now, greeting=greeting)
-    return ConversationTree(
-        title=None, created_at=now, updated_at=now, tip_id=begun.tip_id, messages=begun.messages
-    )
+    return ConversationTree(title=None, created_at=now, updated_at=now, tip_id=begun.tip_id, messages=begun.messages)
 
 
 def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> TreeMessage:
@@ -104,7 +102,5 @@ def noted_lore(message: TreeMessage) -> tuple[Lore, ...]:
     )
 
 
-def _message(
-    parent_id: str | None, role: Role, text: str, now: float, persona: dict[str, Any] | None
-) -> TreeMessage:
+def _message(parent_id: str | None, role: Role, text: str, now: float, persona: dict[str, Any] | None) -> TreeMessage:
     return TreeMessage(uuid.uuid4().hex, parent_id, role, text, now, persona=persona)

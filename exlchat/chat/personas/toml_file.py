@@ -103,7 +103,7 @@ def persona_of_table(table: Mapping[str, Any], where: str) -> Persona:
     """
     values = _checked(table, _PERSONA, where, "")
     if not values.get("name", "").strip():
-        raise PersonaError(f"{where}: name is missing; add name = \"...\"")
+        raise PersonaError(f'{where}: name is missing; add name = "..."')
     if values.get("examples_as", "messages") not in EXAMPLES_AS:
         raise PersonaError(f"{where}: examples_as is {values['examples_as']!r}; it must be one of messages, system")
     if "examples" in values:
@@ -230,9 +230,7 @@ def _unusual(value: Character | Lorebook | LoreEntry, usual: object) -> dict[str
     """The fields in which `value` differs from `usual`, tuples as lists."""
     named = {one.name: getattr(value, one.name) for one in fields(value)}
     return {
-        name: list(one) if isinstance(one, tuple) else one
-        for name, one in named.items()
-        if one != getattr(usual, name)
+        name: list(one) if isinstance(one, tuple) else one for name, one in named.items() if one != getattr(usual, name)
     }
 
 
@@ -241,7 +239,8 @@ def write_text(persona: Persona) -> str:
     import tomlkit
 
     document = tomlkit.document()
-    for key, value in table_of_persona(persona).items():
+    table = table_of_persona(persona)
+    for key, value in sorted(table.items(), key=lambda item: _is_table(item[1])):
         document.add(key, _item(value))
     return tomlkit.dumps(document)
 
@@ -251,25 +250,33 @@ def _item(value: Any) -> Any:
     import tomlkit
 
     if isinstance(value, str):
-        readable = all(character in "\n\t" or character.isprintable() for character in value)
-        if "\n" in value and readable and "\\" not in value and '"""' not in value and not value.endswith('"'):
-            # The newline behind the opening quotes is not part of the text.
-            return tomlkit.string(f"\n{value}" if not value.startswith("\n") else f"\n{value}", multiline=True)
-        literal = len(value) > 200 and value.isascii() and value.isprintable() and "'" not in value
-        return tomlkit.string(value, literal=literal)
+        return _text_item(value)
     if isinstance(value, Mapping):
         table = tomlkit.table()
-        for key, one in value.items():
-            table.add(tomlkit.key([key]) if not key else key, _item(one))
+        # A plain key behind a table of the table would belong to that one.
+        for key, one in sorted(value.items(), key=lambda item: _is_table(item[1])):
+            table.add(key, _item(one))
         return table
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+    if _is_table(value):
         tables = tomlkit.aot()
         for one in value:
             tables.append(_item(one))
         return tables
-    if isinstance(value, list):
-        array = tomlkit.array()
-        for one in value:
-            array.append(_item(one))
-        return array
-    return value
+    return tomlkit.item(value)
+
+
+def _is_table(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+
+
+def _text_item(text: str) -> Any:
+    import tomlkit
+
+    readable = all(character in "\n\t" or character.isprintable() for character in text)
+    if "\n" in text and readable and "\\" not in text and '"' not in text[-1:] and '""' not in text:
+        # TOML drops the newline right behind the opening quotes.
+        return tomlkit.string(f"\n{text}", multiline=True)
+    # A literal one is read many times faster.
+    return tomlkit.string(text, literal=text.isascii() and text.isprintable() and "'" not in text and '"' in text)
