@@ -124,12 +124,21 @@ def _doctor(arguments: Sequence[str]) -> ExitCode:
     return run_doctor()
 
 
+def _personas(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.personas.command_line import personas_parser
+    from exlchat.ui.personas.commands import run_personas
+
+    parser = personas_parser()
+    return run_personas(parser, parser.parse_args(arguments))
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "ask": _ask,
     "bench": _bench,
     "build-ext": _build_ext,
     "doctor": _doctor,
     "models": _models,
+    "personas": _personas,
     "pull": _pull,
 }
 

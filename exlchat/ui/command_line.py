@@ -32,6 +32,7 @@ _WIDTH = 80
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
        exlchat models [options]
+       exlchat personas COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat bench [MODEL] [options]
        exlchat build-ext [options]
@@ -42,6 +43,7 @@ on the CPU.
   exlchat           open the chat app (F1 in it shows all keys and commands)
   exlchat ask       answer one prompt on standard output, for pipes and scripts
   exlchat models    list the models there are, and whether they fit
+  exlchat personas  list, import and export personas and character cards
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat build-ext compile the CUDA kernels now, not at the first start
   exlchat bench     measure how fast a model runs here
@@ -152,6 +154,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(ExitCode.USAGE, f"{self.prog}: {message} ({self.prog} --help lists the options)\n")
 
 
+def new_parser(prog: str, about: str, epilog: str | None, usage: str) -> argparse.ArgumentParser:
+    """A parser in the manner of this program, for a command that lives in a package of its own."""
+    return _Parser(prog, about, epilog, usage)
+
+
 def chat_parser() -> argparse.ArgumentParser:
     """The options of `exlchat [MODEL_DIR]`."""
     parser = _Parser("exlchat", _CHAT_ABOUT, _CHAT_EPILOG, _CHAT_USAGE)
@@ -174,7 +181,7 @@ def chat_parser() -> argparse.ArgumentParser:
     )
     _prompt_options(chat)
     _sampling_group(parser)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -203,7 +210,7 @@ def ask_parser() -> argparse.ArgumentParser:
     )
     _prompt_options(answer)
     _sampling_group(parser)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -221,7 +228,7 @@ def build_ext_parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--nvcc", metavar="PATH", type=program, help="the CUDA compiler to use (default: the first found)"
     )
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -234,7 +241,7 @@ def models_parser() -> argparse.ArgumentParser:
     fit = parser.add_argument_group("what is to fit")
     _memory_options(fit)
     _extension_option(fit)
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -251,14 +258,14 @@ def pull_parser() -> argparse.ArgumentParser:
         default=[],
         help="only files whose names match, such as '*.json' (may be repeated)",
     )
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
 def doctor_parser() -> argparse.ArgumentParser:
     """`exlchat doctor` has no options of its own."""
     parser = _Parser("exlchat doctor", _DOCTOR_ABOUT, usage="exlchat doctor")
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -287,7 +294,7 @@ def bench_parser() -> argparse.ArgumentParser:
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", type=Path, help="write all samples, with machine and versions")
     results.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the decode rates")
-    _about_group(parser)
+    about_group(parser)
     return parser
 
 
@@ -365,7 +372,8 @@ def _sampling_group(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
 
 
-def _about_group(parser: argparse.ArgumentParser) -> None:
+def about_group(parser: argparse.ArgumentParser) -> None:
+    """--help and --version."""
     group = parser.add_argument_group("about")
     group.add_argument("-h", "--help", action="help", help="show this and exit")
     group.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 from exlchat.chat.personas.persona import PersonaError
@@ -28,7 +29,7 @@ def read_json(data: bytes, where: str) -> Any:
     except UnicodeDecodeError as error:
         raise PersonaError(f"{where}: byte {error.start} is not UTF-8; save it as UTF-8") from None
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise PersonaError(f"{where}: its JSON is nested deeper than {DEEPEST} levels") from None
     except ValueError as error:
@@ -40,6 +41,11 @@ def read_json(data: bytes, where: str) -> Any:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits[:20])
 
 
 def _depth(value: Any) -> int:

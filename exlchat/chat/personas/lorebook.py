@@ -114,18 +114,16 @@ def triggered(
     """
     if lorebook.token_budget is not None and count_tokens is None:
         raise ValueError("a lorebook with a token budget needs a way to count tokens")
-    situation = _Situation(frozenset(told_before), answers, greeting)
+    situation = _Situation(texts, frozenset(told_before), answers, greeting)
     split = [split_decorators(entry.content) for entry in lorebook.entries]
-    open_places = [place for place in range(len(split)) if place not in already]
     found: dict[int, Lore] = {}
     extra: list[str] = []
     while True:
         new = [
             place
-            for place in open_places
-            if place not in found
-            and split[place][1]
-            and _matches(lorebook, lorebook.entries[place], split[place][0], texts, extra, situation, place)
+            for place, (decorators, text) in enumerate(split)
+            if text and place not in already and place not in found
+            if _matches(_Candidate(place, lorebook, decorators), situation, extra)
         ]
         for place in new:
             found[place] = Lore(place, split[place][1], lorebook.entries[place].position)
@@ -152,48 +150,56 @@ def told_text(text: str, lore: Sequence[Lore]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
+    texts: Sequence[str]
     told_before: frozenset[int]
     answers: int | None
     greeting: int | None
 
 
-def _matches(
-    lorebook: Lorebook,
-    entry: LoreEntry,
-    decorators: Decorators,
-    texts: Sequence[str],
-    extra: Sequence[str],
-    situation: _Situation,
-    place: int,
-) -> bool:
-    if not entry.enabled:
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    place: int
+    lorebook: Lorebook
+    decorators: Decorators
+
+    @property
+    def entry(self) -> LoreEntry:
+        return self.lorebook.entries[self.place]
+
+    @property
+    def scan_depth(self) -> int:
+        if self.decorators.scan_depth is not None:
+            return self.decorators.scan_depth
+        return USUAL_SCAN_DEPTH if self.lorebook.scan_depth is None else self.lorebook.scan_depth
+
+
+def _matches(candidate: _Candidate, situation: _Situation, extra: Sequence[str]) -> bool:
+    """Whether an entry is called for; `extra` are texts of other entries, looked through at any depth."""
+    entry, decorators = candidate.entry, candidate.decorators
+    if not entry.enabled or decorators.activate:
+        return entry.enabled
+    if decorators.dont_activate or not _allowed(candidate, situation):
         return False
-    if decorators.activate:
-        return True
-    if decorators.dont_activate or not _allowed(decorators, situation, place):
-        return False
-    usual = USUAL_SCAN_DEPTH if lorebook.scan_depth is None else lorebook.scan_depth
-    depth = usual if decorators.scan_depth is None else decorators.scan_depth
-    text = "\n".join([*texts[max(len(texts) - depth, 0) :], *extra])[-SCANNED_CHARACTERS:]
+    texts = situation.texts
+    text = "\n".join([*texts[max(len(texts) - candidate.scan_depth, 0) :], *extra])[-SCANNED_CHARACTERS:]
 
     def found(keys: Sequence[str]) -> bool:
         return contains_any(text, keys, case_sensitive=entry.case_sensitive, patterns=entry.use_regex)
 
-    if decorators.exclude_keys and not entry.use_regex and found(decorators.exclude_keys):
+    if not entry.use_regex and found(decorators.exclude_keys):
         return False
-    if decorators.keep_activate_after_match and place in situation.told_before:
-        return True
-    if not all(found(keys) for keys in decorators.additional_keys):
-        return False
+    kept = decorators.keep_activate_after_match and candidate.place in situation.told_before
+    if kept or not all(found(keys) for keys in decorators.additional_keys):
+        return kept
     if entry.constant:
         return True
-    if not found(entry.keys):
-        return False
-    return not (entry.selective and entry.secondary_keys and not entry.use_regex) or found(entry.secondary_keys)
+    selective = entry.selective and bool(entry.secondary_keys) and not entry.use_regex
+    return found(entry.keys) and (not selective or found(entry.secondary_keys))
 
 
-def _allowed(decorators: Decorators, situation: _Situation, place: int) -> bool:
-    if decorators.dont_activate_after_match and place in situation.told_before:
+def _allowed(candidate: _Candidate, situation: _Situation) -> bool:
+    decorators = candidate.decorators
+    if decorators.dont_activate_after_match and candidate.place in situation.told_before:
         return False
     if situation.answers is not None:
         if decorators.only_after is not None and situation.answers < decorators.only_after:

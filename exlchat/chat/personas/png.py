@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from exlchat.chat.personas.persona import PersonaError
 
@@ -16,6 +17,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 LARGEST_FILE = 64_000_000
 LARGEST_TEXT = 24_000_000
 MOST_CHUNKS = 100_000
+_MOST_TRIED = 3
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 
 
@@ -30,7 +32,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PngText:
-    """A text chunk: the keyword, and the text as bytes, or why it cannot be read."""
+    """A text chunk: the keyword in lower case, and the text as bytes, or why it cannot be read."""
 
     keyword: str
     text: bytes
@@ -65,9 +67,11 @@ def chunks(data: bytes, where: str) -> tuple[list[Chunk], str | None]:
     return found, f"{where}: the picture is cut off or broken behind byte {place:,}"
 
 
-def texts(found: Iterable[Chunk]) -> list[PngText]:
-    """All text chunks in their order. One that is damaged says so in `problem` and has no text."""
-    return [_text(chunk) for chunk in found if chunk.kind in _TEXT_CHUNKS]
+def texts(found: Iterable[Chunk], keyword: str) -> list[PngText]:
+    """The first text chunks with this keyword, in whatever case. One that is damaged says so in `problem`."""
+    named = (chunk for chunk in found if chunk.kind in _TEXT_CHUNKS and _keyword(chunk) == keyword.lower())
+    # Each may grow to megabytes, so not all that somebody cares to put in are unpacked.
+    return [_text(chunk) for chunk in islice(named, _MOST_TRIED)]
 
 
 def with_texts(found: Sequence[Chunk], added: Sequence[tuple[str, bytes]]) -> bytes:
@@ -75,7 +79,7 @@ def with_texts(found: Sequence[Chunk], added: Sequence[tuple[str, bytes]]) -> by
     keywords = {keyword.lower() for keyword, _ in added}
     pieces = [SIGNATURE]
     for chunk in found:
-        taken = chunk.kind in _TEXT_CHUNKS and _text(chunk).keyword.lower() in keywords
+        taken = chunk.kind in _TEXT_CHUNKS and _keyword(chunk) in keywords
         if chunk.kind != b"IEND" and not taken:
             pieces.append(_written(chunk.kind, chunk.data))
     pieces += [_written(b"tEXt", keyword.encode("latin-1") + b"\0" + text) for keyword, text in added]
@@ -93,9 +97,12 @@ def _written(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+def _keyword(chunk: Chunk) -> str:
+    return chunk.data[:80].partition(b"\0")[0].decode("latin-1").lower()
+
+
 def _text(chunk: Chunk) -> PngText:
-    name, _, rest = chunk.data.partition(b"\0")
-    keyword = name[:80].decode("latin-1")
+    keyword, rest = _keyword(chunk), chunk.data.partition(b"\0")[2]
     if not chunk.whole:
         return PngText(keyword, b"", "its checksum is wrong")
     if chunk.kind == b"tEXt":

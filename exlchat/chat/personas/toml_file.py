@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.personas.lorebook import LoreEntry, Lorebook
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.macros import BUILT_IN_NAMES
 from exlchat.chat.personas.persona import EXAMPLES_AS, Character, Example, Persona, PersonaError, PersonaSampling
 from exlchat.chat.plain_text import one_line
@@ -204,16 +204,18 @@ def table_of_persona(persona: Persona) -> dict[str, Any]:
     if persona.alternate_greetings:
         table["alternate_greetings"] = list(persona.alternate_greetings)
     sampling = {key: getattr(persona.sampling, key) for key in _SAMPLING}
-    for key, values in (
-        ("sampling", {name: value for name, value in sampling.items() if value is not None}),
-        ("variables", dict(persona.variables)),
-        ("examples", [{"user": one.user, "assistant": one.assistant} for one in persona.examples]),
-        ("character", None if persona.character is None else _unusual(persona.character, Character())),
-        ("lorebook", None if persona.lorebook is None else _lorebook_table(persona.lorebook)),
-        ("foreign", dict(persona.foreign)),
-    ):
-        if values or (values is not None and key in ("character", "lorebook")):
-            table[key] = values
+    parts: dict[str, Any] = {
+        "sampling": {name: value for name, value in sampling.items() if value is not None},
+        "variables": dict(persona.variables),
+        "examples": [{"user": one.user, "assistant": one.assistant} for one in persona.examples],
+        "foreign": dict(persona.foreign),
+    }
+    table |= {key: value for key, value in parts.items() if value}
+    # Empty, they still mean something.
+    if persona.character is not None:
+        table["character"] = _unusual(persona.character, Character())
+    if persona.lorebook is not None:
+        table["lorebook"] = _lorebook_table(persona.lorebook)
     return table
 
 
