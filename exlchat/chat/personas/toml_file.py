@@ -275,10 +275,11 @@ def _is_table(value: object) -> bool:
 
 def _text_item(text: str) -> Any:
     import tomlkit
+    from tomlkit.items import String, StringType, Trivia
 
     readable = all(character in "\n\t" or character.isprintable() for character in text)
     if "\n" in text and readable and "\\" not in text and '"' not in text[-1:] and '""' not in text:
-        # TOML drops the newline right behind the opening quotes.
-        return tomlkit.string(f"\n{text}", multiline=True)
+        # TOML drops the newline right behind the opening quotes, so that the text begins on a line of its own.
+        return String(StringType.MLB, text, f"\n{text}", Trivia())
     # A literal one is read many times faster.
     return tomlkit.string(text, literal=text.isascii() and text.isprintable() and "'" not in text and '"' in text)
