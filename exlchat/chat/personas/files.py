@@ -85,7 +85,7 @@ def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
 
 
 def card_file(
-    persona: Persona, kind: CardFile, *, version: Literal[2, 3] | None = None, picture: bytes | None
+    persona: Persona, kind: CardFile, *, version: Literal[2, 3] | None = None, picture: bytes | None = None
 ) -> bytes:
     """The persona as a file: a card, or a persona file of our own.
 

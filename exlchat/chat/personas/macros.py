@@ -35,6 +35,9 @@ _ANGLED = re.compile(r"<(user|char|bot)>", re.IGNORECASE)
 _DICE = re.compile(r"(?P<count>\d{0,3})d(?P<sides>\d{1,9})(?P<more>[+-]\d{1,9})?|(?P<most>\d{1,9})", re.IGNORECASE)
 _SPLIT = re.compile(r"(?<!\\),")
 _MOST_DICE = 100
+_DEEPEST = 16
+MOST_CHARACTERS = 1_000_000
+"""Of all texts of a persona together; the largest cards have a tenth of that."""
 
 
 def clock_values(now: datetime) -> dict[str, str]:
@@ -59,16 +62,22 @@ class Macros:
     angled: bool = False
     hidden: list[str] = field(default_factory=list)
     _draws: int = 0
+    _seen: int = 0
 
     def resolve(self, text: str) -> str:
-        """`text` without macros; what is not one stays as it is."""
+        """`text` without macros; what is not one stays as it is, and so does a text beyond `MOST_CHARACTERS`."""
+        self._seen += len(text)
+        if self._seen > MOST_CHARACTERS:
+            return text
         open_bodies: list[list[str]] = [[]]
         place = 0
         for brace in _BRACES.finditer(text):
             open_bodies[-1].append(self._plain(text[place : brace.start()]))
             place = brace.end()
-            if brace[0] == "{{":
+            if brace[0] == "{{" and len(open_bodies) <= _DEEPEST:
                 open_bodies.append([])
+            elif brace[0] == "{{":
+                open_bodies[-1].append("{{")
             elif len(open_bodies) > 1:
                 body = "".join(open_bodies.pop())
                 open_bodies[-1].append(self._value(body))

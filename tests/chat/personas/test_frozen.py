@@ -88,15 +88,20 @@ def test_any_text_is_resolved(text: str) -> None:
     Macros(VALUES, 1, angled=True).resolve(text)
 
 
-def test_a_hostile_text_takes_no_time() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{" * 400_000,
+        "{{random:" * 50_000 + "}}" * 50_000,
+        "}}" * 5_000_000,
+        "{{roll:100d999999999}}" * 100,
+        "{{reverse:" * 40_000 + "x" * 100_000 + "}}" * 40_000,
+    ],
+    ids=["open", "nested", "closed", "dice", "reversed"],
+)
+def test_a_hostile_text_takes_no_time(text: str) -> None:
     began = time.monotonic()
-    for text in (
-        "{{" * 200_000,
-        "{{random:" * 100_000 + "}}" * 100_000,
-        "}}" * 500_000,
-        "{{roll:999d999999999}}" * 100,
-    ):
-        resolved(text)
+    resolved(text)
     assert time.monotonic() - began < 1
 
 
