@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from exlchat.chat.personas.lorebook import LoreEntry, Lorebook
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaSampling
 
 # What a store and a TOML file can hold: no lone surrogates. Carriage returns and control characters are in.

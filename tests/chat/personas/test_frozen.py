@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
-from exlchat.chat.personas.lorebook import Lore, LoreEntry, Lorebook
+from exlchat.chat.personas.lorebook import Lore, Lorebook, LoreEntry
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.opening import (
     greeting_place,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exlchat.chat.personas.decorators import Decorators, split_decorators
 from exlchat.chat.personas.lore_keys import bounded_pattern, contains_any
-from exlchat.chat.personas.lorebook import LoreEntry, Lorebook, told_text, triggered
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text, triggered
 
 WORDS = ["dragon", "castle", "map", "queen", "rain", "Dragon", "old"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from exlchat import paths
-from exlchat.chat.personas.lorebook import LoreEntry, Lorebook
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
 from exlchat.chat.personas.shelf import all_personas, find_persona, id_for, is_id
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
