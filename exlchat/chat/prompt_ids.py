@@ -22,6 +22,9 @@ from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 
+OPENER = "Begin."
+"""What the user says, for the model alone, before a greeting: many templates want somebody to answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
@@ -36,13 +39,16 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
     """What of a branch goes into the prompt: the newest system message first, then everybody else in order.
 
     Messages of the user that follow each other (the answer between them came to nothing) become one, because many
-    templates refuse anything but turns.
+    templates refuse anything but turns. For the same reason the user says a word before an answer that follows nothing
+    of theirs, as the greeting of a persona.
     """
     system = [message.text for message in branch if message.role == "system"]
     found = [PromptMessage("system", system[-1])] if system and system[-1].strip() else []
     for message in branch:
         if message.role == "system":
             continue
+        if message.role == "assistant" and (not found or found[-1].role != "user"):
+            found.append(PromptMessage("user", OPENER))
         if message.role == "user" and found and found[-1].role == "user":
             found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{message.text}")
         else:

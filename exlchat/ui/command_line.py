@@ -356,7 +356,8 @@ def _kernel_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _prompt_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--system", metavar="TEXT", help="system prompt: who is speaking")
+    group.add_argument("--persona", metavar="NAME", help="who is speaking, of exlchat personas list, or a .toml file")
+    group.add_argument("--system", metavar="TEXT", help="system prompt, in the place of the persona's")
     group.add_argument(
         "--template", metavar="NAME|FILE", help="prompt format: model, chatml, plain, or a Jinja file (default: model)"
     )

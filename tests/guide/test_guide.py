@@ -24,6 +24,7 @@ from exlchat.ui.command_line import (
     pull_parser,
 )
 from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.personas.command_line import personas_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
@@ -35,6 +36,7 @@ PARSERS = {
     "build-ext": build_ext_parser,
     "doctor": doctor_parser,
     "models": models_parser,
+    "personas": personas_parser,
     "pull": pull_parser,
 }
 

@@ -24,8 +24,9 @@ from exlchat.ui.command_line import (
     models_parser,
     pull_parser,
 )
+from exlchat.ui.personas.command_line import personas_parser
 
-PARSERS = [chat_parser, ask_parser, bench_parser, doctor_parser, models_parser, pull_parser]
+PARSERS = [chat_parser, ask_parser, bench_parser, doctor_parser, models_parser, personas_parser, pull_parser]
 
 
 @pytest.fixture(autouse=True)

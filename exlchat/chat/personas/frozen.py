@@ -28,7 +28,7 @@ class FrozenPersona:
         char: what `{{char}}` stood for.
         user: what `{{user}}` stood for.
         seed: from which chance was drawn.
-        system: the whole system text, examples in it if they belong there.
+        system: the system text, examples in it if they belong there.
         greetings: the first is the greeting, the others its alternatives; none lets the user begin.
         examples: those that are messages.
         template: prompt format by name or file.
@@ -61,6 +61,12 @@ class FrozenPersona:
             for role, text in (("user", example.user), ("assistant", example.assistant))
             if text.strip()
         )
+
+    @property
+    def system_text(self) -> str:
+        """The system prompt with all examples in it, for where they are not messages."""
+        values = {"user": self.user, "char": self.char}
+        return "\n\n".join(part for part in (self.system, _example_text(self.examples, values)) if part)
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` makes the same again."""
@@ -225,7 +231,7 @@ def _example_text(examples: Sequence[Example], values: Mapping[str, str]) -> str
         for who, text in ((values["user"], example.user), (values["char"], example.assistant))
         if text.strip()
     ]
-    return "\n".join([f"How {values['char']} talks, in examples:", *lines]) if lines else ""
+    return "\n".join([f"How {values['char']} answers, in examples:", *lines]) if lines else ""
 
 
 __all__ = ["CHARACTER_PROMPT", "ExamplesAs", "FrozenPersona", "freeze"]

@@ -18,16 +18,18 @@ class Opening:
     """The first messages of a conversation.
 
     Args:
-        messages: parents before children; the greetings are siblings, all under the last message before them.
-        tip_id: the greeting that was chosen, else the last message; `None` if the persona says nothing at all.
+        messages: parents before children; the greetings are siblings, all under the system message.
+        tip_id: the greeting that was chosen, else the system message.
     """
 
     messages: tuple[TreeMessage, ...]
-    tip_id: str | None
+    tip_id: str
 
 
 def opening(persona: FrozenPersona, *, now: float, parent_id: str | None = None, greeting: int = 0) -> Opening:
-    """The messages with which `persona` begins: who it is, its examples, its greetings.
+    """The messages with which `persona` begins: who it is, with its examples, and its greetings.
+
+    Examples are no messages of the tree: nobody has said them, and a conversation would be called after the first.
 
     Args:
         persona: frozen.
@@ -40,14 +42,9 @@ def opening(persona: FrozenPersona, *, now: float, parent_id: str | None = None,
     """
     if persona.greetings and not 0 <= greeting < len(persona.greetings):
         raise ValueError(f"there is no greeting {greeting + 1}; {persona.name} has {len(persona.greetings)}")
-    messages = [takes_over(persona, parent_id=parent_id, now=now)]
-    for role, text in persona.messages():
-        spoken: Role = "user" if role == "user" else "assistant"
-        messages.append(_message(messages[-1].id, spoken, text, now, {"name": persona.name, "example": True}))
-    above = messages[-1].id
-    greetings = [_message(above, "assistant", text, now, None) for text in persona.greetings]
-    tip_id = greetings[greeting].id if greetings else above
-    return Opening((*messages, *greetings), tip_id)
+    first = takes_over(persona, parent_id=parent_id, now=now)
+    greetings = [_message(first.id, "assistant", text, now, None) for text in persona.greetings]
+    return Opening((first, *greetings), greetings[greeting].id if greetings else first.id)
 
 
 def opening_tree(persona: FrozenPersona, *, now: float, greeting: int = 0) -> ConversationTree:
@@ -61,7 +58,7 @@ def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> 
 
     An empty text takes the system prompt of whoever spoke before away.
     """
-    return _message(parent_id, "system", persona.system, now, persona.as_json())
+    return _message(parent_id, "system", persona.system_text, now, persona.as_json())
 
 
 def persona_of(messages: Sequence[TreeMessage]) -> FrozenPersona | None:
@@ -79,7 +76,7 @@ def persona_of(messages: Sequence[TreeMessage]) -> FrozenPersona | None:
 def greeting_place(messages: Sequence[TreeMessage]) -> int | None:
     """Which of the persona's greetings stands on the branch, 0 the first; `None` if none of them does."""
     persona = persona_of(messages)
-    said = next((one for one in messages if one.role == "assistant" and one.persona is None), None)
+    said = next((one for one in messages if one.role == "assistant"), None)
     if persona is None or said is None or said.text not in persona.greetings:
         return None
     return persona.greetings.index(said.text)

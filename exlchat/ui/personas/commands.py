@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -49,19 +50,16 @@ You are {{{{char}}}}, talking with {{{{user}}}}. Today is {{{{weekday}}}}, {{{{d
 def run_personas(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
     """Run one command; a failure is one line on standard error. Raises `FolderError` in one line."""
     lines = ErrorLines(sys.stderr)
+    commands: dict[str, Callable[[], ExitCode]] = {
+        "list": lambda: _list(lines, as_json=typed.json),
+        "show": lambda: _show(find_persona(typed.name), typed.user, as_json=typed.json),
+        "new": lambda: _new(typed.name, typed.base),
+        "import": lambda: _import(parser, typed, lines),
+        "export": lambda: _export(parser, typed),
+        "path": lambda: _path(typed.name),
+    }
     try:
-        match typed.command:
-            case "list":
-                return _list(lines, as_json=typed.json)
-            case "show":
-                return _show(find_persona(typed.name), typed.user, as_json=typed.json)
-            case "new":
-                return _new(typed.name, typed.base)
-            case "import":
-                return _import(parser, typed, lines)
-            case "export":
-                return _export(parser, typed)
-        return _path(typed.name)
+        return commands[typed.command]()
     except PersonaError as error:
         lines.say(str(error))
         return ExitCode.ERROR

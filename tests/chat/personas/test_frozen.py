@@ -159,11 +159,12 @@ def test_a_cards_parts_come_in_one_order_with_constant_lore() -> None:
         "Scenario: A library",
         "after 1",
         "after 2",
-        "How Addie talks, in examples:\nKim: Hi\nAddie: Hello, Kim.",
+        "How Addie answers, in examples:\nKim: Hi\nAddie: Hello, Kim.",
         "Stay calm.",
     ]
     assert sorted(one.told) == [0, 1, 2]
     assert one.messages() == ()
+    assert one.system_text == one.system
 
 
 def test_original_stands_for_the_usual_prompt_of_a_card() -> None:
@@ -198,17 +199,14 @@ PERSONA = Persona(
 def test_a_conversation_begins_with_prompt_examples_and_greetings_as_siblings() -> None:
     tree = opening_tree(frozen(PERSONA), now=5.0, greeting=1)
     assert [(one.role, one.text) for one in tree.messages] == [
-        ("system", "You are Ada."),
-        ("user", "a?"),
-        ("assistant", "b."),
-        ("assistant", "c."),
+        ("system", "You are Ada.\n\nHow Ada answers, in examples:\nKim: a?\nAda: b.\nAda: c."),
         ("assistant", "Hello Kim."),
         ("assistant", "Hi."),
     ]
     ids = [one.id for one in tree.messages]
-    assert [one.parent_id for one in tree.messages] == [None, *ids[:4], ids[3]]
-    assert tree.tip_id == ids[5]
-    assert len(set(ids)) == 6
+    assert [one.parent_id for one in tree.messages] == [None, ids[0], ids[0]]
+    assert tree.tip_id == ids[2]
+    assert len(set(ids)) == 3
     with pytest.raises(ValueError, match="no greeting 3"):
         opening(frozen(PERSONA), now=5.0, greeting=2)
 
@@ -216,7 +214,7 @@ def test_a_conversation_begins_with_prompt_examples_and_greetings_as_siblings() 
 def test_who_speaks_is_read_from_the_branch() -> None:
     first, second = frozen(PERSONA), frozen(Persona("Bo", system="You are Bo."))
     begun = opening(first, now=1.0).messages
-    branch = [*begun[:4], begun[5]]
+    branch = [begun[0], begun[2]]
     assert persona_of(branch) == first
     assert greeting_place(branch) == 1
     changed = [*branch, takes_over(second, parent_id=branch[-1].id, now=2.0)]
