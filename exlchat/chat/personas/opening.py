@@ -9,7 +9,6 @@ from typing import Any
 
 from exlchat.chat.conversation import Role
 from exlchat.chat.personas.frozen import FrozenPersona
-from exlchat.chat.personas.lorebook import Lore
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
@@ -80,23 +79,6 @@ def greeting_place(messages: Sequence[TreeMessage]) -> int | None:
     if persona is None or said is None or said.text not in persona.greetings:
         return None
     return persona.greetings.index(said.text)
-
-
-def lore_note(lore: Sequence[Lore]) -> dict[str, Any]:
-    """What is kept with the message with which lore was told, as its `persona`: places and texts."""
-    return {"lore": [{"entry": one.index, "text": one.text} for one in lore]}
-
-
-def noted_lore(message: TreeMessage) -> tuple[Lore, ...]:
-    """The lore that was told with a message; what is damaged is passed over."""
-    noted = message.persona.get("lore") if message.persona is not None else None
-    if not isinstance(noted, list):
-        return ()
-    return tuple(
-        Lore(one["entry"], one["text"])
-        for one in noted
-        if isinstance(one, dict) and isinstance(one.get("entry"), int) and isinstance(one.get("text"), str)
-    )
 
 
 def _message(parent_id: str | None, role: Role, text: str, now: float, persona: dict[str, Any] | None) -> TreeMessage:

@@ -15,14 +15,13 @@ from exlchat.chat.personas.lorebook import Lore, Lorebook, LoreEntry
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.opening import (
     greeting_place,
-    lore_note,
-    noted_lore,
     opening,
     opening_tree,
     persona_of,
     takes_over,
 )
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
+from exlchat.chat.personas.telling import lore_note, noted_lore
 from exlchat.chat.tree import TreeMessage
 from exlchat.engine.sampling_settings import SamplingSettings
 from tests.chat.personas.strategies import personas, texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -10,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exlchat.chat.personas.decorators import Decorators, split_decorators
+from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.lore_keys import bounded_pattern, contains_any
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text, triggered
+from exlchat.chat.personas.opening import opening, takes_over
+from exlchat.chat.personas.telling import lore_note, lore_to_tell, text_for_model
+from exlchat.chat.tree import TreeMessage
 
 WORDS = ["dragon", "castle", "map", "queen", "rain", "Dragon", "old"]
 
@@ -203,3 +208,56 @@ def test_what_stands_before_never_changes(lorebook: Lorebook, texts: list[str]) 
     if lorebook.token_budget is not None:
         assert sum(words(lorebook.entries[place].content) for place in told) <= lorebook.token_budget
     assert all(shown.endswith(text) for shown, text in zip(whole, texts, strict=True))
+
+
+def spoken(lorebook: Lorebook, told: Sequence[int] = ()) -> FrozenPersona:
+    return FrozenPersona(
+        "Ada", "Ada", "Kim", 0, greetings=("Hello dragon.", "Hi."), lorebook=lorebook, told=tuple(told)
+    )
+
+
+def said(branch: list[TreeMessage], role: str, text: str) -> list[TreeMessage]:
+    """The branch with one message more, and what is told with it, as a turn does it."""
+    message = TreeMessage(str(len(branch)), branch[-1].id, role, text, 0.0)  # type: ignore[arg-type]
+    if role == "user":
+        lore = lore_to_tell([*branch, message], count_tokens=words)
+        message = dataclasses.replace(message, persona=lore_note(lore))
+    return [*branch, message]
+
+
+@given(lore_books, st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.sampled_from(WORDS)), max_size=10))
+def test_a_branch_only_ever_grows_at_its_end(lorebook: Lorebook, turns: list[tuple[str, str]]) -> None:
+    begun = opening(spoken(lorebook), now=0.0)
+    branch = list(begun.messages[:2])
+    for role, text in turns:
+        longer = said(branch, role, text)
+        assert [text_for_model(one) for one in longer[:-1]] == [text_for_model(one) for one in branch]
+        branch = longer
+    told = [entry["text"] for one in branch if one.role == "user" and one.persona for entry in one.persona["lore"]]
+    assert len(told) <= len(lorebook.entries)
+
+
+def test_lore_of_a_branch_knows_greeting_answers_and_what_the_model_no_longer_sees() -> None:
+    lore = book(
+        entry("dragon", "It sleeps."),
+        entry("rain", "@@is_greeting 1\nwrong greeting"),
+        entry("rain", "@@activate_only_after 2\nlater"),
+        LoreEntry("from the start", constant=True),
+    )
+    begun = opening(spoken(lore, told=[3]), now=0.0)
+    branch = said(list(begun.messages[:2]), "user", "rain")
+    assert text_for_model(branch[-1]) == "It sleeps.\n\nrain"
+    branch = said(said(branch, "assistant", "Yes."), "user", "dragon rain")
+    assert text_for_model(branch[-1]) == "later\n\ndragon rain"
+    last = TreeMessage("last", branch[-1].id, "user", "dragon", 0.0)
+    assert lore_to_tell([*branch, last], count_tokens=words) == ()
+    forgotten = lore_to_tell([*branch, last], count_tokens=words, seen={branch[-1].id})
+    assert [one.text for one in forgotten] == ["It sleeps."]
+
+
+def test_another_persona_tells_its_own_lore() -> None:
+    first, second = book(entry("dragon", "one")), book(entry("dragon", "two"))
+    branch = said(list(opening(spoken(first), now=0.0).messages[:2]), "user", "hm")
+    branch = [*branch, takes_over(spoken(second), parent_id=branch[-1].id, now=1.0)]
+    assert text_for_model(said(branch, "user", "dragon")[-1]) == "two\n\ndragon"
+    assert lore_to_tell(branch[:0], count_tokens=words) == ()
