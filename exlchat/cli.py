@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from exlchat import paths
+from exlchat.chat.personas.persona import PersonaError
 from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.driver import hidden_cards
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.ERROR
     try:
         return _chat(arguments) if command is None else command(arguments[1:])
-    except (ModelError, SettingsError, paths.FolderError) as error:
+    except (ModelError, SettingsError, PersonaError, paths.FolderError) as error:
         _complain(str(error))
         return ExitCode.ERROR
     except KeyboardInterrupt:
@@ -141,12 +142,21 @@ def _doctor(arguments: Sequence[str]) -> ExitCode:
     return run_doctor()
 
 
+def _personas(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.personas.command_line import personas_parser
+    from exlchat.ui.personas.commands import run_personas
+
+    parser = personas_parser()
+    return run_personas(parser, parser.parse_args(arguments))
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "ask": _ask,
     "bench": _bench,
     "build-ext": _build_ext,
     "doctor": _doctor,
     "models": _models,
+    "personas": _personas,
     "pull": _pull,
     "template": _template,
     "sessions": _sessions,
@@ -170,7 +180,7 @@ def _app_options(
     last_used = Path(state.last_model) if state.last_model else None
     hidden = hidden_cards() if typed.device == "auto" else None
     choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model(), library=library)
-    return AppOptions(
+    options = AppOptions(
         model_path=choice.path,
         device=typed.device,
         context=typed.context,
@@ -187,6 +197,11 @@ def _app_options(
         continue_last=continue_last,
         notices=tuple(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
     )
+    if typed.persona is None:
+        return options
+    from exlchat.ui.personas.speaking import chosen_persona, with_persona
+
+    return with_persona(options, chosen_persona(typed.persona, seed=typed.seed))
 
 
 def model_and_prompt(

@@ -43,6 +43,11 @@ class Folders:
         return self.config / "templates"
 
     @property
+    def personas(self) -> Path:
+        """The user's own personas, `*.toml`."""
+        return self.config / "personas"
+
+    @property
     def conversations(self) -> Path:
         """The conversation database."""
         return self.data / "conversations.db"
@@ -103,14 +108,23 @@ def atomic_write(path: Path, text: str) -> None:
     Raises:
         FolderError: the folder or the file cannot be written; the old file is then untouched.
     """
+    atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def atomic_write_bytes(path: Path, data: bytes) -> None:
+    """As `atomic_write`, for bytes.
+
+    Raises:
+        FolderError: the folder or the file cannot be written; the old file is then untouched.
+    """
     target = Path(os.path.realpath(path))
     ensure_folder(target.parent)
     temporary: str | None = None
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)
@@ -129,6 +143,11 @@ def bundled_model() -> Path:
 def shipped_themes() -> Path:
     """The folder of the themes shipped inside the package."""
     return _PACKAGE / "themes"
+
+
+def shipped_personas() -> Path:
+    """The folder of the personas shipped inside the package."""
+    return _PACKAGE / "personas"
 
 
 def _reason(error: OSError) -> str:

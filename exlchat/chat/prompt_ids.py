@@ -27,6 +27,9 @@ from exlchat.chat.thinking import ThinkingMarks, split_stored
 _MARK = re.compile(r"[<\[]\S+[>\]]")
 """What marks look like; other added tokens are words or runs of white space."""
 
+OPENER = "Begin."
+"""What the user says, for the model alone, before a greeting: many templates want somebody to answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
@@ -42,13 +45,16 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
     """What of a branch goes into the prompt: the newest system message first, then everybody else in order.
 
     Messages of the user that follow each other (the answer between them came to nothing) become one, because many
-    templates refuse anything but turns.
+    templates refuse anything but turns. For the same reason the user says a word before an answer that follows nothing
+    of theirs, as the greeting of a persona.
     """
     system = [message.text for message in branch if message.role == "system"]
     found = [PromptMessage("system", system[-1])] if system and system[-1].strip() else []
     for message in branch:
         if message.role == "system":
             continue
+        if message.role == "assistant" and (not found or found[-1].role != "user"):
+            found.append(PromptMessage("user", OPENER))
         if message.role == "user" and found and found[-1].role == "user":
             found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{message.text}")
         else:

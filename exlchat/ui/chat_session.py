@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
+from exlchat.chat.personas.beginning import begin_conversation
 from exlchat.ui.answering import Answering, was_cut
 from exlchat.ui.engine_jobs import JobEnded, JobEvent
 from exlchat.ui.engine_requests import Questions, turn_job
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.conversation import Conversation, Message
     from exlchat.chat.cost import PromptCost
+    from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.store import ConversationStore
     from exlchat.ui.engine_requests import JobQueue
     from exlchat.ui.generation_settings import GenerationSettings
@@ -52,8 +54,10 @@ class ChatSession:
         template: str | None,
         system: str | None,
         generation: GenerationSettings,
+        persona: FrozenPersona | None = None,
     ) -> None:
         self.store = store
+        self._persona = persona
         self.template = template
         self.generation = generation
         self.unkept = UnkeptAnswers(store)
@@ -133,9 +137,15 @@ class ChatSession:
     # Which conversation is open
 
     def start_new(self) -> None:
-        """Leave the open conversation for a new one, which is made on disk with its first prompt."""
+        """Leave the open conversation for a new one, which is made on disk with its first prompt or its greeting.
+
+        Raises:
+            StoreError: the greeting could not be written; the new conversation is open without it.
+        """
         self.conversation = None
         self._new_system = self._default_system
+        if self._persona is not None and self._persona.greetings:
+            self.conversation = self._create()
 
     def open(self, conversation_id: str) -> Conversation:
         """Open a conversation.
@@ -342,6 +352,8 @@ class ChatSession:
         return True
 
     def _create(self) -> Conversation:
+        if self._persona is not None:
+            return begin_conversation(self.store, self._persona, system=self._new_system)
         conversation = self.store.create_conversation()
         if self._new_system:
             self.store.add_message(conversation.id, "system", self._new_system)

@@ -33,6 +33,7 @@ _WIDTH = 80
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
        exlchat models [options]
+       exlchat personas COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat sessions COMMAND [options]
        exlchat bench [MODEL] [options]
@@ -45,6 +46,7 @@ on the CPU.
   exlchat           open the chat app (F1 in it shows all keys and commands)
   exlchat ask       answer one prompt on standard output, for pipes and scripts
   exlchat models    list the models there are, and whether they fit
+  exlchat personas  list, import and export personas and character cards
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations
@@ -167,6 +169,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Names the mistake and where the options are listed."""
         self.exit(ExitCode.USAGE, f"{self.prog}: {message} ({self.prog} --help lists the options)\n")
+
+
+def new_parser(prog: str, about: str, epilog: str | None, usage: str) -> argparse.ArgumentParser:
+    """A parser in the manner of this program, for a command that lives in a package of its own."""
+    return Parser(prog, about, epilog, usage)
 
 
 def chat_parser() -> argparse.ArgumentParser:
@@ -374,7 +381,8 @@ def _kernel_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _prompt_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--system", metavar="TEXT", help="system prompt: who is speaking")
+    group.add_argument("--persona", metavar="NAME", help="who is speaking, of exlchat personas list, or a .toml file")
+    group.add_argument("--system", metavar="TEXT", help="system prompt, in the place of the persona's")
     group.add_argument(
         "--template", metavar="NAME|FILE", help="prompt format: model, chatml, plain, or a Jinja file (default: model)"
     )

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from exlchat import paths
 from exlchat.chat.context import ContextFull
+from exlchat.chat.personas.beginning import begin_conversation
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnEvent, TurnOptions, answer
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from exlchat.chat.engine_port import EnginePort
+    from exlchat.chat.personas.frozen import FrozenPersona
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         )
     lines.clear()
     system = wanted.system
-    store, conversation_id = _ask_on_disk(prompt, system, lines) if options.save else _ask_in_memory(prompt, system)
+    begin = partial(_begin, prompt=prompt, system=system, persona=app.persona)
+    store, conversation_id = _ask_on_disk(begin, lines) if options.save else _ask_in_memory(begin)
     try:
         output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
         return _answer(engine, store, conversation_id, _turn_options(options, settings, wanted), output, lines=lines)
@@ -148,31 +152,35 @@ def read_prompt(argument: str | None, stdin: BinaryIO | None) -> str:
     return "\n\n".join(parts)
 
 
-def _ask_on_disk(prompt: str, system: str | None, lines: ErrorLines) -> tuple[ConversationStore, str]:
+def _ask_on_disk(begin: Callable[[ConversationStore], str], lines: ErrorLines) -> tuple[ConversationStore, str]:
     """A new conversation with the question; in memory if need be: the answer matters more than keeping it."""
     try:
         where = paths.folders().conversations
         paths.ensure_folder(where.parent)
         store = ConversationStore(where)
         try:
-            return store, _begin(store, prompt, system)
+            return store, begin(store)
         except StoreError:
             store.close()
             raise
     except (StoreError, paths.FolderError) as error:
         lines.say(f"the answer will not be saved: {error}")
-        return _ask_in_memory(prompt, system)
+        return _ask_in_memory(begin)
 
 
-def _ask_in_memory(prompt: str, system: str | None) -> tuple[ConversationStore, str]:
+def _ask_in_memory(begin: Callable[[ConversationStore], str]) -> tuple[ConversationStore, str]:
     store = ConversationStore(None)
-    return store, _begin(store, prompt, system)
+    return store, begin(store)
 
 
-def _begin(store: ConversationStore, prompt: str, system: str | None) -> str:
-    conversation_id = store.create_conversation().id
-    if system:
-        store.add_message(conversation_id, "system", system)
+def _begin(store: ConversationStore, *, prompt: str, system: str | None, persona: FrozenPersona | None) -> str:
+    if persona is not None:
+        # Who asks speaks first, so that nobody is greeted.
+        conversation_id = begin_conversation(store, persona, system=system, greets=False).id
+    else:
+        conversation_id = store.create_conversation().id
+        if system:
+            store.add_message(conversation_id, "system", system)
     store.add_message(conversation_id, "user", prompt)
     return conversation_id
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from exlchat.chat.context import ContextPolicy
+    from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.engine.sampling_settings import SamplingSettings
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -64,6 +65,7 @@ class AppOptions:
         cache_sizes: how much of the cache is kept, where.
         context_policy: what happens when a conversation does not fit into the context.
         continue_last: open the most recent conversation.
+        persona: who speaks in new conversations; its wishes are already in the other values.
         notices: lines to show once at the start, such as "the model used last is gone".
     """
 
@@ -82,4 +84,5 @@ class AppOptions:
     cache_sizes: CacheSizes = field(default_factory=CacheSizes)
     context_policy: ContextPolicy | None = None
     continue_last: bool = False
+    persona: FrozenPersona | None = None
     notices: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from exlchat.ui.command_line import (
     template_parser,
 )
 from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.sessions.parser import sessions_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
@@ -37,6 +38,7 @@ PARSERS = {
     "build-ext": build_ext_parser,
     "doctor": doctor_parser,
     "models": models_parser,
+    "personas": personas_parser,
     "pull": pull_parser,
     "sessions": sessions_parser,
     "template": template_parser,

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from exlchat import paths
 from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import LoadProgress
 from exlchat.engine.sampling_settings import GREEDY
@@ -39,6 +40,7 @@ def app(
     notices: tuple[str, ...] = (),
     loader: Callable[[Path], Load] | None = None,
     settings: Settings | None = None,
+    persona: FrozenPersona | None = None,
 ) -> ChatApp:
     """A new app whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
@@ -51,7 +53,7 @@ def app(
         shelf=shelf,
         generation=GenerationSettings(GREEDY),
         template=None,
-        system=None,
+        system=persona.system_text if persona else None,
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
         theme="exlchat-dark",
         sidebar=True,
@@ -60,6 +62,7 @@ def app(
         is_guide=False,
         continue_last=continue_last,
         notices=notices,
+        persona=persona,
     )
     return ChatApp(services)
 

@@ -24,9 +24,19 @@ from exlchat.ui.command_line import (
     models_parser,
     pull_parser,
 )
+from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.sessions.parser import sessions_parser
 
-PARSERS = [chat_parser, ask_parser, bench_parser, doctor_parser, models_parser, pull_parser, sessions_parser]
+PARSERS = [
+    chat_parser,
+    ask_parser,
+    bench_parser,
+    doctor_parser,
+    models_parser,
+    personas_parser,
+    pull_parser,
+    sessions_parser,
+]
 
 
 @pytest.fixture(autouse=True)

@@ -66,6 +66,7 @@ class ChatApp(App[int], inherit_bindings=False):
             template=services.template,
             system=services.system,
             generation=services.generation,
+            persona=services.persona,
         )
         self.chat_screen = ChatScreen(self.session, services, self.engine_thread.load)
         self._warned_of_loss = False

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exlchat.chat.engine_port import EnginePort
+    from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.engine.events import LoadProgress
     from exlchat.ui.engine_jobs import Loader
     from exlchat.ui.generation_settings import GenerationSettings
@@ -51,6 +52,7 @@ class Services:
         is_guide: whether the first model is the bundled guide.
         continue_last: open the newest conversation.
         notices: lines to show once.
+        persona: who speaks in new conversations.
     """
 
     store: ConversationStore
@@ -68,6 +70,7 @@ class Services:
     is_guide: bool
     continue_last: bool
     notices: tuple[str, ...]
+    persona: FrozenPersona | None = None
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -111,6 +114,7 @@ def open_services(options: AppOptions) -> Services:
         is_guide=first == paths.bundled_model(),
         continue_last=options.continue_last,
         notices=tuple(notices),
+        persona=options.persona,
     )
 
 

@@ -117,6 +117,7 @@ class ChatScreen(Screen[None]):
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None
         if newest is None or not self.open_conversation(newest.id):
+            self._start_new()
             self.show_conversation()
         self.composer.focus()
         for notice in self.services.notices:
@@ -224,9 +225,15 @@ class ChatScreen(Screen[None]):
     def new_conversation(self) -> None:
         """Leave the open conversation for a new one."""
         self.unsent.keep()
-        self.session.start_new()
+        self._start_new()
         self.show_conversation()
         self.composer.focus()
+
+    def _start_new(self) -> None:
+        try:
+            self.session.start_new()
+        except StoreError as error:
+            self.tell(str(error), warning=True)
 
     def ask_title(self, conversation_id: str) -> None:
         """Ask for a new title of a conversation."""

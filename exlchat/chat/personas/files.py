@@ -1,0 +1,227 @@
+"""Files of other programs -> personas, and personas -> card files. What a file is, its content says, not its name."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from exlchat.chat.personas import charx, png
+from exlchat.chat.personas.bounded_json import read_json
+from exlchat.chat.personas.card import backfill, card_of_persona, newer_than_known, persona_of_card, version_of
+from exlchat.chat.personas.card_lorebook import lorebook_of
+from exlchat.chat.personas.lore_keys import bounded_pattern
+from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui
+from exlchat.chat.personas.persona import Persona, PersonaError
+from exlchat.chat.personas.safe_yaml import read_yaml
+from exlchat.chat.personas.toml_file import parse_persona, write_text
+from exlchat.chat.plain_text import one_line
+
+LARGEST_FILE = charx.LARGEST_FILE
+CardFile = Literal["png", "json", "charx", "toml"]
+CARD_FILES: tuple[CardFile, ...] = get_args(CardFile)
+_CCV3, _CHARA = "ccv3", "chara"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a file held.
+
+    Args:
+        persona: made of it.
+        kind: what it was, for people.
+        notices: a line each about what could not be taken over or is damaged.
+        picture: the PNG file without the card's texts; `None` for all other files.
+    """
+
+    persona: Persona
+    kind: str
+    notices: tuple[str, ...] = ()
+    picture: bytes | None = None
+
+
+@dataclass(slots=True)
+class _Reading:
+    where: str
+    notices: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.notices.append(f"{self.where}: {line}")
+
+
+def read_file(path: Path) -> Imported:
+    """The persona in a card (PNG, JSON, CHARX), a text-generation-webui character, an aichat role or a persona file.
+
+    Raises:
+        PersonaError: the file cannot be read, or nothing in it is a persona.
+    """
+    return read_bytes(_bytes(path), path.name, usual_name=path.stem)
+
+
+def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
+    """As `read_file`, for what a file called `where` holds.
+
+    Raises:
+        PersonaError: nothing in it is a persona.
+    """
+    where = one_line(where, 80)
+    reading = _Reading(where)
+    if data.startswith(png.SIGNATURE):
+        imported = _of_png(data, reading)
+    elif charx.is_zip(data):
+        card, others = charx.card_of(data, where)
+        if others:
+            reading.say(f"{others} pictures or other files in it are not kept")
+        imported = _of_json(read_json(card, where), reading, "CHARX")
+    elif data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        imported = _of_json(read_json(data, where), reading, "JSON")
+    else:
+        imported = _of_text(data, reading, usual_name)
+    _note_patterns(imported.persona, reading)
+    return Imported(imported.persona, imported.kind, tuple(reading.notices), imported.picture)
+
+
+def card_file(
+    persona: Persona, kind: CardFile, *, version: Literal[2, 3] | None = None, picture: bytes | None = None
+) -> bytes:
+    """The persona as a file: a card, or a persona file of our own.
+
+    Args:
+        persona: any.
+        kind: of file. A PNG file gets the card twice, as V2 and as V3, as the specification of V3 advises.
+        version: of the card in JSON and CHARX; `None` keeps that of the card it came from.
+        picture: the PNG file to put the card into; `None` takes a grey one.
+
+    Raises:
+        PersonaError: the card kept with it, or the picture, cannot be read.
+    """
+    if kind == "toml":
+        return write_text(persona).encode("utf-8")
+    if kind == "json":
+        return (json.dumps(card_of_persona(persona, version), ensure_ascii=False, indent=2) + "\n").encode(
+            "utf-8", "surrogatepass"
+        )
+    if kind == "charx":
+        return charx.write(json.dumps(card_of_persona(persona, version or 3)).encode())
+    own = card_of_persona(persona)
+    newest = own if version_of(own) == 3 else card_of_persona(persona, 3)
+    older = own if version_of(own) == 2 else backfill(newest)
+    found, problem = (png.plain_picture(), None) if picture is None else png.chunks(picture, "the picture")
+    if problem is not None:
+        raise PersonaError(problem)
+    return png.with_texts(found, [(_CHARA, _base64(older)), (_CCV3, _base64(newest))])
+
+
+def _of_png(data: bytes, reading: _Reading) -> Imported:
+    found, problem = png.chunks(data, reading.where)
+    if problem is not None:
+        reading.notices.append(problem)
+    tried = []
+    for keyword in (_CCV3, _CHARA):
+        for text in png.texts(found, keyword):
+            try:
+                card = _decoded(text, reading.where)
+                imported = _of_json(card, reading, "PNG")
+            except PersonaError as error:
+                tried.append(str(error))
+                continue
+            reading.notices += tried
+            picture = png.with_texts(found, []) if problem is None else None
+            return Imported(imported.persona, imported.kind, picture=picture)
+    if tried:
+        raise PersonaError(tried[0])
+    raise PersonaError(problem or f"{reading.where}: a picture without a character card in it")
+
+
+def _decoded(text: png.PngText, where: str) -> Any:
+    where = f"{where} ({text.keyword})"
+    if text.problem is not None:
+        raise PersonaError(f"{where}: the card is damaged: {text.problem}")
+    raw = b"".join(text.text.replace(b"\\r\\n", b"").split())
+    if raw.startswith(b"{"):
+        return read_json(text.text, where)
+    try:
+        return read_json(base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True), where)
+    except binascii.Error:
+        raise PersonaError(f"{where}: the card is damaged: not base64") from None
+
+
+def _base64(card: dict[str, Any]) -> bytes:
+    return base64.b64encode(json.dumps(card).encode())
+
+
+def _of_json(value: Any, reading: _Reading, container: str) -> Imported:
+    if is_webui_character(value):
+        return Imported(persona_of_webui(value), "text-generation-webui character")
+    if isinstance(value, dict) and value.get("spec") == "lorebook_v3":
+        raise PersonaError(f"{reading.where}: a lorebook alone; add it to a persona with --lorebook")
+    version = version_of(value)
+    persona = persona_of_card(value, reading.where)
+    if newer_than_known(value):
+        reading.say(
+            f"a card of version {one_line(str(value['spec_version']), 20)}; what is newer than 3.0 is only kept"
+        )
+    return Imported(persona, f"character card V{version}, {container}")
+
+
+def _of_text(data: bytes, reading: _Reading, usual_name: str) -> Imported:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PersonaError(f"{reading.where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    ending = reading.where.rpartition(".")[2].lower()
+    if ending == "toml":
+        return Imported(parse_persona(text, reading.where, usual_name=usual_name), "persona")
+    if ending in ("yaml", "yml"):
+        value = read_yaml(text, reading.where)
+        if not is_webui_character(value):
+            raise PersonaError(f"{reading.where}: not a character: it has no name, or neither context nor greeting")
+        return Imported(persona_of_webui(value), "text-generation-webui character")
+    if ending == "md":
+        persona, notices = persona_of_aichat(text, usual_name, reading.where)
+        reading.notices += notices
+        return Imported(persona, "aichat role")
+    raise PersonaError(f"{reading.where}: not a card, a character, a role (.md) or a persona (.toml)")
+
+
+def read_lorebook(path: Path) -> Any:
+    """The lorebook in a JSON file: of the third specification, of SillyTavern, or the bare object.
+
+    Raises:
+        PersonaError: the file cannot be read or holds none.
+    """
+    value = read_json(_bytes(path), path.name)
+    if isinstance(value, dict) and isinstance(value.get("data"), dict):
+        value = value["data"]
+    book = lorebook_of(value) if isinstance(value, dict) and "entries" in value else None
+    if book is None:
+        raise PersonaError(f"{one_line(path.name, 80)}: not a lorebook: it has no entries")
+    return book
+
+
+def _note_patterns(persona: Persona, reading: _Reading) -> None:
+    entries = persona.lorebook.entries if persona.lorebook is not None else ()
+    keys = [key for entry in entries if entry.use_regex for key in entry.keys]
+    refused = [key for key in keys if bounded_pattern(key) is None]
+    if refused:
+        reading.say(f"{len(refused)} patterns of its lorebook are never used, as {one_line(refused[0], 40)!r}")
+
+
+def _bytes(path: Path) -> bytes:
+    name = one_line(str(path), 120)
+    try:
+        if not path.is_file():
+            raise PersonaError(f"{name}: there is no such file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise PersonaError(f"{name}: cannot be read ({reason}); mend its permissions") from None
+    except ValueError:
+        raise PersonaError(f"{name}: no file can have this name") from None
+    if len(data) > LARGEST_FILE:
+        raise PersonaError(f"{name}: larger than {LARGEST_FILE // 10**6} MB, which no card is")
+    return data

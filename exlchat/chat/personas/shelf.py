@@ -1,0 +1,94 @@
+"""Which personas there are: the user's own files before those that come with the program."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+from exlchat import paths
+from exlchat.chat.personas.persona import Persona, PersonaError
+from exlchat.chat.personas.toml_file import read_persona
+from exlchat.chat.plain_text import one_line
+
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ShelvedPersona:
+    """A persona and its file; `id` is the name of the file without its ending, and what is typed for it."""
+
+    id: str
+    path: Path
+    shipped: bool
+    persona: Persona
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """All personas by id, sorted, the user's own first; and a line for each file that cannot be used."""
+
+    personas: tuple[ShelvedPersona, ...]
+    problems: tuple[str, ...] = ()
+
+
+def all_personas(own: Path | None = None, shipped: Path | None = None) -> Shelf:
+    """What lies in the user's folder, then the shipped ones whose ids are not taken."""
+    own = paths.folders().personas if own is None else own
+    shipped = paths.shipped_personas() if shipped is None else shipped
+    found: dict[str, ShelvedPersona] = {}
+    problems: list[str] = []
+    for folder in (own, shipped):
+        for file in sorted(folder.glob("*.toml")):
+            if file.stem in found:
+                continue
+            try:
+                found[file.stem] = ShelvedPersona(file.stem, file, folder == shipped, read_persona(file))
+            except PersonaError as error:
+                problems.append(str(error))
+    return Shelf(tuple(found.values()), tuple(problems))
+
+
+def find_persona(wanted: str, own: Path | None = None, shipped: Path | None = None) -> ShelvedPersona:
+    """The persona with this id, else the one with this name, in whatever case; or the one in a `.toml` file.
+
+    Raises:
+        PersonaError: there is none, or its file cannot be used.
+    """
+    own = paths.folders().personas if own is None else own
+    shipped = paths.shipped_personas() if shipped is None else shipped
+    if wanted.endswith(".toml"):
+        path = Path(wanted).expanduser()
+        return ShelvedPersona(path.stem, path, False, read_persona(path))
+    for folder in (own, shipped):
+        file = folder / f"{wanted}.toml"
+        # A name with slashes would lead out of the folder.
+        if is_id(wanted) and file.is_file():
+            return ShelvedPersona(wanted, file, folder == shipped, read_persona(file))
+    shelf = all_personas(own, shipped)
+    named = [one for one in shelf.personas if one.persona.name.casefold() == wanted.strip().casefold()]
+    if named:
+        return named[0]
+    ids = [one.id for one in shelf.personas]
+    nearest = difflib.get_close_matches(wanted, ids, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(ids)}"
+    raise PersonaError(f"there is no persona {one_line(wanted, 60)!r}; {hint}")
+
+
+def is_id(text: str) -> bool:
+    """Whether a persona's file can have this name."""
+    return (
+        bool(text)
+        and len(text) <= _LONGEST_NAME
+        and not text.startswith(".")
+        and not re.search(r'[/\\:\0"<>|?*]', text)
+    )
+
+
+def id_for(name: str) -> str:
+    """A file name for a persona called `name`: lower-case letters and digits of whatever script, and hyphens."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    words = re.sub(r"[\W_]+", "-", plain).strip("-")[:_LONGEST_NAME].strip("-")
+    return words or "persona"

@@ -1,0 +1,71 @@
+"""Lore on a branch of a conversation: what is told with its last message, and what was told with the others.
+
+What is told with a message is kept with it (`lore_note`), so that a prompt made again is the same, whatever becomes of
+the persona's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from exlchat.chat.personas.lorebook import Lore, told_text, triggered
+from exlchat.chat.personas.opening import greeting_place, persona_of
+from exlchat.chat.tree import TreeMessage
+
+
+def lore_to_tell(
+    branch: Sequence[TreeMessage], *, count_tokens: Callable[[str], int], seen: Collection[str] | None = None
+) -> tuple[Lore, ...]:
+    """What is to be told with the last message of `branch`, before it is answered; nothing where no persona speaks.
+
+    Args:
+        branch: oldest message first; the last one has nothing told with it yet.
+        count_tokens: tokens of a text.
+        seen: ids of the messages that the model sees; `None`: all. Lore of the others may be told again.
+
+    Raises:
+        PersonaError: what was kept of the persona is damaged.
+    """
+    persona = persona_of(branch)
+    if persona is None or persona.lorebook is None:
+        return ()
+    begins = max(place for place, one in enumerate(branch) if one.role == "system")
+    told_before = set(persona.told)
+    already = set(persona.told)
+    for message in branch[begins + 1 :]:
+        places = {one.index for one in noted_lore(message)}
+        told_before |= places
+        already |= places if seen is None or message.id in seen else set()
+    said = [one for one in branch if one.role != "system"]
+    return triggered(
+        persona.lorebook,
+        [one.text for one in said],
+        already,
+        count_tokens=count_tokens,
+        told_before=told_before,
+        answers=sum(one.role == "assistant" for one in said),
+        greeting=greeting_place(branch),
+    )
+
+
+def text_for_model(message: TreeMessage) -> str:
+    """What the model sees of a message: the lore that was told with it, then its text."""
+    return told_text(message.text, noted_lore(message))
+
+
+def lore_note(lore: Sequence[Lore]) -> dict[str, Any]:
+    """What is kept with the message with which lore was told, as its `persona`: places and texts."""
+    return {"lore": [{"entry": one.index, "text": one.text} for one in lore]}
+
+
+def noted_lore(message: TreeMessage) -> tuple[Lore, ...]:
+    """The lore that was told with a message; what is damaged is passed over."""
+    noted = message.persona.get("lore") if message.persona is not None else None
+    if not isinstance(noted, list):
+        return ()
+    return tuple(
+        Lore(one["entry"], one["text"])
+        for one in noted
+        if isinstance(one, dict) and isinstance(one.get("entry"), int) and isinstance(one.get("text"), str)
+    )

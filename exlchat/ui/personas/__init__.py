@@ -1,0 +1,1 @@
+"""`exlchat personas`: who can speak, as files."""

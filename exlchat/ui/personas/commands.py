@@ -1,0 +1,217 @@
+"""What the commands of `exlchat personas` do. Results go to standard output, notices and errors to standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+from exlchat import paths
+from exlchat.chat.personas.files import CARD_FILES, CardFile, Imported, card_file, read_file, read_lorebook
+from exlchat.chat.personas.frozen import FrozenPersona, freeze
+from exlchat.chat.personas.persona import Persona, PersonaError
+from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona, id_for, is_id
+from exlchat.chat.personas.toml_file import parse_persona, table_of_persona, write_text
+from exlchat.chat.plain_text import one_line
+from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.personas.command_line import card_kind
+
+_SHOWN_SEED = 0
+"""What `show` draws chance from; a conversation takes a seed of its own."""
+
+_NEW = '''name = {name}
+description = "One line for the list"
+system = """
+You are {{{{char}}}}, talking with {{{{user}}}}. Today is {{{{weekday}}}}, {{{{date}}}}.
+"""
+# greeting = "What it says first"
+# template = "chatml"
+# thinking = false
+# model = "org/name"
+
+# [sampling]
+# temperature = 0.7
+
+# [variables]
+# tone = "dry"
+
+# [[examples]]
+# user = "A question"
+# assistant = "How it answers"
+'''
+
+
+def run_personas(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+    """Run one command; a failure is one line on standard error. Raises `FolderError` in one line."""
+    lines = ErrorLines(sys.stderr)
+    commands: dict[str, Callable[[], ExitCode]] = {
+        "list": lambda: _list(lines, as_json=typed.json),
+        "show": lambda: _show(find_persona(typed.name), typed.user, as_json=typed.json),
+        "new": lambda: _new(typed.name, typed.base),
+        "import": lambda: _import(parser, typed, lines),
+        "export": lambda: _export(parser, typed),
+        "path": lambda: _path(typed.name),
+    }
+    try:
+        return commands[typed.command]()
+    except PersonaError as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+
+
+def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
+    shelf = all_personas()
+    for problem in shelf.problems:
+        lines.say(problem)
+    if as_json:
+        return print_report(json.dumps([_summary(one) for one in shelf.personas], indent=1) + "\n")
+    width = max((len(one.id) for one in shelf.personas), default=0)
+    rows = [f"{one.id:<{width}}  {_told(one)}".rstrip() for one in shelf.personas]
+    return print_report("".join(f"{row}\n" for row in rows))
+
+
+def _told(one: ShelvedPersona) -> str:
+    persona = one.persona
+    about = one_line(persona.description or persona.system, 80)
+    return about if id_for(persona.name) == one.id else f"{one_line(persona.name, 40)}: {about}"
+
+
+def _summary(one: ShelvedPersona) -> dict[str, Any]:
+    persona = one.persona
+    return {
+        "id": one.id,
+        "name": persona.name,
+        "description": persona.description,
+        "path": str(one.path),
+        "shipped": one.shipped,
+        "greetings": sum(bool(text.strip()) for text in (persona.greeting, *persona.alternate_greetings)),
+        "lorebook_entries": len(persona.lorebook.entries) if persona.lorebook is not None else 0,
+    }
+
+
+def _show(one: ShelvedPersona, user: str, *, as_json: bool) -> ExitCode:
+    frozen = freeze(one.persona, user=one_line(user, 80), now=datetime.now(), seed=_SHOWN_SEED)
+    if as_json:
+        table = table_of_persona(one.persona)
+        return print_report(
+            json.dumps({**_summary(one), "persona": table, "frozen": frozen.as_json()}, indent=1) + "\n"
+        )
+    return print_report("\n".join(_described(one, frozen)) + "\n")
+
+
+def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
+    persona = one.persona
+    wanted = {
+        **table_of_persona(Persona(persona.name, sampling=persona.sampling)).get("sampling", {}),
+        "template": persona.template,
+        "thinking": persona.thinking,
+        "model": persona.model,
+    }
+    values = [f"{name} {value}" for name, value in wanted.items() if value is not None]
+    lines = [f"{persona.name} ({one.path})", persona.description, " · ".join(values)]
+    lines = [one_line(line, 400) for line in lines if line]
+    parts = [("system prompt", frozen.system)]
+    parts += [
+        (f"greeting {number}" if number > 1 else "greeting", text) for number, text in enumerate(frozen.greetings, 1)
+    ]
+    parts += [(f"example, {role}", text) for role, text in frozen.messages()]
+    for title, text in parts:
+        lines += ["", f"{title}:", *(f"  {line}".rstrip() for line in text.splitlines())]
+    if persona.lorebook is not None:
+        lines += ["", f"lorebook: {len(persona.lorebook.entries)} entries"]
+    return lines
+
+
+def _new(name: str, base: str | None) -> ExitCode:
+    ident = name if is_id(name) and name == name.strip() and " " not in name else id_for(name)
+    target = _place(ident, force=False)
+    if base is None:
+        text = _NEW.format(name=json.dumps(one_line(name, 80), ensure_ascii=False))
+        parse_persona(text, str(target))
+    else:
+        text = write_text(replace(find_persona(base).persona, name=one_line(name, 80)))
+    paths.atomic_write(target, text)
+    return print_report(f"{target}\n")
+
+
+def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
+    if typed.name is not None and len(typed.files) > 1:
+        parser.error("--name goes with one FILE")
+    code = ExitCode.OK
+    done: list[dict[str, Any]] = []
+    for file in typed.files:
+        try:
+            imported = read_file(file)
+            if typed.lorebook is not None:
+                book = read_lorebook(typed.lorebook)
+                imported = replace(imported, persona=replace(imported.persona, lorebook=book))
+            target = _keep(imported, typed.name, force=typed.force)
+        except PersonaError as error:
+            lines.say(str(error))
+            code = ExitCode.ERROR
+            continue
+        for notice in imported.notices:
+            lines.say(notice)
+        done.append({"id": target.stem, "path": str(target), "kind": imported.kind, "notices": list(imported.notices)})
+    if typed.json:
+        shown = print_report(json.dumps(done, indent=1) + "\n")
+    else:
+        shown = print_report("".join(f"{one['path']} ({one['kind']})\n" for one in done))
+    return code if shown is ExitCode.OK else shown
+
+
+def _keep(imported: Imported, name: str | None, *, force: bool) -> Path:
+    """Write the persona into the user's folder, its picture beside it."""
+    target = _place(id_for(imported.persona.name if name is None else name), force=force)
+    text = write_text(imported.persona)
+    # What cannot be read again is not written over anything.
+    parse_persona(text, str(target))
+    paths.atomic_write(target, text)
+    if imported.picture is not None:
+        paths.atomic_write_bytes(target.with_suffix(".png"), imported.picture)
+    return target
+
+
+def _place(ident: str, *, force: bool) -> Path:
+    target = paths.folders().personas / f"{ident}.toml"
+    if target.exists() and not force:
+        raise PersonaError(f"{target} is there already; choose another name, or replace it with import --force")
+    return target
+
+
+def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+    file: Path = typed.file
+    kind = card_kind(file)
+    if kind is None:
+        parser.error(f"the ending of {one_line(str(file), 60)!r} must be one of {', '.join(CARD_FILES)}")
+    one = find_persona(typed.name)
+    if file.exists() and not typed.force:
+        raise PersonaError(f"{file} is there already; choose another name, or replace it with --force")
+    beside = one.path.with_suffix(".png")
+    picture = typed.picture or (beside if kind == "png" and not one.shipped and beside.is_file() else None)
+    data = card_file(
+        one.persona,
+        cast("CardFile", kind),
+        version=typed.card,
+        picture=None if picture is None else _picture(picture),
+    )
+    paths.atomic_write_bytes(file, data)
+    return print_report(f"{file}\n")
+
+
+def _picture(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise PersonaError(f"{path}: cannot be read ({reason})") from None
+
+
+def _path(name: str | None) -> ExitCode:
+    return print_report(f"{paths.folders().personas if name is None else find_persona(name).path}\n")

@@ -1,0 +1,50 @@
+"""A persona chosen for one start of the program: frozen, and put behind what was typed."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from datetime import datetime
+
+from exlchat.chat.personas.frozen import FrozenPersona, freeze
+from exlchat.chat.personas.shelf import find_persona
+from exlchat.ui.options import AppOptions, SamplingOverrides
+
+USER = "User"
+"""What `{{user}}` stands for."""
+
+
+def chosen_persona(wanted: str, *, seed: int | None) -> FrozenPersona:
+    """The persona called `wanted`, frozen now.
+
+    Args:
+        wanted: its id, its name or its file.
+        seed: from which chance is drawn; `None` takes a fresh one.
+
+    Raises:
+        PersonaError: there is none, or its file cannot be used.
+    """
+    return freeze(
+        find_persona(wanted).persona,
+        user=USER,
+        now=datetime.now(),
+        seed=secrets.randbits(31) if seed is None else seed,
+    )
+
+
+def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
+    """`options` in which the persona decides what was not typed."""
+    typed, wanted = options.sampling, persona.sampling
+    return replace(
+        options,
+        persona=persona,
+        system=persona.system_text if options.system is None else options.system,
+        template=options.template or persona.template,
+        sampling=SamplingOverrides(
+            temperature=wanted.temperature if typed.temperature is None else typed.temperature,
+            top_k=wanted.top_k if typed.top_k is None else typed.top_k,
+            top_p=wanted.top_p if typed.top_p is None else typed.top_p,
+            min_p=wanted.min_p if typed.min_p is None else typed.min_p,
+        ),
+        max_tokens=wanted.max_tokens if options.max_tokens is None else options.max_tokens,
+    )

@@ -1,0 +1,133 @@
+"""Personas and cards as hypothesis makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
+from exlchat.chat.personas.persona import Character, Example, Persona, PersonaSampling
+
+# What a store and a TOML file can hold: no lone surrogates. Carriage returns and control characters are in.
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(
+    [
+        "",
+        "two\nlines",
+        'a "quoted" text\n',
+        "'''",
+        '"""\n"""',
+        "back\\slash\nand more",
+        "\n",
+        "\r\n",
+        "tab\there\n\n",
+        "\x00",
+    ]
+)
+lists_of_texts = st.lists(texts, max_size=3).map(tuple)
+numbers = st.floats(-1000, 1000, allow_nan=False)
+entries = st.builds(
+    LoreEntry,
+    content=texts,
+    keys=lists_of_texts,
+    secondary_keys=lists_of_texts,
+    name=texts,
+    enabled=st.booleans(),
+    selective=st.booleans(),
+    constant=st.booleans(),
+    insertion_order=numbers,
+    priority=st.none() | numbers,
+    case_sensitive=st.booleans(),
+    use_regex=st.booleans(),
+    position=st.sampled_from(["before_char", "after_char"]),
+)
+lorebooks = st.builds(
+    Lorebook,
+    entries=st.lists(entries, max_size=3).map(tuple),
+    name=texts,
+    description=texts,
+    scan_depth=st.none() | st.integers(0, 100),
+    token_budget=st.none() | st.integers(1, 5000),
+    recursive_scanning=st.booleans(),
+)
+json_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+)
+json_values = st.recursive(
+    json_scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+toml_values = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+sampling = st.builds(
+    PersonaSampling,
+    temperature=st.none() | st.floats(0, 3),
+    top_k=st.none() | st.integers(0, 200),
+    top_p=st.none() | st.floats(0.01, 1),
+    min_p=st.none() | st.floats(0, 1),
+    max_tokens=st.none() | st.integers(1, 9999),
+)
+variables = st.dictionaries(st.sampled_from(["tone", "language", "x1"]), texts, max_size=2)
+personas = st.builds(
+    Persona,
+    name=texts.filter(str.strip),
+    description=texts,
+    system=texts,
+    greeting=texts,
+    alternate_greetings=lists_of_texts,
+    examples=st.lists(st.builds(Example, texts, texts), max_size=3).map(tuple),
+    examples_as=st.sampled_from(["messages", "system"]),
+    template=st.none() | texts,
+    sampling=sampling,
+    thinking=st.none() | st.booleans(),
+    model=st.none() | texts,
+    variables=variables,
+    character=st.none() | st.builds(Character, texts, texts, texts, texts, texts),
+    lorebook=st.none() | lorebooks,
+    foreign=st.dictionaries(texts, toml_values, max_size=3),
+)
+
+_BOOK_ENTRY = st.dictionaries(
+    st.sampled_from(["keys", "content", "enabled", "insertion_order", "constant", "extensions", "id", "position", "x"]),
+    json_values,
+    max_size=6,
+)
+_BOOK = st.fixed_dictionaries(
+    {"entries": st.lists(_BOOK_ENTRY, max_size=3)}, optional={"scan_depth": json_values, "name": json_values}
+)
+_FIELDS = {
+    key: st.text(max_size=30) | json_values
+    for key in ("description", "personality", "scenario", "mes_example", "creator_notes", "system_prompt")
+}
+_MORE = {
+    "alternate_greetings": json_values | st.lists(st.text(max_size=10), max_size=3),
+    "extensions": json_values,
+    "character_book": json_values | _BOOK,
+    "tags": json_values,
+    "nickname": json_values,
+    "x_unknown": json_values,
+}
+
+
+def _data(more: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"name": st.text(max_size=20), "first_mes": st.text(max_size=20)}, optional=more)
+
+
+v1_cards = _data({**_FIELDS, "x_unknown": json_values, "talkativeness": json_values})
+v2_cards = st.fixed_dictionaries(
+    {"spec": st.just("chara_card_v2"), "spec_version": st.just("2.0"), "data": _data({**_FIELDS, **_MORE})},
+    optional={"x_top": json_values},
+)
+v3_cards = st.fixed_dictionaries(
+    {"spec": st.just("chara_card_v3"), "spec_version": st.just("3.0"), "data": _data({**_FIELDS, **_MORE})},
+    optional={"x_top": json_values},
+)
+cards = v1_cards | v2_cards | v3_cards

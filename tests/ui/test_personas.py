@@ -1,0 +1,183 @@
+"""`exlchat personas` and `--persona`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from exlchat import cli, paths
+from exlchat.chat.personas.beginning import begin_conversation
+from exlchat.chat.personas.frozen import FrozenPersona
+from exlchat.chat.personas.persona import Example, PersonaSampling
+from exlchat.chat.prompt_ids import OPENER, prompt_messages
+from exlchat.chat.store import ConversationStore
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.ui.options import AppOptions, SamplingOverrides
+from exlchat.ui.personas.speaking import with_persona
+from tests.chat.personas.test_cards import DAMAGED, V2, V3
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path / "home"))
+    return tmp_path / "home" / "config" / "personas"
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    file = tmp_path / "card.json"
+    file.write_text(json.dumps(V2))
+    return file
+
+
+def test_the_list_has_those_that_come_along_and_ones_own(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home.mkdir(parents=True)
+    (home / "ada.toml").write_text('name = "Ada \\u001b[2J"\ndescription = "A librarian"\n')
+    (home / "bad.toml").write_text("systm = 1\n")
+    assert cli.main(["personas", "list"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0] == "ada           Ada [2J: A librarian"
+    assert len(shown.out.splitlines()) == 9
+    assert "unknown key 'systm'; did you mean system?" in shown.err
+    assert cli.main(["personas", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [one["shipped"] for one in listed] == [False, *[True] * 8]
+
+
+def test_a_card_goes_in_and_comes_out_the_same(home: Path, card: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["personas", "import", str(card)]) == 0
+    assert capsys.readouterr().out == f"{home / 'seraphina.toml'} (character card V2, JSON)\n"
+    out = card.parent / "out.json"
+    assert cli.main(["personas", "export", "seraphina", str(out)]) == 0
+    assert json.loads(out.read_text()) == V2
+    picture = card.parent / "out.png"
+    assert cli.main(["personas", "export", "Seraphina", str(picture), "--card", "3"]) == 0
+    assert cli.main(["personas", "import", str(picture), "--name", "again"]) == 0
+    assert (home / "again.png").is_file()
+    capsys.readouterr()
+    assert cli.main(["personas", "show", "again", "--user", "Kim"]) == 0
+    shown = capsys.readouterr().out
+    assert "Seraphina is a guardian." in shown
+    assert "Kim: Who are you?" in shown
+    assert "lorebook: 1 entries" in shown
+
+
+def test_nothing_is_overwritten_unless_it_is_asked_for(
+    home: Path, card: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["personas", "import", str(card)]) == 0
+    before = (home / "seraphina.toml").read_bytes()
+    card.write_text(json.dumps(V3))
+    assert cli.main(["personas", "import", str(card)]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert (home / "seraphina.toml").read_bytes() == before
+    assert cli.main(["personas", "import", str(card), "--force"]) == 0
+    assert (home / "seraphina.toml").read_bytes() != before
+    assert cli.main(["personas", "export", "coder", str(card)]) == 1
+    assert json.loads(card.read_text()) == V3
+    assert cli.main(["personas", "new", "seraphina"]) == 1
+
+
+def test_one_damaged_file_does_not_stop_the_others(home: Path, card: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = card.parent / "evil.charx"
+    evil.write_bytes(DAMAGED["a way out"])
+    assert cli.main(["personas", "import", str(evil), str(card), "--json"]) == 1
+    shown = capsys.readouterr()
+    assert [one["id"] for one in json.loads(shown.out)] == ["seraphina"]
+    assert shown.err.count("\n") == 1
+    assert "evil.charx" in shown.err
+    assert [file.name for file in home.iterdir()] == ["seraphina.toml"]
+
+
+def test_a_lorebook_of_its_own_is_taken_along(card: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lore = card.parent / "lore.json"
+    lore.write_text('{"entries": [{"keys": ["a"], "content": "b"}, {"keys": ["c"], "content": "d"}]}')
+    assert cli.main(["personas", "import", str(card), "--lorebook", str(lore)]) == 0
+    capsys.readouterr()
+    assert cli.main(["personas", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["lorebook_entries"] == 2
+
+
+def test_a_new_persona_can_be_used_at_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["personas", "new", 'My "Butler"']) == 0
+    assert capsys.readouterr().out == f"{home / 'my-butler.toml'}\n"
+    assert cli.main(["personas", "show", 'my "butler"']) == 0
+    assert 'You are My "Butler", talking with User.' in capsys.readouterr().out
+    assert cli.main(["personas", "new", "second", "--from", "narrator"]) == 0
+    assert cli.main(["personas", "show", "second", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out.split("\n", 1)[1])["frozen"]["greetings"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["show", "codr"], 1, "did you mean coder?"),
+        (["import", "/nowhere.png"], 1, "there is no such file"),
+        (["export", "coder", "x.gif"], 2, "must be one of png, json, charx, toml"),
+        (["import", "a", "b", "--name", "c"], 2, "--name goes with one FILE"),
+        (["dance"], 2, "invalid choice: 'dance'"),
+        ([], 2, "COMMAND"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        got = cli.main(["personas", *arguments])
+    except SystemExit as stopped:
+        got = int(str(stopped.code))
+    line = capsys.readouterr().err
+    assert got == code
+    assert line.count("\n") == 1
+    assert said in line
+
+
+def test_an_unknown_persona_is_one_line_before_any_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ask", "--persona", "teecher", "hello"]) == 1
+    assert "did you mean teacher?" in capsys.readouterr().err
+
+
+ADA = FrozenPersona(
+    "Ada",
+    "Ada",
+    "User",
+    0,
+    system="You are Ada.",
+    greetings=("Hello.", "Hi."),
+    examples=(Example("a?", "b."),),
+    template="chatml",
+    sampling=PersonaSampling(temperature=0.2, top_k=7, max_tokens=50),
+)
+
+
+def test_what_is_typed_goes_before_the_persona() -> None:
+    alone = with_persona(AppOptions(None), ADA)
+    assert alone.system == ADA.system_text
+    assert (alone.template, alone.max_tokens) == ("chatml", 50)
+    assert alone.sampling.apply(SamplingSettings()) == SamplingSettings(temperature=0.2, top_k=7)
+    typed = AppOptions(None, system="S", template="plain", sampling=SamplingOverrides(temperature=1.5), max_tokens=3)
+    mixed = with_persona(typed, ADA)
+    assert (mixed.system, mixed.template, mixed.max_tokens) == ("S", "plain", 3)
+    assert mixed.sampling.apply(SamplingSettings()) == SamplingSettings(temperature=1.5, top_k=7)
+
+
+@pytest.mark.parametrize("system", ["You are Ada.", ""])
+def test_a_conversation_on_disk_begins_with_the_greeting_and_its_alternatives(system: str) -> None:
+    store = ConversationStore(None)
+    begun = begin_conversation(store, ADA, system=system)
+    assert [(one.role, one.text) for one in begun.branch if one.text] == [
+        *([("system", system)] if system else []),
+        ("assistant", "Hello."),
+    ]
+    assert begun.tip_id is not None
+    if system:
+        assert [one.text for one in store.alternatives(begun.tip_id)] == ["Hello.", "Hi."]
+    assert store.list_conversations() == []
+    store.add_message(begun.id, "user", "Who are you?")
+    assert [one.title for one in store.list_conversations()] == ["Who are you?"]
+    assert [(one.role, one.text) for one in prompt_messages(store.load(begun.id).branch)][-3:] == [
+        ("user", OPENER),
+        ("assistant", "Hello."),
+        ("user", "Who are you?"),
+    ]
+    assert begin_conversation(store, ADA, greets=False).branch[-1].role == "system"

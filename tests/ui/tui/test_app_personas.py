@@ -1,0 +1,45 @@
+"""The app started with a persona."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from exlchat.chat.personas.frozen import FrozenPersona
+from tests.ui.app_harness import app, idle, say, shown
+from tests.ui.scripted_engine import ScriptedEngine
+
+ADA = FrozenPersona("Ada", "Ada", "User", 0, system="You are Ada.", greetings=("Come in.", "Hello."))
+
+
+async def test_the_greeting_is_there_at_once_and_the_model_sees_it(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Sit down.")
+    chat = app(tmp_path, engine, persona=ADA)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert "Come in." in shown(chat)
+        assert chat.session.store.list_conversations() == []
+        await say(pilot, "Thank you.")
+        await idle(pilot)
+        assert [one.role for one in chat.session.branch] == ["system", "assistant", "user", "assistant"]
+        assert [one.text for one in chat.session.store.alternatives(chat.session.branch[1].id)] == [
+            "Come in.",
+            "Hello.",
+        ]
+        assert [one.title for one in chat.session.store.list_conversations()] == ["Thank you."]
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert "Come in." in shown(chat)
+        assert "Thank you." not in shown(chat).splitlines()[3]
+    assert engine.prompts[0].startswith("<|im_start|>system\nYou are Ada.<|im_end|>\n")
+    assert "<|im_start|>assistant\nCome in.<|im_end|>\n<|im_start|>user\nThank you.<|im_end|>" in engine.prompts[0]
+
+
+async def test_a_persona_without_a_greeting_waits_for_the_user(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Yes.")
+    chat = app(tmp_path, engine, persona=FrozenPersona("Bo", "Bo", "User", 0, system="You are Bo."))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert chat.session.conversation_id is None
+        await say(pilot, "Bo?")
+        await idle(pilot)
+    assert engine.prompts[0].startswith("<|im_start|>system\nYou are Bo.<|im_end|>\n<|im_start|>user\nBo?")
