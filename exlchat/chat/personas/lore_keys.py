@@ -1,7 +1,8 @@
 """Whether a text contains one of the keys of a lorebook entry.
 
-Patterns come with cards of strangers and could run for ever, so only those are used whose work is bounded: no repeated
-groups, few repetitions, and `*` and `+` up to a hundred characters. All others never match, as broken ones.
+Patterns come with cards of strangers and could run for ever, so only those are used whose work is bounded: no
+repeated groups, one `*` or `+`, up to a hundred characters, and few ways to read the same text. All others never
+match, as broken ones.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ _TOKEN = re.compile(
     r"|(?P<bare>\\[bB]|[|^$]|\(\?:|\(|\)(?![*+?{]))"
 )
 _LONGEST = 500
-_MOST_OPTIONAL = 4
-_MOST_REPEATED = 1
+_MOST_WAYS = 64
+_MOST_WAYS_REPEATED = 4
+"""Ways to read a text: two for each `?`, and for each group as many as it has alternatives, all multiplied."""
+
+_PATTERN_CHARACTERS = 4_000
 _BOUNDED = {"*": "{0,100}", "+": "{1,100}"}
 
 
@@ -25,10 +29,11 @@ def contains_any(text: str, keys: Sequence[str], *, case_sensitive: bool = False
     """Whether `text` contains one of `keys`; an empty key is never contained."""
     if patterns:
         found = (bounded_pattern(key, case_sensitive) for key in keys)
-        return any(pattern is not None and pattern.search(text) is not None for pattern in found)
+        end = text[-_PATTERN_CHARACTERS:]
+        return any(pattern is not None and pattern.search(end) is not None for pattern in found)
     if case_sensitive:
         return any(key in text for key in keys if key.strip())
-    folded = text.casefold()
+    folded = _folded(text)
     return any(key.casefold() in folded for key in keys if key.strip())
 
 
@@ -41,18 +46,31 @@ def bounded_pattern(key: str, case_sensitive: bool = False) -> re.Pattern[str] |
     if not body.strip() or len(body) > _LONGEST:
         return None
     pieces: list[str] = []
-    place = optional = repeated = 0
+    groups = [1]
+    ways, place, repeated = 1, 0, 0
     while place < len(body):
         token = _TOKEN.match(body, place)
         if token is None:
             return None
-        optional += token["times"] == "?"
+        ways *= 2 if token["times"] == "?" else 1
         repeated += token["times"] in ("*", "+")
+        match token["bare"]:
+            case "(" | "(?:":
+                groups.append(1)
+            case "|":
+                groups[-1] += 1
+            case ")" if len(groups) > 1:
+                ways *= groups.pop()
         pieces.append(token["bare"] or token["one"] + _BOUNDED.get(token["times"], token["times"]))
         place = token.end()
-    if optional > _MOST_OPTIONAL or repeated > _MOST_REPEATED:
+    if repeated > 1 or ways > (_MOST_WAYS_REPEATED if repeated else _MOST_WAYS):
         return None
     try:
         return re.compile("".join(pieces), re.IGNORECASE if ignore_case else 0)
     except re.error:
         return None
+
+
+@lru_cache(maxsize=8)
+def _folded(text: str) -> str:
+    return text.casefold()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from exlchat.chat.personas.decorators import Decorators, split_decorators
@@ -19,6 +20,11 @@ USUAL_SCAN_DEPTH = 4
 
 SCANNED_CHARACTERS = 20_000
 """Of what was said last; longer messages are looked through from there on."""
+
+MOST_PATTERNS = 50
+"""Entries of a lorebook whose patterns are used, the first of each."""
+
+_MOST_PASSES = 8
 
 Position = Literal["before_char", "after_char"]
 
@@ -114,16 +120,17 @@ def triggered(
     """
     if lorebook.token_budget is not None and count_tokens is None:
         raise ValueError("a lorebook with a token budget needs a way to count tokens")
-    situation = _Situation(texts, frozenset(told_before), answers, greeting)
+    situation = _Situation(frozenset(told_before), answers, greeting, _patterned(lorebook))
     split = [split_decorators(entry.content) for entry in lorebook.entries]
     found: dict[int, Lore] = {}
     extra: list[str] = []
-    while True:
+    for _ in range(_MOST_PASSES):
+        scanned = _Scanned(texts, extra)
         new = [
             place
             for place, (decorators, text) in enumerate(split)
             if text and place not in already and place not in found
-            if _matches(_Candidate(place, lorebook, decorators), situation, extra)
+            if _matches(_Candidate(place, lorebook, decorators), situation, scanned)
         ]
         for place in new:
             found[place] = Lore(place, split[place][1], lorebook.entries[place].position)
@@ -150,10 +157,32 @@ def told_text(text: str, lore: Sequence[Lore]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    texts: Sequence[str]
     told_before: frozenset[int]
     answers: int | None
     greeting: int | None
+    patterned: frozenset[int]
+
+
+class _Scanned:
+    """What is looked through, by the number of messages; `extra` are texts of other entries, at any depth."""
+
+    def __init__(self, texts: Sequence[str], extra: Sequence[str]) -> None:
+        self._texts = texts
+        self._extra = extra
+        self._found: dict[int, str] = {}
+
+    def last(self, depth: int) -> str:
+        """The last `depth` messages as one text."""
+        if depth not in self._found:
+            texts = self._texts[max(len(self._texts) - depth, 0) :]
+            self._found[depth] = "\n".join([*texts, *self._extra])[-SCANNED_CHARACTERS:]
+        return self._found[depth]
+
+
+def _patterned(lorebook: Lorebook) -> frozenset[int]:
+    """The entries whose patterns are used; each may take milliseconds."""
+    places = (place for place, entry in enumerate(lorebook.entries) if entry.use_regex)
+    return frozenset(islice(places, MOST_PATTERNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +202,18 @@ class _Candidate:
         return USUAL_SCAN_DEPTH if self.lorebook.scan_depth is None else self.lorebook.scan_depth
 
 
-def _matches(candidate: _Candidate, situation: _Situation, extra: Sequence[str]) -> bool:
-    """Whether an entry is called for; `extra` are texts of other entries, looked through at any depth."""
+def _matches(candidate: _Candidate, situation: _Situation, scanned: _Scanned) -> bool:
+    """Whether an entry is called for."""
     entry, decorators = candidate.entry, candidate.decorators
     if not entry.enabled or decorators.activate:
         return entry.enabled
     if decorators.dont_activate or not _allowed(candidate, situation):
         return False
-    texts = situation.texts
-    text = "\n".join([*texts[max(len(texts) - candidate.scan_depth, 0) :], *extra])[-SCANNED_CHARACTERS:]
+    text = scanned.last(candidate.scan_depth)
 
     def found(keys: Sequence[str]) -> bool:
+        if entry.use_regex:
+            keys = keys[:1] if candidate.place in situation.patterned else ()
         return contains_any(text, keys, case_sensitive=entry.case_sensitive, patterns=entry.use_regex)
 
     if not entry.use_regex and found(decorators.exclude_keys):

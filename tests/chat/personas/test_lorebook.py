@@ -148,6 +148,8 @@ def test_any_content_is_split(content: str) -> None:
         (r"dragon.*queen", "the dragon and the queen", True),
         (r"(red|blue) key", "a blue key", True),
         (r"[0-9]+ gold", "30 gold", True),
+        (r"\b(elf|elves|elven|fae|fairy|sprite|dryad|nymph|pixie)\b", "an old dryad", True),
+        (r"colou?r|hue", "the color", True),
         (r"(", "(", False),
         (r"", "x", False),
         (r"/ /", "x", False),
@@ -158,7 +160,19 @@ def test_patterns(pattern: str, text: str, found: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"(a+)+$", r"(a|aa)*b", r"(.*)\1", r".*.*.*x", "a?" * 30 + "a" * 30, r"(?=a)", "x{1,99999}"]
+    "pattern",
+    [
+        r"(a+)+$",
+        r"(a|aa)*b",
+        r"(.*)\1",
+        r".*.*.*x",
+        "a?" * 30 + "a" * 30,
+        r"(?=a)",
+        "x{1,99999}",
+        "(a|a)" * 20 + "x",
+        "((a|a)(a|a))(a|a)(a|a)(a|a)(a|a)(a|a)x",
+        "(a|b|c|d|e).*x",
+    ],
 )
 def test_patterns_that_could_run_for_ever_never_match(pattern: str) -> None:
     assert bounded_pattern(pattern) is None
@@ -261,3 +275,20 @@ def test_another_persona_tells_its_own_lore() -> None:
     branch = [*branch, takes_over(spoken(second), parent_id=branch[-1].id, now=1.0)]
     assert text_for_model(said(branch, "user", "dragon")[-1]) == "two\n\ndragon"
     assert lore_to_tell(branch[:0], count_tokens=words) == ()
+
+
+@pytest.mark.parametrize("key", ["a?a?a?a?a?a?x", "a?a?.*x", "(a|a|a|a|a|a|a|a)(a|a|a|a|a|a|a|a)x", "[ab]+x"])
+def test_a_lorebook_of_patterns_takes_no_time(key: str) -> None:
+    assert bounded_pattern(key) is not None
+    lore = Lorebook(tuple(entry(key, f"{n} content", use_regex=True) for n in range(1000)), recursive_scanning=True)
+    began = time.monotonic()
+    triggered(lore, ["a" * 50_000])
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_large_lorebook_takes_no_time() -> None:
+    chain = Lorebook(tuple(entry(f"key{n}.", f"so key{n + 1}.") for n in range(10_000)), recursive_scanning=True)
+    began = time.monotonic()
+    told = triggered(chain, ["word " * 10_000 + "key0."] * 4)
+    assert time.monotonic() - began < 1.5
+    assert [one.index for one in told] == list(range(8))
