@@ -21,6 +21,7 @@ from typing import Any
 from exlchat.chat.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import TextPort
+from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.thinking import ThinkingMarks, split_stored
 
@@ -55,11 +56,13 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
             continue
         if message.role == "assistant" and (not found or found[-1].role != "user"):
             found.append(PromptMessage("user", OPENER))
+        # A persona's lore that was told with a message of the user stands before it.
+        text = text_for_model(message) if message.role == "user" else message.text
         if message.role == "user" and found and found[-1].role == "user":
-            found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{message.text}")
+            found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{text}")
         else:
             marks = message.record.thinking if message.record is not None else None
-            found.append(PromptMessage(message.role, message.text, message.token_ids, marks))
+            found.append(PromptMessage(message.role, text, message.token_ids, marks))
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
 from exlchat.chat.database import MissingRowError
 from exlchat.chat.plain_text import storable
-from exlchat.chat.rows import MESSAGE_COLUMNS, message_values, pack_ids, pack_record, unpack_message
+from exlchat.chat.rows import MESSAGE_COLUMNS, message_values, pack_ids, pack_object, pack_record, unpack_message
 from exlchat.chat.titles import UNTITLED, clean_title
 
 Which = Literal["kept", "archived", "deleted"]
@@ -135,6 +135,13 @@ def put_message(db: sqlite3.Connection, conversation_id: str, message: Message) 
     places = ", ".join("?" * (1 + len(MESSAGE_COLUMNS.split(","))))
     values = (conversation_id, *message_values(message))
     db.execute(f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES ({places})", values)
+
+
+def keep_told(db: sqlite3.Connection, message_id: str, note: Mapping[str, Any]) -> None:
+    """Put what of a persona's lore was told with an existing message beside it."""
+    values = (pack_object(note), message_id)
+    if db.execute("UPDATE message SET persona = ? WHERE id = ?", values).rowcount != 1:
+        raise MissingRowError("message", message_id)
 
 
 def keep_summary(db: sqlite3.Connection, message_id: str, summary: str) -> None:

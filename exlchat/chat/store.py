@@ -91,6 +91,11 @@ class ConversationStore(TreeStore, ShelfStore):
         with self._transaction() as db:
             statements.keep_summary(db, message_id, summary)
 
+    def keep_told(self, message_id: str, note: Mapping[str, Any]) -> None:
+        """Keep what the model was told of a persona's lore with this message, a JSON object."""
+        with self._transaction() as db:
+            statements.keep_told(db, message_id, note)
+
     def message(self, message_id: str) -> Message:
         """One message by its id."""
         with self._transaction(write=False) as db:

@@ -223,7 +223,8 @@ def _planned(
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
     if options.thinking is not None:
         form = with_thinking(form, options.thinking)
-    ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in ground.branch))
+    told = _with_lore(store, engine, ground.branch)
+    ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
     cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
     sight = yield from see(
@@ -264,6 +265,19 @@ def _planned(
     )
     text = "" if cut is None else cut.text
     return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
+
+
+def _with_lore(store: ConversationStore, engine: EnginePort, branch: tuple[Message, ...]) -> tuple[Message, ...]:
+    """See `personas.lore_of_turn`, which is only read where a persona speaks."""
+    if all(one.persona is None for one in branch):
+        return branch
+    from exlchat.chat.personas.lore_of_turn import with_lore
+    from exlchat.chat.personas.persona import PersonaError
+
+    try:
+        return with_lore(store, branch, count_tokens=engine.count)
+    except PersonaError as error:
+        raise TurnError(str(error)) from error
 
 
 def _marks(engine: EnginePort, form: PromptFormat, ground: _Ground) -> ThinkingMarks | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from exlchat.chat.conversation import Conversation, Message, Role
 from exlchat.chat.personas.frozen import FrozenPersona
@@ -14,7 +15,15 @@ class BeginningStore(Protocol):
     def create_conversation(self, title: str | None = None) -> Conversation:
         """A new, empty conversation."""
 
-    def add_message(self, conversation_id: str, role: Role, text: str, *, parent_id: str | None = None) -> Message:
+    def add_message(
+        self,
+        conversation_id: str,
+        role: Role,
+        text: str,
+        *,
+        parent_id: str | None = None,
+        persona: Mapping[str, Any] | None = None,
+    ) -> Message:
         """Append a message and move the tip to it."""
 
     def set_tip(self, conversation_id: str, message_id: str | None) -> Conversation:
@@ -34,9 +43,8 @@ def begin_conversation(
     """
     conversation = store.create_conversation()
     text = persona.system_text if system is None else system
-    tip_id = store.add_message(conversation.id, "system", text).id if text.strip() else None
+    # Even an empty one says who speaks, which lore and records ask for.
+    tip_id = store.add_message(conversation.id, "system", text, persona=persona.as_json()).id
     greetings = persona.greetings if greets else ()
-    # Without a message above them the store puts them one behind the other.
-    greetings = greetings if tip_id is not None else greetings[:1]
     told = [store.add_message(conversation.id, "assistant", text, parent_id=tip_id).id for text in greetings]
     return store.set_tip(conversation.id, told[0] if told else tip_id)

@@ -9,6 +9,7 @@ from typing import Any
 
 from exlchat.chat.conversation import Role
 from exlchat.chat.personas.frozen import FrozenPersona
+from exlchat.chat.personas.told import Spoken
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
@@ -60,7 +61,7 @@ def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> 
     return _message(parent_id, "system", persona.system_text, now, persona.as_json())
 
 
-def persona_of(messages: Sequence[TreeMessage]) -> FrozenPersona | None:
+def persona_of(messages: Sequence[Spoken]) -> FrozenPersona | None:
     """Who speaks at the end of a branch; `None` where no persona does, or a plain system prompt came after it.
 
     Raises:
@@ -72,7 +73,7 @@ def persona_of(messages: Sequence[TreeMessage]) -> FrozenPersona | None:
     return FrozenPersona.from_json(last.persona)
 
 
-def greeting_place(messages: Sequence[TreeMessage]) -> int | None:
+def greeting_place(messages: Sequence[Spoken]) -> int | None:
     """Which of the persona's greetings stands on the branch, 0 the first; `None` if none of them does."""
     persona = persona_of(messages)
     said = next((one for one in messages if one.role == "assistant"), None)

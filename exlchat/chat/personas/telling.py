@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from exlchat.chat.personas.lorebook import Lore, told_text, triggered
+from exlchat.chat.personas.lorebook import Lore, triggered
 from exlchat.chat.personas.opening import greeting_place, persona_of
-from exlchat.chat.tree import TreeMessage
+from exlchat.chat.personas.told import Spoken, noted_lore
 
 
 def lore_to_tell(
-    branch: Sequence[TreeMessage], *, count_tokens: Callable[[str], int], seen: Collection[str] | None = None
+    branch: Sequence[Spoken], *, count_tokens: Callable[[str], int], seen: Collection[str] | None = None
 ) -> tuple[Lore, ...]:
     """What is to be told with the last message of `branch`, before it is answered; nothing where no persona speaks.
 
@@ -49,23 +49,6 @@ def lore_to_tell(
     )
 
 
-def text_for_model(message: TreeMessage) -> str:
-    """What the model sees of a message: the lore that was told with it, then its text."""
-    return told_text(message.text, noted_lore(message))
-
-
 def lore_note(lore: Sequence[Lore]) -> dict[str, Any]:
     """What is kept with the message with which lore was told, as its `persona`: places and texts."""
     return {"lore": [{"entry": one.index, "text": one.text} for one in lore]}
-
-
-def noted_lore(message: TreeMessage) -> tuple[Lore, ...]:
-    """The lore that was told with a message; what is damaged is passed over."""
-    noted = message.persona.get("lore") if message.persona is not None else None
-    if not isinstance(noted, list):
-        return ()
-    return tuple(
-        Lore(one["entry"], one["text"])
-        for one in noted
-        if isinstance(one, dict) and isinstance(one.get("entry"), int) and isinstance(one.get("text"), str)
-    )

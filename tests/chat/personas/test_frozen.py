@@ -21,7 +21,8 @@ from exlchat.chat.personas.opening import (
     takes_over,
 )
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
-from exlchat.chat.personas.telling import lore_note, noted_lore
+from exlchat.chat.personas.telling import lore_note
+from exlchat.chat.personas.told import noted_lore
 from exlchat.chat.tree import TreeMessage
 from exlchat.engine.sampling_settings import SamplingSettings
 from tests.chat.personas.strategies import personas, texts

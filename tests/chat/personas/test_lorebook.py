@@ -15,7 +15,8 @@ from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.lore_keys import bounded_pattern, contains_any
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text, triggered
 from exlchat.chat.personas.opening import opening, takes_over
-from exlchat.chat.personas.telling import lore_note, lore_to_tell, text_for_model
+from exlchat.chat.personas.telling import lore_note, lore_to_tell
+from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.tree import TreeMessage
 
 WORDS = ["dragon", "castle", "map", "queen", "rain", "Dragon", "old"]
