@@ -185,6 +185,14 @@ ACTIONS: tuple[Action, ...] = (
         "[TEXT]",
     ),
     Action(
+        "persona",
+        "Persona",
+        "Have a persona speak from here on; without NAME, say who speaks and who there is.",
+        (),
+        "/persona",
+        "[NAME]",
+    ),
+    Action(
         "template",
         "Prompt template",
         "Choose the prompt template: model, chatml, plain, or a file in the templates folder.",

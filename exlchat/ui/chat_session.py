@@ -222,6 +222,35 @@ class ChatSession:
             self.store.add_message(self.conversation.id, "system", text)
             self.reload()
 
+    @property
+    def persona(self) -> FrozenPersona | None:
+        """Who speaks in new conversations, and in the open one unless a plain system prompt came after it."""
+        return self._persona
+
+    def let_speak(self, persona: FrozenPersona) -> None:
+        """Have a persona speak, with its format and its way of answering; recorded in the tree of the conversation.
+
+        Raises:
+            NotPossibleError: an answer is on its way.
+            StoreError: it could not be written.
+        """
+        self._require_quiet()
+        if self.conversation is not None:
+            self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
+        self._persona = persona
+        self._new_system = self._default_system = persona.system_text
+        self.template = persona.template or self.template
+        wanted = persona.sampling
+        self.generation = replace(
+            self.generation,
+            sampling=wanted.apply(self.generation.sampling),
+            max_tokens=self.generation.max_tokens if wanted.max_tokens is None else wanted.max_tokens,
+        )
+        if self.conversation is not None:
+            self.reload()
+        elif persona.greetings:
+            self.conversation = self._create()
+
     def pin(self, back: int, pinned: bool) -> Message:
         """Have the model go on seeing a message, or no longer; `back` counts from the end, where 1 is the last one.
 

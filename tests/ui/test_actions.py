@@ -35,8 +35,8 @@ def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
 
 def test_the_commands_of_the_product_exist() -> None:
     named = (
-        "/help /new /open /rename /delete /undo /retry /continue /system /template /theme /set /model /models /stats "
-        "/copy /pin /unpin /summary /cache /cost /sidebar /quit"
+        "/help /new /open /rename /delete /undo /retry /continue /system /persona /template /theme /set /model /models "
+        "/stats /copy /pin /unpin /summary /cache /cost /sidebar /quit"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}
 
@@ -103,7 +103,7 @@ def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
     assert completions("/rename x") == []
     assert completions("//re") == []
     assert completions("re") == []
-    assert len(completions("/")) == 23
+    assert len(completions("/")) == 24
 
 
 def test_availability_follows_the_situation() -> None:

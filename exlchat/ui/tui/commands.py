@@ -65,6 +65,7 @@ class Commands:
             "delete": self._delete,
             "undo": self._undo,
             "system": self._system,
+            "persona": screen.persona_commands.run,
             "template": self._template,
             "theme": self._theme,
             "set": self._set,
@@ -316,7 +317,7 @@ class Commands:
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
-        if action.argument_required or action.id in ("system", "set", "template"):
+        if action.argument_required or action.id in ("system", "persona", "set", "template"):
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()
         else:

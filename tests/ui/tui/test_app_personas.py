@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from exlchat.chat.personas.frozen import FrozenPersona
-from tests.ui.app_harness import app, idle, say, shown
+from tests.ui.app_harness import app, idle, say, shown, told
 from tests.ui.scripted_engine import ScriptedEngine
 
 ADA = FrozenPersona("Ada", "Ada", "User", 0, system="You are Ada.", greetings=("Come in.", "Hello."))
@@ -43,3 +43,25 @@ async def test_a_persona_without_a_greeting_waits_for_the_user(tmp_path: Path) -
         await say(pilot, "Bo?")
         await idle(pilot)
     assert engine.prompts[0].startswith("<|im_start|>system\nYou are Bo.<|im_end|>\n<|im_start|>user\nBo?")
+
+
+async def test_another_persona_speaks_from_here_on(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Yes.", "Of course.")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "Hello.")
+        await idle(pilot)
+        await say(pilot, "/persona teacher")
+        await pilot.pause()
+        assert "speaks from here on" in told(chat)
+        await say(pilot, "Why?")
+        await idle(pilot)
+        switch = chat.session.branch[2]
+        assert switch.role == "system"
+        assert switch.persona is not None
+        assert switch.text in engine.prompts[1]
+        assert chat.session.branch[-1].record is not None
+        assert chat.session.branch[-1].record.persona == chat.session.persona.name
+        await say(pilot, "/persona nobody-at-all")
+        await pilot.pause()
+        assert "nobody-at-all" in told(chat)

@@ -25,6 +25,7 @@ from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
 from exlchat.ui.tui.model_commands import ModelCommands
 from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
+from exlchat.ui.tui.persona_commands import PersonaCommands
 from exlchat.ui.tui.screens.rename import RenameScreen
 from exlchat.ui.tui.unsent import Unsent
 from exlchat.ui.tui.widgets.composer import Composer
@@ -93,6 +94,7 @@ class ChatScreen(Screen[None]):
         self.services = services
         self.model = ModelDisplay(self, services.model_name, is_guide=services.is_guide)
         self.model_commands = ModelCommands(self)
+        self.persona_commands = PersonaCommands(self)
         self.commands = Commands(self)
         self.answers = AnswerDisplay(self)
         self.unsent = Unsent(self)
