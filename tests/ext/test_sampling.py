@@ -94,7 +94,7 @@ def test_a_ring_gives_each_word_to_its_own_sequence_number() -> None:
     ("logits", "token", "position", "words"),
     [
         (torch.zeros(2, 5), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), "one row"),
-        (torch.zeros(262145), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), "one row of 1 to"),
+        (torch.zeros(327681), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), "one row of 1 to"),
         (torch.zeros(5).half(), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), "logits is"),
         (torch.zeros(10)[::2], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), "not contiguous"),
         (torch.zeros(5), torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), "token is torch.int32"),
