@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from exlchat import paths
 from exlchat.chat.answer_ids import answer_ids, with_own_ids
@@ -221,8 +222,9 @@ def _planned(
     store: ConversationStore, engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    if options.thinking is not None:
-        form = with_thinking(form, options.thinking)
+    thinking = _thinking(ground.branch) if options.thinking is None else options.thinking
+    if thinking is not None:
+        form = with_thinking(form, thinking)
     told = _with_lore(store, engine, ground.branch)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
     cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
@@ -260,7 +262,7 @@ def _planned(
         prompt_hash=prompt_hash(sight.ids),
         stop=options.stop,
         persona=_persona(ground.branch),
-        thinking_on=options.thinking,
+        thinking_on=thinking,
         thinking=_marks(engine, form, ground),
     )
     text = "" if cut is None else cut.text
@@ -268,8 +270,8 @@ def _planned(
 
 
 def _with_lore(store: ConversationStore, engine: EnginePort, branch: tuple[Message, ...]) -> tuple[Message, ...]:
-    """See `personas.lore_of_turn`, which is only read where a persona speaks."""
-    if all(one.persona is None for one in branch):
+    """See `personas.lore_of_turn`, which is only read where a persona with a lorebook speaks."""
+    if _spoken(branch).get("lorebook") is None:
         return branch
     from exlchat.chat.personas.lore_of_turn import with_lore
     from exlchat.chat.personas.persona import PersonaError
@@ -311,9 +313,20 @@ def _closed(
 
 def _persona(branch: Sequence[Message]) -> str | None:
     """The name of the persona that speaks at the end of a branch."""
-    newest = next((one.persona for one in reversed(branch) if one.role == "system"), None)
-    name = None if newest is None else newest.get("name")
+    name = _spoken(branch).get("name")
     return name if isinstance(name, str) else None
+
+
+def _thinking(branch: Sequence[Message]) -> bool | None:
+    """Whether the persona that speaks at the end of a branch is to think first."""
+    wanted = _spoken(branch).get("thinking")
+    return wanted if isinstance(wanted, bool) else None
+
+
+def _spoken(branch: Sequence[Message]) -> Mapping[str, Any]:
+    """What was frozen of that persona."""
+    newest = next((one.persona for one in reversed(branch) if one.role == "system"), None)
+    return {} if newest is None else newest
 
 
 def _status(finished: Finished | None) -> MessageStatus:

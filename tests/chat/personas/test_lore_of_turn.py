@@ -90,8 +90,22 @@ def test_who_spoke_is_in_the_tree_and_in_the_record(store: ConversationStore, en
 
 def test_a_persona_that_is_damaged_on_disk_is_one_line(store: ConversationStore, engine: ScriptedEngine) -> None:
     conversation = store.create_conversation()
-    store.add_message(conversation.id, "system", "You tell.", persona={"name": 7})
+    store.add_message(conversation.id, "system", "You tell.", persona={"name": 7, "lorebook": {}})
     store.add_message(conversation.id, "user", "A dragon!")
     with pytest.raises(TurnError) as failed:
         list(answer(store, engine, conversation.id, OPTIONS))
     assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("thinking", [True, False, None])
+def test_a_persona_says_whether_the_model_thinks_first(
+    store: ConversationStore, engine: ScriptedEngine, thinking: bool | None
+) -> None:
+    engine.with_info(chat_template=templates.CHATML + "{{ '[' ~ enable_thinking ~ ']' if enable_thinking is defined }}")
+    told = Persona(name="Thinker", system="You think.", thinking=thinking)
+    conversation = begin_conversation(store, freeze(told, user="Ann", now=datetime(2026, 11, 21), seed=1))
+    prompt = say(store, engine, conversation.id, "Why?")
+    assert prompt.endswith(f"[{thinking}]") == (thinking is not None)
+    record = store.load(conversation.id).branch[-1].record
+    assert record is not None
+    assert record.thinking_on is thinking
