@@ -203,7 +203,8 @@ def test_a_model_without_tokenizer_json_answers(tmp_path: Path, trained: Path) -
     with_sentencepiece(tmp_path, trained, "llama")
     engine = load(tmp_path, device="cpu")
     assert engine.info.stop_ids == (2, 5)
-    events = list(engine.generate(GenerationRequest(engine.encode("<s>Hello there"), max_new_tokens=20)))
+    # Few tokens: of bytes that make no character, which a random model soon says, a stream cannot wait for the last.
+    events = list(engine.generate(GenerationRequest(engine.encode("<s>Hello there"), max_new_tokens=4)))
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.token_ids
