@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from exlchat.engine.config_reader import ConfigReader, short
-from exlchat.engine.families import FAMILIES, SUPPORTED, Biases, Family, family_of
+from exlchat.engine.families import FAMILIES, SUPPORTED, family_of
+from exlchat.engine.family import Biases, Family
 from exlchat.engine.layer_kinds import layers_with_positions, read_windows
 from exlchat.engine.rope_config import read_ropes
 from exlchat.engine.spec import Activation, ExpertSpec, HeadNorms, ModelSpec, RopeSpec
@@ -211,12 +212,12 @@ def _scales(
 def _experts(reader: ConfigReader, family: Family, layers: int) -> ExpertSpec | None:
     if family.experts == "none":
         return None
-    key = "num_experts" if family.experts.startswith("qwen") and reader.has("num_experts") else "num_local_experts"
-    key = key if reader.has(key) or not family.experts.startswith("qwen") else "num_experts"
-    count, chosen = reader.integer(key), reader.integer("num_experts_per_tok")
+    is_qwen = family.experts.startswith("qwen")
+    count = reader.integer("num_experts" if is_qwen else "num_local_experts")
+    chosen = reader.integer("num_experts_per_tok")
     if chosen > count:
         raise reader.error("num_experts_per_tok", f"is {chosen}, more than the {count} experts there are")
-    if not family.experts.startswith("qwen"):
+    if not is_qwen:
         inner, stacked = reader.integer("intermediate_size"), family.experts == "stacked"
         return ExpertSpec((True,) * layers, count, chosen, inner, renormalise=True, bias=stacked, stacked=stacked)
     return ExpertSpec(

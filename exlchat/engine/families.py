@@ -8,78 +8,10 @@ where an earlier engine deviated from them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from exlchat.engine.spec import NormKind
-
-Renames = tuple[tuple[str, str], ...]
-Biases = bool | str
-Aliases = Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How an architecture differs from Llama's.
-
-    Args:
-        layer_names: names of tensors inside a layer, and what `tensor_names` calls them; nothing for what is no weight.
-            A `*` is a number.
-        outer_names: the same for beginnings of names outside of layers.
-        aliases: other names of keys of `config.json`.
-        defaults: values of keys that are absent there.
-        fixed: keys that can only have this value, because another one is another architecture.
-        norm_kind, norm_offset, norm_bias, norm_before, norm_after, parallel, interleaved, learned_positions, sinks,
-            gated, transposed, heads_by_group: see `ModelSpec`.
-        eps: the key of the norms' epsilon.
-        activation: the key of the activation.
-        head_norms: see `ModelSpec`; `layer` only where `use_qk_norm` says so.
-        qkv_bias, output_bias, mlp_bias: whether there are any, or the key that says so.
-        windows: which layers see `sliding_window` tokens only, where the config has no `layer_types`: none; all; those
-            from `max_window_layers` on, if `use_sliding_window`; all but every nth; those without positions.
-        window_period: the n of every nth, 0 for none; `sliding_window_pattern` of the config comes before it.
-        positions: which layers turn queries and keys: all; those with a window, if any has one; as `no_rope_layers`
-            says.
-        scales: which key or rule gives each of the model's factors.
-        softcaps: whether `attn_logit_softcapping` and `final_logit_softcapping` count, or the last alone.
-        window_needed: whether a model without `sliding_window` is damaged.
-        experts: which layout a mixture of experts has, if the architecture is one.
-        text_model: it is a model of images and text, of which the text part is this architecture, unless its
-            `text_config` names another; its own `defaults` come before that one's.
-    """
-
-    layer_names: Renames = ()
-    outer_names: Renames = ()
-    aliases: Aliases = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    norm_kind: NormKind = "rms"
-    norm_offset: float = 0.0
-    norm_bias: bool = False
-    norm_before: bool = True
-    norm_after: bool = False
-    parallel: bool = False
-    eps: str = "rms_norm_eps"
-    activation: str = "hidden_act"
-    head_norms: Literal["none", "rms", "layer", "joint"] = "none"
-    interleaved: bool = False
-    learned_positions: bool = False
-    qkv_bias: Biases = "attention_bias"
-    output_bias: Biases = "attention_bias"
-    mlp_bias: Biases = False
-    gated: bool = True
-    transposed: bool = False
-    heads_by_group: bool = False
-    sinks: bool = False
-    windows: Literal["none", "all", "upper", "period", "without positions"] = "none"
-    window_period: int = 0
-    positions: Literal["all", "windows", "listed"] = "all"
-    scales: Literal["none", "gemma", "gemma query", "cohere", "granite", "minicpm"] = "none"
-    softcaps: Literal["none", "both", "final"] = "none"
-    window_needed: bool = False
-    experts: Literal["none", "mixtral", "qwen", "qwen shared", "stacked"] = "none"
-    text_model: str | None = None
-
+from exlchat.engine.family import Aliases, Family
 
 _LLAMA = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "max_position_embeddings": 2048}
 _GEMMA = {
@@ -118,6 +50,9 @@ _ONLY_POST_NORMS = (
     ("post_feedforward_layernorm", "mlp_post_norm"),
 )
 _QWEN2 = {**_LLAMA, "sliding_window": 4096, "max_window_layers": 28, "max_position_embeddings": 32768}
+_QWEN_ROUTER = (("mlp.gate", "mlp.router"),)
+# What `transformers` 5 writes.
+_QWEN_EXPERTS: Aliases = {"num_experts": ("num_local_experts",)}
 _MISTRAL = {**_LLAMA, "sliding_window": 4096, "max_position_embeddings": 131072}
 _COHERE = {
     "layer_norm_eps": 1e-5,
@@ -175,6 +110,44 @@ _FAMILY_OF_GEMMA3 = Family(
     fixed={"use_bidirectional_attention": False},
     defaults=_GEMMA3,
 )
+_FAMILY_OF_COHERE = Family(
+    norm_kind="layer",
+    parallel=True,
+    eps="layer_norm_eps",
+    interleaved=True,
+    head_norms="layer",
+    scales="cohere",
+    defaults=_COHERE,
+)
+_FAMILY_OF_GLM = Family(
+    interleaved=True,
+    output_bias=False,
+    defaults={
+        **_LLAMA,
+        "rms_norm_eps": 1.5625e-07,
+        "head_dim": 128,
+        "partial_rotary_factor": 0.5,
+        "attention_bias": True,
+        "max_position_embeddings": 131072,
+    },
+)
+_FAMILY_OF_GPT2 = Family(
+    layer_names=_GPT2_LAYER,
+    outer_names=_GPT2_OUTER,
+    aliases=_GPT2_KEYS,
+    norm_kind="layer",
+    norm_bias=True,
+    eps="layer_norm_epsilon",
+    activation="activation_function",
+    gated=False,
+    learned_positions=True,
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+    transposed=True,
+    fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    defaults={**_GPT2, "activation_function": "gelu_new"},
+)
 _IN_LANGUAGE_MODEL = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
@@ -220,7 +193,8 @@ FAMILIES: dict[str, Family] = {
     "Qwen2VLForConditionalGeneration": _QWEN2_WITH_IMAGES,
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_WITH_IMAGES,
     "Qwen2MoeForCausalLM": Family(
-        layer_names=(("mlp.gate", "mlp.router"),),
+        layer_names=_QWEN_ROUTER,
+        aliases=_QWEN_EXPERTS,
         qkv_bias="qkv_bias",
         output_bias=False,
         windows="upper",
@@ -238,7 +212,8 @@ FAMILIES: dict[str, Family] = {
         head_norms="rms", windows="upper", defaults={**_QWEN2, "head_dim": 128, "max_position_embeddings": 32768}
     ),
     "Qwen3MoeForCausalLM": Family(
-        layer_names=(("mlp.gate", "mlp.router"),),
+        layer_names=_QWEN_ROUTER,
+        aliases=_QWEN_EXPERTS,
         head_norms="rms",
         windows="upper",
         experts="qwen",
@@ -279,25 +254,14 @@ FAMILIES: dict[str, Family] = {
             "original_max_position_embeddings": 4096,
         },
     ),
-    "CohereForCausalLM": Family(
-        norm_kind="layer",
-        parallel=True,
-        eps="layer_norm_eps",
-        interleaved=True,
-        head_norms="layer",
-        scales="cohere",
-        defaults=_COHERE,
-    ),
-    "Cohere2ForCausalLM": Family(
-        norm_kind="layer",
-        parallel=True,
-        eps="layer_norm_eps",
-        interleaved=True,
+    "CohereForCausalLM": _FAMILY_OF_COHERE,
+    "Cohere2ForCausalLM": replace(
+        _FAMILY_OF_COHERE,
+        head_norms="none",
         windows="period",
         window_period=4,
         window_needed=True,
         positions="windows",
-        scales="cohere",
         defaults={**_COHERE, "rope_theta": 10000.0, "sliding_window": 4096},
     ),
     "GraniteForCausalLM": Family(
@@ -311,34 +275,14 @@ FAMILIES: dict[str, Family] = {
             "logits_scaling": 1.0,
         },
     ),
-    "Glm4ForCausalLM": Family(
+    "GlmForCausalLM": _FAMILY_OF_GLM,
+    "Glm4ForCausalLM": replace(
+        _FAMILY_OF_GLM,
         layer_names=(
             ("post_self_attn_layernorm", "attention_post_norm"),
             ("post_mlp_layernorm", "mlp_post_norm"),
         ),
         norm_after=True,
-        interleaved=True,
-        output_bias=False,
-        defaults={
-            **_LLAMA,
-            "rms_norm_eps": 1.5625e-07,
-            "head_dim": 128,
-            "partial_rotary_factor": 0.5,
-            "attention_bias": True,
-            "max_position_embeddings": 131072,
-        },
-    ),
-    "GlmForCausalLM": Family(
-        interleaved=True,
-        output_bias=False,
-        defaults={
-            **_LLAMA,
-            "rms_norm_eps": 1.5625e-07,
-            "head_dim": 128,
-            "partial_rotary_factor": 0.5,
-            "attention_bias": True,
-            "max_position_embeddings": 131072,
-        },
     ),
     "InternLM2ForCausalLM": Family(
         layer_names=(
@@ -494,36 +438,10 @@ FAMILIES: dict[str, Family] = {
             "max_position_embeddings": 4096,
         },
     ),
-    "GPT2LMHeadModel": Family(
-        layer_names=_GPT2_LAYER,
-        outer_names=_GPT2_OUTER,
-        aliases=_GPT2_KEYS,
-        norm_kind="layer",
-        norm_bias=True,
-        eps="layer_norm_epsilon",
-        activation="activation_function",
-        gated=False,
-        learned_positions=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        transposed=True,
-        fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-        defaults={**_GPT2, "activation_function": "gelu_new"},
-    ),
-    "GPTBigCodeForCausalLM": Family(
-        layer_names=_GPT2_LAYER,
-        outer_names=_GPT2_OUTER,
-        aliases=_GPT2_KEYS,
-        norm_kind="layer",
-        norm_bias=True,
-        eps="layer_norm_epsilon",
-        activation="activation_function",
-        gated=False,
-        learned_positions=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
+    "GPT2LMHeadModel": _FAMILY_OF_GPT2,
+    "GPTBigCodeForCausalLM": replace(
+        _FAMILY_OF_GPT2,
+        transposed=False,
         heads_by_group=True,
         fixed={"scale_attn_weights": True, "add_cross_attention": False},
         defaults={**_GPT2, "activation_function": "gelu_pytorch_tanh", "multi_query": True},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exlchat.engine.config_reader import ConfigReader, short
-from exlchat.engine.families import Family
+from exlchat.engine.family import Family
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 

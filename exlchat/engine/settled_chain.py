@@ -21,11 +21,11 @@ from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.norms import Norm
 from exlchat.engine.operations import KERNEL_ACTIVATIONS, TorchOperations
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear
-from exlchat.engine.settled_experts import ExpertJobs, FloatExperts, PackedExperts, pack_experts
+from exlchat.engine.settled_experts import ExpertJobs, packed_experts
 from exlchat.engine.step_kernels import StepKernels, TorchJob
-from exlchat.engine.step_parts import is_whole, only_matrix
+from exlchat.engine.step_parts import attention_rules, is_whole, only_matrix
 from exlchat.engine.transformer import DecoderLayer, Transformer
-from exlchat.ext.attention import AttentionRules, AttentionScratch
+from exlchat.ext.attention import AttentionScratch
 from exlchat.ext.functions import MAX_MATRICES
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.kv_formats import PAGE_TOKENS
@@ -89,9 +89,6 @@ class SettledChain:
         self._hidden = torch.zeros(1, spec.hidden_size, device=device)
         self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device)
         self._experts = ExpertJobs(kernels, device)
-        self._packed = [
-            pack_experts(layer.mlp) if isinstance(layer.mlp, Experts) else None for layer in transformer.layers
-        ]
         head = transformer.head
         rows = len(head.weight) if isinstance(head, Linear) else head.matrices[0].outputs
         self._logits = torch.zeros(1, rows, device=device)
@@ -109,7 +106,7 @@ class SettledChain:
         ]
         pending: Joining | None = None
         for index, layer in enumerate(transformer.layers):
-            attention, mlp = self._attention(index, layer), self._mlp(index, layer)
+            attention, mlp = self._attention(index, layer), self._mlp(layer)
             if spec.parallel:
                 jobs += self._settle(pending, layer.attention_norm, [*attention.copies, *mlp.copies])
                 jobs += [*attention.jobs, *mlp.jobs]
@@ -178,26 +175,12 @@ class SettledChain:
                 page_table=self._cache.table(index),
                 position=self.position,
                 turns=turns,
-                rules=self._rules(index, layer),
+                rules=attention_rules(self._transformer, index),
                 scratch=self._scratch,
                 scatter=None if output is None else output.scatter,
             )
         )
         return _Half(inputs, [*jobs, self._out(layer.output, mixed, y)], y)
-
-    def _rules(self, index: int, layer: DecoderLayer) -> AttentionRules:
-        spec = self._transformer.spec
-        fused = spec.head_norms == "rms"
-        return AttentionRules(
-            scale=spec.attention_scale,
-            window=spec.windows[index],
-            softcap=spec.attention_softcap,
-            query_norm=layer.query_norm.weight if fused and layer.query_norm is not None else None,
-            key_norm=layer.key_norm.weight if fused and layer.key_norm is not None else None,
-            eps=spec.norm_eps,
-            interleaved=spec.interleaved,
-            sinks=None if layer.sinks is None else layer.sinks.float(),
-        )
 
     def _multiply(self, part: Joined, inputs: list[_Input], y: Tensor, order: Tensor | None) -> list[Launch]:
         """`y` float16 becomes the normed row times all matrices of a part, its heads in the model's order."""
@@ -223,12 +206,8 @@ class SettledChain:
             return TorchJob(lambda: y.copy_(part(x)))
         return self._kernels.product([matrix], x, y, "float")
 
-    def _mlp(self, index: int, layer: DecoderLayer) -> _Half:
-        if isinstance(layer.mlp, Experts):
-            packed = self._packed[index]
-            assert packed is not None
-            return self._mixture(layer.mlp, packed)
-        return self._plain_mlp(layer.mlp)
+    def _mlp(self, layer: DecoderLayer) -> _Half:
+        return self._mixture(layer.mlp) if isinstance(layer.mlp, Experts) else self._plain_mlp(layer.mlp)
 
     def _plain_mlp(self, mlp: Mlp) -> _Half:
         down, y = only_matrix(mlp.down), self._floats(self._transformer.spec.hidden_size)
@@ -250,10 +229,10 @@ class SettledChain:
         )
         return _Half(inputs, [first, self._out(mlp.down, inner, y)], y)
 
-    def _mixture(self, experts: Experts, packed: PackedExperts | FloatExperts) -> _Half:
+    def _mixture(self, experts: Experts) -> _Half:
         row = self._by_features()
         route, routed = self._experts.route(experts, row.copy.x)
-        products, y = self._experts.products(packed, routed, row.copy.x, experts.experts[0])
+        products, y = self._experts.products(packed_experts(experts), routed, row.copy.x, experts.experts[0])
         inputs, jobs = [row], [route, *products]
         if experts.shared is None:
             return _Half(inputs, jobs, y, routed.weights)

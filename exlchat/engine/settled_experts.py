@@ -69,6 +69,15 @@ def pack_experts(experts: Experts) -> PackedExperts | FloatExperts:
     raise UnfitError("some experts are quantized in a way that the kernels do not hold")
 
 
+def packed_experts(experts: Experts) -> PackedExperts | FloatExperts:
+    """The same, of experts that were packed when they were loaded what was made then.
+
+    Raises:
+        UnfitError: as `pack_experts`.
+    """
+    return experts.together.packed if isinstance(experts.together, ExpertRows) else pack_experts(experts)
+
+
 def _rules(experts: Experts) -> RouteRules:
     return RouteRules(len(experts.experts), experts.chosen, experts.renormalise)
 
@@ -211,8 +220,8 @@ class ExpertRows:
     """
 
     def __init__(self, kernels: StepKernels, packed: PackedExperts | FloatExperts, expert: Mlp) -> None:
+        self.packed = packed
         self._kernels = kernels
-        self._packed = packed
         self._expert = expert
 
     def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
@@ -225,7 +234,7 @@ class ExpertRows:
         tokens, chosen = numbers.shape
         routed = Routed(numbers.flatten().int(), weights, weights)
         rows = x.repeat_interleave(chosen, dim=0)
-        jobs, y = ExpertJobs(self._kernels, x.device).products(self._packed, routed, rows, self._expert)
+        jobs, y = ExpertJobs(self._kernels, x.device).products(self.packed, routed, rows, self._expert)
         for job in jobs:
             job.launch(dependent=False)
         return (y.view(tokens, chosen, -1) * weights.unsqueeze(-1)).sum(1)

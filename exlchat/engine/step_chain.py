@@ -18,10 +18,10 @@ from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.norms import Norm
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
 from exlchat.engine.spec import ModelSpec
-from exlchat.engine.step_kernels import StepKernels
-from exlchat.engine.step_parts import is_whole
+from exlchat.engine.step_kernels import StepKernels, TorchJob
+from exlchat.engine.step_parts import attention_rules, is_whole
 from exlchat.engine.transformer import DecoderLayer, Transformer
-from exlchat.ext.attention import AttentionRules, AttentionScratch
+from exlchat.ext.attention import AttentionScratch
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
@@ -162,23 +162,12 @@ class StepChain:
                 page_table=self._cache.table(index),
                 position=self.position,
                 turns=turns,
-                rules=self._rules(index),
+                rules=attention_rules(self._transformer, index),
                 scratch=self._scratch,
                 scatter=layer.output.scatter,
             )
         )
         return [*jobs, self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up))]
-
-    def _rules(self, index: int) -> AttentionRules:
-        spec, layer = self._transformer.spec, self._transformer.layers[index]
-        return AttentionRules(
-            scale=spec.attention_scale,
-            window=spec.windows[index],
-            softcap=spec.attention_softcap,
-            query_norm=None if layer.query_norm is None else layer.query_norm.weight,
-            key_norm=None if layer.key_norm is None else layer.key_norm.weight,
-            eps=spec.norm_eps,
-        )
 
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up
@@ -190,9 +179,20 @@ class StepChain:
     def _head_job(self) -> Launch:
         head = self._transformer.head
         if isinstance(head, Linear):
-            return _FloatHead(self._transformer.norm, head, self._hidden, self._logits)
+            return self._float_head(head)
         (reader,) = self._before_head
         return self._kernels.product(reader.run.matrices, reader.x, self._logits, "float")
+
+    def _float_head(self, head: Linear) -> Launch:
+        """A head in float16 (GPTQ and AWQ files, tied embeddings): norm and product by torch."""
+        hidden, logits, eps = self._hidden, self._logits, self._transformer.norm.eps
+        norm = self._transformer.norm.weight.float()
+
+        def work() -> None:
+            x = functional.rms_norm(hidden, hidden.shape[1:], norm, eps)
+            logits.copy_(functional.linear(x.half(), head.weight))
+
+        return TorchJob(work)
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
         mlp = _mlp(layer)
@@ -229,24 +229,3 @@ class StepChain:
     def _head_outputs(self) -> int:
         head = self._transformer.head
         return len(head.weight) if isinstance(head, Linear) else _only_matrix(head).outputs
-
-
-class _FloatHead:
-    """A head in float16 (GPTQ and AWQ files, tied embeddings): norm and product by torch, captured with the rest.
-
-    Args:
-        norm, head: the last of the decoder.
-        hidden: the residual stream, float32 `[1, width]`.
-        logits: float32 `[1, rows of the head's weight]`.
-    """
-
-    def __init__(self, norm: Norm, head: Linear, hidden: Tensor, logits: Tensor) -> None:
-        self._norm = Norm(norm.weight.float(), norm.eps)
-        self._hidden = hidden
-        self._logits = logits
-        self._weight = head.weight
-
-    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
-        """Torch's own kernels always wait for the one before."""
-        x = functional.rms_norm(self._hidden, self._hidden.shape[1:], self._norm.weight, self._norm.eps)
-        self._logits.copy_(functional.linear(x.half(), self._weight))

@@ -12,7 +12,7 @@ from exlchat.engine.experts import Experts
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.quantized_linear import Launch
 from exlchat.engine.settled_chain import SettledChain
-from exlchat.engine.settled_experts import UnfitError, pack_experts
+from exlchat.engine.settled_experts import UnfitError, packed_experts
 from exlchat.engine.step_chain import StepChain, why_not_fused
 from exlchat.engine.step_kernels import StepKernels
 from exlchat.engine.transformer import Transformer
@@ -57,7 +57,7 @@ def why_not(transformer: Transformer, cache: KVCache) -> str | None:
     try:
         for layer in transformer.layers:
             if isinstance(layer.mlp, Experts):
-                pack_experts(layer.mlp)
+                packed_experts(layer.mlp)
     except UnfitError as error:
         return str(error)
     return None

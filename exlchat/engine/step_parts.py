@@ -1,4 +1,4 @@
-"""Which parts of a decoder the kernels of the decode step multiply."""
+"""What both chains of the decode step ask of a decoder: which parts the kernels multiply, what its attention does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TypeGuard
 
 from exlchat.engine.linear import Joined
 from exlchat.engine.quantized_linear import QuantizedLinear
+from exlchat.engine.transformer import Transformer
+from exlchat.ext.attention import AttentionRules
 from exlchat.ext.layout import PackedMatrix
 
 
@@ -19,3 +21,19 @@ def is_whole(part: Joined) -> TypeGuard[QuantizedLinear]:
 def only_matrix(part: Joined) -> PackedMatrix | None:
     """The matrix of a part that has one; `None` of parts that the kernels do not multiply."""
     return part.matrices[0] if is_whole(part) and len(part.matrices) == 1 else None
+
+
+def attention_rules(transformer: Transformer, index: int) -> AttentionRules:
+    """What the attention of a layer does in the kernels; norms of heads other than `rms` come before it."""
+    spec, layer = transformer.spec, transformer.layers[index]
+    fused = spec.head_norms == "rms"
+    return AttentionRules(
+        scale=spec.attention_scale,
+        window=spec.windows[index],
+        softcap=spec.attention_softcap,
+        query_norm=layer.query_norm.weight if fused and layer.query_norm is not None else None,
+        key_norm=layer.key_norm.weight if fused and layer.key_norm is not None else None,
+        eps=spec.norm_eps,
+        interleaved=spec.interleaved,
+        sinks=None if layer.sinks is None else layer.sinks.float(),
+    )

@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from exlchat.engine.families import FAMILIES, Family, Renames, family_of
+from exlchat.engine.families import FAMILIES, family_of
+from exlchat.engine.family import Family, Renames
 
 _LAYER = re.compile(r"(?:model\.layers|transformer\.h|h)\.(\d+)\.(.+)")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
