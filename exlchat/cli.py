@@ -9,14 +9,15 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.chat.personas.persona import PersonaError
 from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.driver import hidden_cards
-from exlchat.settings import SettingsError
+from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.state import load_state
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.command_line import (
@@ -32,8 +33,15 @@ from exlchat.ui.command_line import (
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.library.places import library
 from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.model_choice import GUIDE, choose_model
+from exlchat.ui.model_choice import GUIDE, ModelChoice, choose_model
 from exlchat.ui.options import AppOptions, SamplingOverrides
+
+if TYPE_CHECKING:
+    from exlchat.chat.personas.frozen import FrozenPersona
+
+
+class RefusedError(Exception):
+    """What was asked for cannot be used; one line. Stands for errors of rooms that not every start enters."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.ERROR
     try:
         return _chat(arguments) if command is None else command(arguments[1:])
-    except (ModelError, SettingsError, PersonaError, paths.FolderError) as error:
+    except (ModelError, SettingsError, RefusedError, paths.FolderError) as error:
         _complain(str(error))
         return ExitCode.ERROR
     except KeyboardInterrupt:
@@ -176,10 +184,12 @@ def _app_options(
         sampling.apply(SamplingSettings())
     except ValueError as error:
         parser.error(str(error))
+    persona = None if typed.persona is None else _persona(typed.persona, typed.seed)
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
     hidden = hidden_cards() if typed.device == "auto" else None
-    choice = choose_model(model, last_used=last_used, bundled=paths.bundled_model(), library=library)
+    choose = partial(choose_model, last_used=last_used, bundled=paths.bundled_model(), library=library)
+    choice = choose(model) if model or persona is None or persona.model is None else _preferred(persona, choose)
     options = AppOptions(
         model_path=choice.path,
         device=typed.device,
@@ -197,11 +207,39 @@ def _app_options(
         continue_last=continue_last,
         notices=tuple(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
     )
-    if typed.persona is None:
+    if persona is None:
         return options
-    from exlchat.ui.personas.speaking import chosen_persona, with_persona
+    from exlchat.ui.personas.speaking import with_persona
 
-    return with_persona(options, chosen_persona(typed.persona, seed=typed.seed))
+    return with_persona(options, persona)
+
+
+def _preferred(persona: FrozenPersona, choose: Callable[[str | None], ModelChoice]) -> ModelChoice:
+    """The model that a persona is meant for; where that is not here, what would be taken without it, and a line."""
+    try:
+        return choose(persona.model)
+    except ModelError as error:
+        choice = choose(None)
+        lines = (f"{persona.name} is meant for another model: {error}", choice.notice)
+        return replace(choice, notice="; ".join(line for line in lines if line))
+
+
+def _persona(wanted: str, seed: int | None) -> FrozenPersona:
+    from exlchat.chat.personas.persona import PersonaError
+    from exlchat.ui.personas.speaking import chosen_persona
+
+    try:
+        return chosen_persona(wanted, seed=seed, user=_user_name())
+    except PersonaError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _user_name() -> str:
+    try:
+        return load_settings().user_name
+    except SettingsError:
+        # What reads the rest of the settings says what is wrong with them.
+        return Settings().user_name
 
 
 def model_and_prompt(

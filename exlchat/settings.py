@@ -24,6 +24,7 @@ MOST_CACHE_TOKENS = 10**9
 MOST_CACHE_GB = 100_000
 """More than any machine has; far more would overflow."""
 
+_TITLE_BY = ("model", "first line")
 _KV_CACHES = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
 
 
@@ -55,6 +56,8 @@ class Settings:
         extension: whether a GPU uses the CUDA kernels; without them it takes the slower plain torch path.
         quantize_head: bits of an output head that the file has in floats, where there are kernels; `None` leaves it.
         model_folders: folders of models of the user's own, whole paths or with `~`.
+        user_name: what personas call the user, `{{user}}` in their texts.
+        title_by: whether the model gives new conversations their titles when it is idle, or the first line does.
     """
 
     theme: str = "exlchat-dark"
@@ -75,6 +78,8 @@ class Settings:
     extension: bool = True
     quantize_head: int | None = None
     model_folders: tuple[str, ...] = ()
+    user_name: str = "User"
+    title_by: Literal["model", "first line"] = "model"
 
     def __post_init__(self) -> None:
         self.sampling()
@@ -91,6 +96,11 @@ class Settings:
         if self.context_policy not in CONTEXT_POLICIES:
             wanted = ", ".join(CONTEXT_POLICIES)
             raise ValueError(f"context_policy is {self.context_policy!r}; it must be one of {wanted}")
+
+        if self.title_by not in _TITLE_BY:
+            raise ValueError(f"title_by is {self.title_by!r}; it must be one of {', '.join(_TITLE_BY)}")
+        if not self.user_name.strip() or not self.user_name.isprintable():
+            raise ValueError(f"user_name is {self.user_name!r}; it must be a name in one line")
 
     def _check_sizes(self) -> None:
         if self.cache_tokens is not None and self.cache_tokens > MOST_CACHE_TOKENS:
@@ -132,6 +142,8 @@ _KEYS: dict[str, tuple[type, str]] = {
     "extension": (bool, "true or false"),
     "quantize_head": (int, "a whole number"),
     "model_folders": (tuple, "a list of texts in quotes"),
+    "user_name": (str, "a text in quotes"),
+    "title_by": (str, "a text in quotes"),
 }
 
 

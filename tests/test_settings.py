@@ -40,6 +40,7 @@ def test_all_keys_are_read(file: Path) -> None:
         'theme = "t"\ntemperature = 1\ntop_k = 40\ntop_p = 0.9\nmin_p = 0.1\nmax_tokens = 7\ntemplate = "chatml"\n'
         'system = "Be brief."\nsidebar = false\nkv_cache = "fp32"\ncontext = 512\n'
         'extension = false\nquantize_head = 8\ncontext_policy = "drop"\nmodel_folders = ["~/models"]\n'
+        'user_name = "Kim"\ntitle_by = "first line"\n'
     )
     assert load_settings(file) == Settings(
         theme="t",
@@ -57,6 +58,8 @@ def test_all_keys_are_read(file: Path) -> None:
         quantize_head=8,
         context_policy="drop",
         model_folders=("~/models",),
+        user_name="Kim",
+        title_by="first line",
     )
     assert isinstance(load_settings(file).temperature, float)
 
@@ -72,6 +75,9 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
     [
         ("temprature = 1", ["'temprature'", "did you mean temperature?"]),
         ('model_folders = "~/models"', ["model_folders is '~/models'", "a list of texts"]),
+        ('user_name = " "', ["user_name is ' '", "a name in one line"]),
+        ('user_name = "a\\nb"', ["user_name is", "a name in one line"]),
+        ('title_by = "me"', ["title_by is 'me'", "one of model, first line"]),
         ("model_folders = [1]", ["model_folders is [1]", "a list of texts"]),
         ("zzz = 1", ["'zzz'", "the keys are theme"]),
         ("temperature = true", ["temperature is True", "a number"]),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from exlchat.chat import changes, statements
 from exlchat.chat.changes import Step, What
-from exlchat.chat.check import Problem, check
 from exlchat.chat.conversation import ConversationSummary, Message
 from exlchat.chat.database import MissingRowError, explained
 from exlchat.chat.plain_text import storable
@@ -16,6 +15,9 @@ from exlchat.chat.statements import Which
 from exlchat.chat.store_file import StoreFile
 from exlchat.chat.titles import clean_title
 from exlchat.chat.tree_rows import clean_tags
+
+if TYPE_CHECKING:
+    from exlchat.chat.check import Problem
 
 KEEP_DELETED_SECONDS = 30 * 86400.0
 KEEP_EMPTY_SECONDS = 86400.0
@@ -159,6 +161,9 @@ class ShelfStore(StoreFile):
         Raises:
             StoreError: it is so damaged that it cannot even be looked at, or the backup cannot be made.
         """
+        # No start needs it.
+        from exlchat.chat.check import check
+
         with self._lock, explained(self.path):
             return check(self._db, self.path, repair=repair)
 

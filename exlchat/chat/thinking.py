@@ -106,17 +106,11 @@ class ThinkingSplitter:
         """Whether no mark has come yet."""
         self._begun = False
         """Whether these thoughts have a word already."""
-        self._taken = 0
 
     @property
     def thinking(self) -> bool:
         """Whether the text goes on inside thoughts."""
         return self._state == "thinking"
-
-    @property
-    def answer_start(self) -> int:
-        """Characters of all text before the answer; all that are known to be, while there is none."""
-        return self._taken
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain with `text` behind what came before."""
@@ -135,9 +129,7 @@ class ThinkingSplitter:
         if self._state == "thinking":
             return _joined([*pieces, *self._thoughts(held.rstrip())])
         if self._state == "between" and not self._plain:
-            stripped = held.lstrip()
-            self._taken += len(held) - len(stripped)
-            held = stripped
+            held = held.lstrip()
         self._state = "answer"
         return _joined([*pieces, *([Piece("answer", held)] if held else [])])
 
@@ -188,7 +180,6 @@ class ThinkingSplitter:
 
     def _take(self, count: int) -> None:
         self._held = self._held[count:]
-        self._taken += count
 
 
 @dataclass(frozen=True, slots=True)

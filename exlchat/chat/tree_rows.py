@@ -73,8 +73,9 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callab
     )
     db.executemany("INSERT INTO tag VALUES (?, ?)", [(ident, tag) for tag in clean_tags(tree.tags)])
     kept: dict[str, str | None] = {}
+    ids = frozenset(names.values())
     for one in tree.messages:
-        _put(db, ident, one, names, kept, now=now)
+        _put(db, ident, one, names, kept, ids=ids, now=now)
     tip_id = _kept_tip(tree, kept)
     db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (names.get(tip_id or ""), ident))
     automatic = automatic_title(db, ident)
@@ -147,6 +148,7 @@ def _put(
     names: dict[str, str],
     kept: dict[str, str | None],
     *,
+    ids: frozenset[str],
     now: float,
 ) -> None:
     message = Message(**{name: getattr(one, name) for name in _MESSAGE_FIELDS})
@@ -158,7 +160,7 @@ def _put(
         status="partial" if one.status == "streaming" else one.status,
         persona=None,
     )
-    if message.edited_from not in names.values():
+    if message.edited_from not in ids:
         message = replace(message, edited_from=None)
     # Where what stands before is deleted, its nearest kept one is what the tip falls back to.
     gone = one.deleted or (one.parent_id is not None and kept[one.parent_id] != one.parent_id)

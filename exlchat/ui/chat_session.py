@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
-from exlchat.chat.personas.beginning import begin_conversation
 from exlchat.ui.answering import Answering, was_cut
 from exlchat.ui.engine_jobs import JobEnded, JobEvent
 from exlchat.ui.engine_requests import Questions, turn_job
@@ -382,6 +381,9 @@ class ChatSession:
 
     def _create(self) -> Conversation:
         if self._persona is not None:
+            # Most starts have no persona.
+            from exlchat.chat.personas.opening import begin_conversation
+
             return begin_conversation(self.store, self._persona, system=self._new_system)
         conversation = self.store.create_conversation()
         if self._new_system:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from exlchat import paths
 from exlchat.chat.context import ContextFull
-from exlchat.chat.personas.beginning import begin_conversation
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnEvent, TurnOptions, answer
@@ -175,6 +174,9 @@ def _ask_in_memory(begin: Callable[[ConversationStore], str]) -> tuple[Conversat
 
 def _begin(store: ConversationStore, *, prompt: str, system: str | None, persona: FrozenPersona | None) -> str:
     if persona is not None:
+        # Most questions are asked of no persona.
+        from exlchat.chat.personas.opening import begin_conversation
+
         # Who asks speaks first, so that nobody is greeted.
         conversation_id = begin_conversation(store, persona, system=system, greets=False).id
     else:

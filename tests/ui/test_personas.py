@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from exlchat import cli, paths
-from exlchat.chat.personas.beginning import begin_conversation
 from exlchat.chat.personas.frozen import FrozenPersona
+from exlchat.chat.personas.opening import begin_conversation
 from exlchat.chat.personas.persona import Example, PersonaSampling
 from exlchat.chat.prompt_ids import OPENER, prompt_messages
 from exlchat.chat.store import ConversationStore
@@ -135,6 +136,44 @@ def test_a_mistake_is_one_line(arguments: list[str], code: int, said: str, capsy
 def test_an_unknown_persona_is_one_line_before_any_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ask", "--persona", "teecher", "hello"]) == 1
     assert "did you mean teacher?" in capsys.readouterr().err
+
+
+def test_a_persona_knows_the_users_name_from_the_settings(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir(parents=True)
+    (home / "ada.toml").write_text('name = "Ada"\nsystem = "You talk with {{user}}."\n')
+    (home.parent / "settings.toml").write_text('user_name = "Kim"\n')
+    monkeypatch.setattr("sys.stdin", None)
+    assert cli.main(["personas", "show", "ada"]) == 0
+    assert "You talk with Kim." in capsys.readouterr().out
+    assert cli.main(["ask", "guide", "Hello", "--persona", "ada", "--device", "cpu", "--max-tokens", "1"]) == 0
+    (row,) = ConversationStore(paths.folders().conversations).list_conversations()
+    assert ConversationStore(paths.folders().conversations).load(row.id).branch[0].text == "You talk with Kim."
+
+
+def test_the_model_a_persona_is_meant_for_is_taken_where_it_is_here(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir(parents=True)
+    twin = tmp_path / "models" / "twin"
+    shutil.copytree(paths.bundled_model(), twin)
+    (home.parent / "settings.toml").write_text(f'model_folders = ["{twin.parent}"]\n')
+    (home / "ada.toml").write_text('name = "Ada"\nmodel = "twin"\n')
+    (home / "bo.toml").write_text('name = "Bo"\nmodel = "org/away"\n')
+    monkeypatch.setattr("sys.stdin", None)
+    rest = ["--device", "cpu", "--max-tokens", "1"]
+    for words, model in (
+        (["--persona", "ada", "Hello"], "twin"),
+        (["guide", "Hello", "--persona", "ada"], "guide"),
+        (["-m", "guide", "--persona", "bo", "Hello"], "guide"),
+    ):
+        assert cli.main(["ask", *words, "--jsonl", *rest]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out.splitlines()[0])["model"] == model, words
+        assert shown.err == ""
+    assert cli.main(["ask", "--persona", "bo", "Hello", *rest]) == 0
+    assert "Bo is meant for another model: org/away: no such folder" in capsys.readouterr().err
 
 
 ADA = FrozenPersona(

@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
-from exlchat.chat.conversation import Role
+from exlchat.chat.conversation import Conversation, Role
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.told import Spoken
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The first messages of a conversation.
+class BeginningStore(Protocol):
+    """What of a `ConversationStore` is needed to begin a conversation."""
 
-    Args:
-        messages: parents before children; the greetings are siblings, all under the system message.
-        tip_id: the greeting that was chosen, else the system message.
-    """
+    def write_tree(self, tree: ConversationTree) -> str:
+        """Keep a conversation as a new one and return its id."""
 
-    messages: tuple[TreeMessage, ...]
-    tip_id: str
+    def load(self, conversation_id: str) -> Conversation:
+        """The conversation with the branch that ends at its tip."""
 
 
-def opening(persona: FrozenPersona, *, now: float, parent_id: str | None = None, greeting: int = 0) -> Opening:
-    """The messages with which `persona` begins: who it is, with its examples, and its greetings.
+def begin_conversation(
+    store: BeginningStore, persona: FrozenPersona, *, system: str | None = None, greets: bool = True
+) -> Conversation:
+    """A new conversation that `persona` begins, on disk with all it says first or not at all; see `opening_tree`."""
+    return store.load(store.write_tree(opening_tree(persona, now=time.time(), system=system, greets=greets)))
+
+
+def opening_tree(
+    persona: FrozenPersona, *, now: float, system: str | None = None, greets: bool = True, greeting: int = 0
+) -> ConversationTree:
+    """A new conversation that `persona` begins: who it is, with its examples, and its greetings, which are siblings.
 
     Examples are no messages of the tree: nobody has said them, and a conversation would be called after the first.
 
     Args:
         persona: frozen.
         now: Unix seconds.
-        parent_id: of the first message; `None` begins a conversation.
-        greeting: which of its greetings is shown, counted from 0.
+        system: in the place of its system prompt.
+        greets: whether its greetings are put there.
+        greeting: which of them is shown, counted from 0.
 
     Raises:
         ValueError: there is no such greeting.
     """
-    if persona.greetings and not 0 <= greeting < len(persona.greetings):
+    if greets and persona.greetings and not 0 <= greeting < len(persona.greetings):
         raise ValueError(f"there is no greeting {greeting + 1}; {persona.name} has {len(persona.greetings)}")
-    first = takes_over(persona, parent_id=parent_id, now=now)
-    greetings = [_message(first.id, "assistant", text, now, None) for text in persona.greetings]
-    return Opening((first, *greetings), greetings[greeting].id if greetings else first.id)
-
-
-def opening_tree(persona: FrozenPersona, *, now: float, greeting: int = 0) -> ConversationTree:
-    """A new conversation that `persona` begins, for `ConversationStore.write_tree`."""
-    begun = opening(persona, now=now, greeting=greeting)
-    return ConversationTree(title=None, created_at=now, updated_at=now, tip_id=begun.tip_id, messages=begun.messages)
+    first = takes_over(persona, parent_id=None, now=now)
+    if system is not None:
+        # Even an empty one says who speaks, which lore and records ask for.
+        first = replace(first, text=system)
+    texts = persona.greetings if greets else ()
+    greetings = [_message(first.id, "assistant", text, now, None) for text in texts]
+    tip_id = greetings[greeting].id if greetings else first.id
+    return ConversationTree(None, now, now, tip_id, (first, *greetings))
 
 
 def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> TreeMessage:

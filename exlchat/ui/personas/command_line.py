@@ -36,7 +36,7 @@ def personas_parser() -> argparse.ArgumentParser:
     _json(listing)
     show = command("show", "NAME", "show one, with its texts as a conversation gets them")
     _name(show)
-    show.add_argument("--user", metavar="NAME", default="User", help="what you are called (default: User)")
+    show.add_argument("--user", metavar="NAME", help="what you are called (default: user_name in settings.toml)")
     _json(show)
     new = command("new", "NAME", "write a new persona file to fill in")
     _name(new)

@@ -18,6 +18,7 @@ from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona, id_for, is_id
 from exlchat.chat.personas.toml_file import parse_persona, table_of_persona, write_text
 from exlchat.chat.plain_text import one_line
+from exlchat.settings import load_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.personas.command_line import card_kind
@@ -48,11 +49,11 @@ You are {{{{char}}}}, talking with {{{{user}}}}. Today is {{{{weekday}}}}, {{{{d
 
 
 def run_personas(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
-    """Run one command; a failure is one line on standard error. Raises `FolderError` in one line."""
+    """Run one command; a failure is one line on standard error. Raises `FolderError` and `SettingsError`."""
     lines = ErrorLines(sys.stderr)
     commands: dict[str, Callable[[], ExitCode]] = {
         "list": lambda: _list(lines, as_json=typed.json),
-        "show": lambda: _show(find_persona(typed.name), typed.user, as_json=typed.json),
+        "show": lambda: _show(find_persona(typed.name), typed.user or load_settings().user_name, as_json=typed.json),
         "new": lambda: _new(typed.name, typed.base),
         "import": lambda: _import(parser, typed, lines),
         "export": lambda: _export(parser, typed),

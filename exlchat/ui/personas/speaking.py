@@ -10,23 +10,21 @@ from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.shelf import find_persona
 from exlchat.ui.options import AppOptions, SamplingOverrides
 
-USER = "User"
-"""What `{{user}}` stands for."""
 
-
-def chosen_persona(wanted: str, *, seed: int | None) -> FrozenPersona:
+def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona:
     """The persona called `wanted`, frozen now.
 
     Args:
         wanted: its id, its name or its file.
         seed: from which chance is drawn; `None` takes a fresh one.
+        user: what `{{user}}` stands for.
 
     Raises:
         PersonaError: there is none, or its file cannot be used.
     """
     return freeze(
         find_persona(wanted).persona,
-        user=USER,
+        user=user,
         now=datetime.now(),
         seed=secrets.randbits(31) if seed is None else seed,
     )

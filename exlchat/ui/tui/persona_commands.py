@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
+from exlchat.engine.events import ModelError
 from exlchat.ui.chat_session import NotPossibleError
 
 if TYPE_CHECKING:
@@ -36,9 +38,22 @@ class PersonaCommands:
             screen.note(f"{who}; /persona NAME changes that: {ids}")
             return
         try:
-            persona = chosen_persona(name, seed=screen.session.generation.seed)
+            persona = chosen_persona(
+                name, seed=screen.session.generation.seed, user=screen.services.shelf.settings.user_name
+            )
         except PersonaError as error:
             raise NotPossibleError(str(error)) from error
         screen.session.let_speak(persona)
         screen.show_messages()
-        screen.tell(f"{one_line(persona.name)} speaks from here on")
+        screen.tell(f"{one_line(persona.name)} speaks from here on{self._meant_for(persona.model)}")
+
+    def _meant_for(self, model: str | None) -> str:
+        """How to load the model that a persona is meant for, where another one is loaded."""
+        info = self._screen.model.info
+        if model is None or info is None:
+            return ""
+        try:
+            path = self._screen.services.shelf.choose(model)
+        except ModelError as error:
+            return f"; it is meant for another model: {error}"
+        return "" if path == Path(info.path) else f"; it is meant for another model: /model {one_line(model)}"

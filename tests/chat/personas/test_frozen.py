@@ -15,7 +15,6 @@ from exlchat.chat.personas.lorebook import Lore, Lorebook, LoreEntry
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.opening import (
     greeting_place,
-    opening,
     opening_tree,
     persona_of,
     takes_over,
@@ -208,12 +207,12 @@ def test_a_conversation_begins_with_prompt_examples_and_greetings_as_siblings() 
     assert tree.tip_id == ids[2]
     assert len(set(ids)) == 3
     with pytest.raises(ValueError, match="no greeting 3"):
-        opening(frozen(PERSONA), now=5.0, greeting=2)
+        opening_tree(frozen(PERSONA), now=5.0, greeting=2)
 
 
 def test_who_speaks_is_read_from_the_branch() -> None:
     first, second = frozen(PERSONA), frozen(Persona("Bo", system="You are Bo."))
-    begun = opening(first, now=1.0).messages
+    begun = opening_tree(first, now=1.0).messages
     branch = [begun[0], begun[2]]
     assert persona_of(branch) == first
     assert greeting_place(branch) == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.personas.beginning import begin_conversation
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
+from exlchat.chat.personas.opening import begin_conversation
 from exlchat.chat.personas.persona import Persona
 from exlchat.chat.store import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnError, TurnOptions, answer

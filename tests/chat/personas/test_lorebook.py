@@ -14,7 +14,7 @@ from exlchat.chat.personas.decorators import Decorators, split_decorators
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.lore_keys import bounded_pattern, contains_any
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text, triggered
-from exlchat.chat.personas.opening import opening, takes_over
+from exlchat.chat.personas.opening import opening_tree, takes_over
 from exlchat.chat.personas.telling import lore_note, lore_to_tell
 from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.tree import TreeMessage
@@ -242,7 +242,7 @@ def said(branch: list[TreeMessage], role: str, text: str) -> list[TreeMessage]:
 
 @given(lore_books, st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.sampled_from(WORDS)), max_size=10))
 def test_a_branch_only_ever_grows_at_its_end(lorebook: Lorebook, turns: list[tuple[str, str]]) -> None:
-    begun = opening(spoken(lorebook), now=0.0)
+    begun = opening_tree(spoken(lorebook), now=0.0)
     branch = list(begun.messages[:2])
     for role, text in turns:
         longer = said(branch, role, text)
@@ -259,7 +259,7 @@ def test_lore_of_a_branch_knows_greeting_answers_and_what_the_model_no_longer_se
         entry("rain", "@@activate_only_after 2\nlater"),
         LoreEntry("from the start", constant=True),
     )
-    begun = opening(spoken(lore, told=[3]), now=0.0)
+    begun = opening_tree(spoken(lore, told=[3]), now=0.0)
     branch = said(list(begun.messages[:2]), "user", "rain")
     assert text_for_model(branch[-1]) == "It sleeps.\n\nrain"
     branch = said(said(branch, "assistant", "Yes."), "user", "dragon rain")
@@ -272,7 +272,7 @@ def test_lore_of_a_branch_knows_greeting_answers_and_what_the_model_no_longer_se
 
 def test_another_persona_tells_its_own_lore() -> None:
     first, second = book(entry("dragon", "one")), book(entry("dragon", "two"))
-    branch = said(list(opening(spoken(first), now=0.0).messages[:2]), "user", "hm")
+    branch = said(list(opening_tree(spoken(first), now=0.0).messages[:2]), "user", "hm")
     branch = [*branch, takes_over(spoken(second), parent_id=branch[-1].id, now=1.0)]
     assert text_for_model(said(branch, "user", "dragon")[-1]) == "two\n\ndragon"
     assert lore_to_tell(branch[:0], count_tokens=words) == ()

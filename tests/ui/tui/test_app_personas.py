@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from exlchat import paths
 from exlchat.chat.personas.frozen import FrozenPersona
 from tests.ui.app_harness import app, idle, say, shown, told
 from tests.ui.scripted_engine import ScriptedEngine
@@ -62,6 +63,12 @@ async def test_another_persona_speaks_from_here_on(tmp_path: Path) -> None:
         assert switch.text in engine.prompts[1]
         assert chat.session.branch[-1].record is not None
         assert chat.session.branch[-1].record.persona == chat.session.persona.name
+        folder = paths.folders().personas
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "bo.toml").write_text('name = "Bo"\nmodel = "org/away"\n')
+        await say(pilot, "/persona bo")
+        await pilot.pause()
+        assert "Bo speaks from here on; it is meant for another model: org/away: no such folder" in told(chat)
         await say(pilot, "/persona nobody-at-all")
         await pilot.pause()
         assert "nobody-at-all" in told(chat)
