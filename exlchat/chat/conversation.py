@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from exlchat.chat.thinking import ThinkingMarks
+from exlchat.chat.titles import TitleBy
 from exlchat.engine.events import FinishReason, GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -85,7 +86,10 @@ class ConversationSummary:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation and the branch that ends at its tip, oldest message first."""
+    """A conversation and the branch that ends at its tip, oldest message first.
+
+    `title_by` says who gave the title; `None` while it has none of its own.
+    """
 
     id: str
     title: str
@@ -93,6 +97,7 @@ class Conversation:
     updated_at: float
     tip_id: str | None
     branch: tuple[Message, ...]
+    title_by: TitleBy | None = None
 
     @property
     def system_prompt(self) -> str | None:

@@ -49,13 +49,13 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
 def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversation:
     """A conversation and the branch that ends at its tip."""
     row = db.execute(
-        "SELECT title, created_at, updated_at, tip_id FROM conversation WHERE id = ?", (conversation_id,)
+        "SELECT title, created_at, updated_at, tip_id, title_by FROM conversation WHERE id = ?", (conversation_id,)
     ).fetchone()
     if row is None:
         raise MissingRowError("conversation", conversation_id)
-    title, created_at, updated_at, tip_id = row
+    title, created_at, updated_at, tip_id, title_by = row
     branch = load_branch(db, tip_id)
-    return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch)
+    return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch, title_by)
 
 
 def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message, ...]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
+from exlchat.chat.titling import TitleMade
 from exlchat.ui.answering import Answering, was_cut
 from exlchat.ui.engine_jobs import JobEnded, JobEvent
-from exlchat.ui.engine_requests import Questions, turn_job
+from exlchat.ui.engine_requests import Questions, title_job, turn_job
 from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class ChatSession:
         system: str | None,
         generation: GenerationSettings,
         persona: FrozenPersona | None = None,
+        titles: bool = False,
     ) -> None:
         self.store = store
         self._persona = persona
@@ -68,6 +70,9 @@ class ChatSession:
         self._answering: dict[str, Answering] = {}
         self._queued: dict[str, list[str]] = {}
         self._deleted: list[tuple[str, str]] = []
+        self._titles = titles
+        self._titled: set[str] = set()
+        """Conversations about whose title a model has had its say."""
 
     # What is there
 
@@ -75,6 +80,11 @@ class ChatSession:
     def conversation_id(self) -> str | None:
         """Id of the open conversation; `None` for a new one that nobody has written in."""
         return self.conversation.id if self.conversation else None
+
+    @property
+    def draft_id(self) -> str | None:
+        """Whose draft is in the composer; `None`, as for a new one, until the user has said something in it."""
+        return self.conversation_id if any(one.role == "user" for one in self.branch) else None
 
     @property
     def branch(self) -> Sequence[Message]:
@@ -319,6 +329,9 @@ class ChatSession:
 
     def job_event(self, report: JobEvent) -> Answering | None:
         """Keep what a job has produced; the answer it belongs to, or `None` when it was forgotten."""
+        if isinstance(report.event, TitleMade):
+            self._title_made(report.job.conversation_id)
+            return None
         answering = self._answering.get(report.job.conversation_id)
         if answering is None or answering.job is not report.job:
             return None
@@ -347,6 +360,16 @@ class ChatSession:
         if unfinished and conversation_id == self.conversation_id:
             self.reload()
         return answering
+
+    def title_when_idle(self, conversation_id: str) -> None:
+        """Have the model title a conversation that is called after its first line, unless there is anything to do."""
+        if self._titles and not self.busy and conversation_id not in self._titled:
+            self._jobs.submit(title_job(self.store, conversation_id, template=self.template))
+
+    def _title_made(self, conversation_id: str) -> None:
+        self._titled.add(conversation_id)
+        if conversation_id == self.conversation_id:
+            self.reload()
 
     def send_next_queued(self, conversation_id: str) -> Message | None:
         """Put the next waiting prompt of a conversation on disk and have it answered.

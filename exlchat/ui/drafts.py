@@ -1,4 +1,4 @@
-"""What was typed but not yet sent, per conversation, kept in a file: a crash or a quit loses no prompt."""
+"""What was typed but not yet sent, per conversation: in the database, and before there is a conversation in a file."""
 
 from __future__ import annotations
 
@@ -6,46 +6,70 @@ import json
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.chat.store import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-NEW_CONVERSATION = "new"
-"""Stands for the conversation that does not exist yet."""
+    from exlchat.chat.store import ConversationStore
+
+_NEW = "new"
 
 
 class Drafts:
-    """Texts by conversation id, written at each change. A broken file counts as an empty one.
+    """Texts by conversation, written at each change. A broken file counts as an empty one."""
 
-    Another exlchat may keep its drafts in the same file, so a change touches its own conversation only.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        """`path` `None` keeps the drafts in memory only."""
+    def __init__(self, store: ConversationStore, path: Path | None) -> None:
+        """`path` is of the file for the conversation that does not exist yet; `None` keeps that in memory only."""
+        self._store = store
         self._path = path
-        self._texts = _read(path) if path is not None else {}
+        texts = {} if path is None else _read(path)
+        self._new = self._on_disk = texts.pop(_NEW, "")
+        self._take_over(texts)
 
     def get(self, conversation_id: str | None) -> str:
-        """The draft of a conversation (`None`: the new one); empty when there is none."""
-        return self._texts.get(conversation_id or NEW_CONVERSATION, "")
+        """The draft of a conversation (`None`: the new one); empty when there is none.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        return self._new if conversation_id is None else self._store.draft(conversation_id)
 
     def put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
         """Keep prompts that wait and the text of the composer as one draft; nothing of both forgets it.
 
         Raises:
             FolderError: the file cannot be written; the draft is kept in memory.
+            StoreError: the database cannot be written.
         """
-        key = conversation_id or NEW_CONVERSATION
         draft = "\n\n".join(part for part in (*queued, text) if part.strip())
-        self._texts[key] = draft
-        if self._path is None:
+        if conversation_id is not None:
+            if draft != self._store.draft(conversation_id):
+                self._store.keep_draft(conversation_id, draft)
             return
-        on_disk = _read(self._path)
-        if draft == on_disk.pop(key, ""):
+        self._new = draft
+        if draft != self._on_disk:
+            self._write_new()
+
+    def _write_new(self) -> None:
+        if self._path is not None:
+            texts = {_NEW: self._new} if self._new else {}
+            paths.atomic_write(self._path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
+            self._on_disk = self._new
+
+    def _take_over(self, texts: dict[str, str]) -> None:
+        """Drafts of conversations lay in the file once. One that cannot be moved stays there, for another start."""
+        if not texts:
             return
-        texts = {**on_disk, key: draft} if draft else on_disk
-        paths.atomic_write(self._path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
+        try:
+            for conversation_id, text in texts.items():
+                there = conversation_id in self._store.find_ids("conversation", conversation_id)
+                if there and not self._store.draft(conversation_id):
+                    self._store.keep_draft(conversation_id, text)
+            self._write_new()
+        except (StoreError, paths.FolderError):
+            return
 
 
 def _read(path: Path) -> dict[str, str]:

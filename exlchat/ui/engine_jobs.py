@@ -9,18 +9,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from exlchat.chat.engine_port import EnginePort
+    from exlchat.chat.titling import TitleMade, Titling
     from exlchat.chat.turn import TurnEvent
     from exlchat.engine.events import LoadProgress, ModelInfo
 
+    JobStep = TurnEvent | Titling | TitleMade
     Loader = Callable[[Callable[[LoadProgress], None]], EnginePort]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to be done with the engine for one conversation; `work` runs on the engine thread."""
+    """Something to be done with the engine for one conversation.
+
+    Args:
+        conversation_id: which one.
+        work: runs on the engine thread.
+        idle: nobody waits for it: it is given up as soon as there is anything else to do.
+    """
 
     conversation_id: str
-    work: Callable[[EnginePort], Iterator[TurnEvent]]
+    work: Callable[[EnginePort], Iterator[JobStep]]
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class JobEvent:
     """Something a job has produced."""
 
     job: Job
-    event: TurnEvent
+    event: JobStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from exlchat.chat import turn
+from exlchat import paths
+from exlchat.chat import titling, turn
 from exlchat.chat.cost import prompt_cost
 from exlchat.ui.engine_jobs import Job, Question
 
@@ -54,6 +56,18 @@ def turn_job(
         return turn.answer(store, engine, conversation_id, options, retry_of=retry_of, continue_from=continue_from)
 
     return Job(conversation_id, work)
+
+
+def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> Job:
+    """The job that has the model title a conversation when nobody waits for anything."""
+
+    def work(engine: EnginePort) -> Iterator[titling.Titling | titling.TitleMade]:
+        if Path(engine.info.path) == paths.bundled_model():
+            # It is small and knows this program only.
+            return iter((titling.TitleMade(None),))
+        return titling.make_title(store, engine, conversation_id, template=template)
+
+    return Job(conversation_id, work, idle=True)
 
 
 class Questions:

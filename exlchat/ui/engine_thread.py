@@ -75,12 +75,15 @@ class EngineThread:
     def submit(self, job: Job) -> None:
         """Run `job` after those already waiting; `JobEnded` follows in any case, at once when there is no model."""
         with self._changed:
+            if not job.idle:
+                self._end_idle_jobs()
             self._jobs.append(job)
             self._changed.notify()
 
     def ask(self, question: Question) -> None:
         """Ask after the jobs that wait already; `Answered` follows in any case."""
         with self._changed:
+            self._end_idle_jobs()
             self._jobs.append(question)
             self._changed.notify()
 
@@ -91,6 +94,7 @@ class EngineThread:
         `LoadFailed` follows for the last of them.
         """
         with self._changed:
+            self._end_idle_jobs()
             waiting = next((index for index, job in enumerate(self._jobs) if isinstance(job, Load)), None)
             if waiting is not None:
                 self._jobs[waiting] = load
@@ -104,13 +108,7 @@ class EngineThread:
     def stop(self, job: Job) -> None:
         """End `job`: within one token when it runs, at once when it only waits. Harmless when it has ended."""
         with self._changed:
-            if job is self._current:
-                self._stop_current = True
-                if self._engine is not None:
-                    self._engine.cancel()
-            elif job in self._jobs:
-                self._jobs.remove(job)
-                self._post(JobEnded(job, None))
+            self._end(job)
 
     def close(self, timeout: float) -> bool:
         """Stop the running job, drop the waiting ones, wait up to `timeout` seconds; whether the thread has ended."""
@@ -124,6 +122,21 @@ class EngineThread:
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _end(self, job: Job) -> None:
+        if job is self._current:
+            self._stop_current = True
+            if self._engine is not None:
+                self._engine.cancel()
+        elif job in self._jobs:
+            self._jobs.remove(job)
+            self._post(JobEnded(job, None))
+
+    def _end_idle_jobs(self) -> None:
+        """Something that somebody waits for has come."""
+        for job in (self._current, *self._jobs):
+            if isinstance(job, Job) and job.idle:
+                self._end(job)
 
     def _run(self) -> None:
         job = self._current

@@ -41,13 +41,15 @@ def app(
     loader: Callable[[Path], Load] | None = None,
     settings: Settings | None = None,
     persona: FrozenPersona | None = None,
+    titles: bool = False,
 ) -> ChatApp:
     """A new app whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
     memory = ModelMemory(folder / "models.json")
     shelf = Shelf(AppOptions(None), settings or Settings(temperature=0.0), memory, loader or (lambda _: lambda _: port))
+    store = store or ConversationStore(folder / "conversations.db")
     services = Services(
-        store=store or ConversationStore(folder / "conversations.db"),
+        store=store,
         kept=True,
         load_engine=load or (lambda _: port),
         shelf=shelf,
@@ -57,12 +59,13 @@ def app(
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
         theme="exlchat-dark",
         sidebar=True,
-        drafts=Drafts(folder / "drafts.json"),
+        drafts=Drafts(store, folder / "drafts.json"),
         model_name="scripted",
         is_guide=False,
         continue_last=continue_last,
         notices=notices,
         persona=persona,
+        titles=titles,
     )
     return ChatApp(services)
 

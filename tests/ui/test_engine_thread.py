@@ -214,3 +214,25 @@ def test_close_gives_up_on_a_load_that_is_stuck(receiver: Receiver) -> None:
 
 def test_close_before_start_is_harmless(receiver: Receiver) -> None:
     assert EngineThread(lambda _: ScriptedEngine(), receiver.reports.put).close(1)
+
+
+def test_an_idle_job_gives_way_to_whatever_else_is_asked(receiver: Receiver) -> None:
+    engine = ScriptedEngine("a long title", "answer")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    receiver.until(Loaded)
+    idle, waiting = Job("c", talk, idle=True), Job("d", talk, idle=True)
+    thread.submit(idle)
+    thread.submit(waiting)
+    engine.step(1)
+    receiver.until(JobEvent)
+    real = Job("c", talk)
+    thread.submit(real)
+    first = receiver.until(JobEnded)[-1]
+    second = receiver.until(JobEnded)[-1]
+    assert {id(one.job) for one in (first, second) if isinstance(one, JobEnded)} == {id(idle), id(waiting)}
+    engine.release()
+    assert said(receiver.until(JobEnded)) == "answer"
+    thread.submit(Job("c", talk, idle=True))
+    assert said(receiver.until(JobEnded)) == "ok"
+    assert thread.close(5)

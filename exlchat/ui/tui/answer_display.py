@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import StoreError
+from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.engine_jobs import Answered, JobEnded, JobEvent
@@ -89,6 +90,8 @@ class AnswerDisplay:
     def _job_event(self, report: JobEvent) -> None:
         session = self._screen.session
         answering = session.job_event(report)
+        if isinstance(report.event, TitleMade):
+            self._screen.refresh_around()
         if answering is None:
             return
         shown = answering.conversation_id == session.conversation_id
@@ -179,6 +182,8 @@ class AnswerDisplay:
         prompt = session.send_next_queued(answering.conversation_id)
         if prompt is not None:
             self._screen.unsent.keep(answering.conversation_id)
+        elif report.error is None:
+            session.title_when_idle(answering.conversation_id)
         if answering.conversation_id != session.conversation_id:
             self._screen.refresh_around()
             return

@@ -67,6 +67,7 @@ class ChatApp(App[int], inherit_bindings=False):
             system=services.system,
             generation=services.generation,
             persona=services.persona,
+            titles=services.titles,
         )
         self.chat_screen = ChatScreen(self.session, services, self.engine_thread.load)
         self._warned_of_loss = False

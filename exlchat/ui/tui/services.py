@@ -53,6 +53,7 @@ class Services:
         continue_last: open the newest conversation.
         notices: lines to show once.
         persona: who speaks in new conversations.
+        titles: whether the model titles conversations when it is idle.
     """
 
     store: ConversationStore
@@ -71,6 +72,7 @@ class Services:
     continue_last: bool
     notices: tuple[str, ...]
     persona: FrozenPersona | None = None
+    titles: bool = False
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -109,12 +111,13 @@ def open_services(options: AppOptions) -> Services:
         themes=themes,
         theme=_theme(options.theme or settings.theme, themes, notices),
         sidebar=settings.sidebar,
-        drafts=Drafts(folders.state / "drafts.json" if kept else None),
+        drafts=Drafts(store, folders.state / "drafts.json" if kept else None),
         model_name=shown_name(first) if first else "",
         is_guide=first == paths.bundled_model(),
         continue_last=options.continue_last,
         notices=tuple(notices),
         persona=options.persona,
+        titles=settings.title_by == "model",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from exlchat.chat.store import StoreError
 from exlchat.paths import FolderError
 
 if TYPE_CHECKING:
@@ -24,10 +25,17 @@ class Unsent:
         self._texts: dict[str | None, str] = {}
         self._timer: Timer | None = None
 
-    def text_of(self, conversation_id: str | None) -> str:
-        """What belongs into the composer when a conversation (`None`: the new one) is opened."""
+    def text(self) -> str:
+        """What belongs into the composer when the open conversation is shown."""
+        draft_id = self._screen.session.draft_id
         # The draft on disk holds prompts that wait as well; in this run those are still in the queue.
-        return self._texts.get(conversation_id, self._screen.services.drafts.get(conversation_id))
+        if draft_id in self._texts:
+            return self._texts[draft_id]
+        try:
+            return self._screen.services.drafts.get(draft_id)
+        except StoreError as error:
+            self._screen.tell(str(error), warning=True)
+            return ""
 
     def keep_soon(self) -> None:
         """Something was typed."""
@@ -37,10 +45,9 @@ class Unsent:
     def keep(self, conversation_id: str | None = None) -> None:
         """Put what is typed and not sent in a conversation, by default the open one, on disk."""
         session = self._screen.session
-        open_id = session.conversation_id
-        if conversation_id is None or conversation_id == open_id:
-            conversation_id = open_id
-            self._texts[open_id] = self._screen.composer.typed
+        if conversation_id is None or conversation_id == session.draft_id:
+            conversation_id = session.draft_id
+            self._texts[conversation_id] = self._screen.composer.typed
             if self._timer is not None:
                 self._timer.stop()
                 self._timer = None
@@ -54,5 +61,5 @@ class Unsent:
     def _put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
         try:
             self._screen.services.drafts.put(conversation_id, queued, text)
-        except FolderError as error:
+        except (FolderError, StoreError) as error:
             self._screen.tell(str(error), warning=True)

@@ -472,3 +472,34 @@ async def test_ctrl_c_copies_what_is_selected_and_stops_nothing(tmp_path: Path) 
         engine.release()
         await idle(pilot)
         assert "still going on" in shown(chat)
+
+
+async def test_the_model_titles_a_conversation_when_it_is_idle(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Flour.", "Baking bread", "Water.")
+    chat = app(tmp_path, engine, titles=True)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "How?")
+        await until(pilot, lambda: "Baking bread" in shown(chat))
+        assert chat.session.conversation is not None
+        assert chat.session.conversation.title == "Baking bread"
+        await say(pilot, "And then?")
+        await until(pilot, lambda: "Water." in shown(chat))
+        await idle(pilot)
+        assert len(engine.prompts) == 3
+    (row,) = chat.session.store.list_conversations()
+    assert row.title == "Baking bread"
+
+
+async def test_a_prompt_does_not_wait_for_a_title(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Flour.", "Baking bread", "Water.", "Bread and water")
+    chat = app(tmp_path, engine, titles=True)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        engine.hold()
+        await say(pilot, "How?")
+        engine.step(6)
+        await until(pilot, lambda: len(engine.prompts) == 2)
+        await say(pilot, "And then?")
+        await until(pilot, lambda: len(engine.prompts) == 3)
+        assert [one.title for one in chat.session.store.list_conversations()] == ["How?"]
+        engine.release()
+        await until(pilot, lambda: "Bread and water" in shown(chat))

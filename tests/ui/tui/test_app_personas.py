@@ -35,6 +35,18 @@ async def test_the_greeting_is_there_at_once_and_the_model_sees_it(tmp_path: Pat
     assert "<|im_start|>assistant\nCome in.<|im_end|>\n<|im_start|>user\nThank you.<|im_end|>" in engine.prompts[0]
 
 
+async def test_what_is_typed_below_a_greeting_is_there_at_the_next_start(tmp_path: Path) -> None:
+    chat = app(tmp_path, persona=ADA)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.press(*"thought")
+        await pilot.press("ctrl+q")
+    again = app(tmp_path, persona=ADA)
+    async with again.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert again.chat_screen.composer.text == "thought"
+        assert "Come in." in shown(again)
+
+
 async def test_a_persona_without_a_greeting_waits_for_the_user(tmp_path: Path) -> None:
     engine = ScriptedEngine("Yes.")
     chat = app(tmp_path, engine, persona=FrozenPersona("Bo", "Bo", "User", 0, system="You are Bo."))

@@ -179,6 +179,13 @@ async def test_what_is_being_typed_is_on_disk_a_second_later(tmp_path: Path) -> 
     async with chat.run_test(size=(100, 30)) as pilot:
         await pilot.press(*"thought")
         await until(pilot, lambda: '"thought"' in _read(tmp_path / "drafts.json"), seconds=5)
+        await pilot.press("enter")
+        await idle(pilot)
+        assert "thought" not in _read(tmp_path / "drafts.json")
+        ident = chat.session.conversation_id
+        assert ident is not None
+        await pilot.press(*"more")
+        await until(pilot, lambda: chat.session.store.draft(ident) == "more", seconds=5)
 
 
 def _read(path: Path) -> str:

@@ -152,7 +152,7 @@ class ChatScreen(Screen[None]):
     def show_conversation(self) -> None:
         """Show the open conversation from its beginning to its tip, with its draft."""
         self.show_messages()
-        self.composer.set_text(self.unsent.text_of(self.session.conversation_id))
+        self.composer.set_text(self.unsent.text())
         self.answers.show_figures_of(self.session.last_answer)
 
     def show_messages(self, *, but: str | None = None) -> None:
@@ -262,7 +262,7 @@ class ChatScreen(Screen[None]):
 
     def send(self, text: str) -> None:
         """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
-        old_draft_of = self.session.conversation_id
+        old_draft_of = self.session.draft_id
         try:
             message = self.session.send(text)
         except StoreError as error:

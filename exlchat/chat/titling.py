@@ -1,0 +1,109 @@
+"""A title that a model makes of a conversation's first exchange, while nobody waits for anything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+from exlchat import paths
+from exlchat.chat.answer_parts import answer_parts
+from exlchat.chat.conversation import Message
+from exlchat.chat.engine_port import EnginePort, closing_events
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_text
+from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.chat.store import ConversationStore
+from exlchat.chat.thinking import THINK, ThinkingMarks, opens_thinking, split
+from exlchat.chat.titles import clean_title
+from exlchat.engine.events import Finished, GenerationRequest
+from exlchat.engine.sampling_settings import GREEDY
+
+_EXCERPT = 1200
+"""Characters of each message: what a conversation is about stands at its beginning."""
+_MOST_TOKENS = 40
+"""Six words take 10 to 20 tokens; a model that says more has not understood."""
+_ASKED = (
+    "Give this conversation a title of at most six words, in its own language. "
+    "Answer with the title alone, without quotation marks.\n\n"
+)
+_DECORATION = "\"'`*#“”„«»‘’ "
+
+
+@dataclass(frozen=True, slots=True)
+class Titling:
+    """A title is being made; comes at least once per token, so that a cancel is heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class TitleMade:
+    """The model has had its say; `title` is `None` when there was none in it or a user has given one meanwhile."""
+
+    title: str | None
+
+
+def make_title(
+    store: ConversationStore, engine: EnginePort, conversation_id: str, *, template: str | None
+) -> Generator[Titling | TitleMade, None, None]:
+    """Have the model title a conversation that is called after its first line; ends without `TitleMade` if cancelled.
+
+    Args:
+        store: where the title goes.
+        engine: who makes it.
+        conversation_id: of which conversation.
+        template: prompt format by name or file; `None` takes the model's own.
+
+    Raises:
+        PromptError: the format cannot take the request.
+        StoreError: the conversation cannot be read or the title not be written.
+        RequestError: the engine refuses.
+    """
+    conversation = store.load(conversation_id)
+    form = with_thinking(choose_format(engine.info, template, paths.folders().templates)[0], on=False)
+    request = _request(engine, form, conversation.branch) if conversation.title_by == "first line" else None
+    if request is None:
+        yield TitleMade(None)
+        return
+    yield Titling()
+    finished: Finished | None = None
+    with closing_events(engine.generate(request)) as events:
+        for event in events:
+            if isinstance(event, Finished):
+                finished = event
+            else:
+                yield Titling()
+    if finished is None or finished.reason == "cancelled":
+        return
+    title = _title_in(finished, form.thinking or THINK)
+    kept = title is not None and store.set_model_title(conversation_id, title)
+    yield TitleMade(title if kept else None)
+
+
+def _request(engine: EnginePort, form: PromptFormat, branch: Sequence[Message]) -> GenerationRequest | None:
+    """`None` where nothing was said yet, or the context has no room."""
+    said = [(one.role, answer_parts(one).answer.strip()) for one in branch if one.role != "system"]
+    told = [f"{role.capitalize()}: {text[:_EXCERPT]}" for role, text in said if text][:2]
+    if len(told) < 2:
+        return None
+    asked = [PromptMessage("user", _ASKED + "\n\n".join(told))]
+    ids = prompt_ids(engine, asked, form)
+    if len(ids) + _MOST_TOKENS > engine.info.max_seq_len or _thinks(engine, asked, form):
+        return None
+    return GenerationRequest(
+        tuple(ids), sampling=GREEDY, stop=stop_conditions(engine, form), max_new_tokens=_MOST_TOKENS
+    )
+
+
+def _thinks(engine: EnginePort, asked: Sequence[PromptMessage], form: PromptFormat) -> bool:
+    """Whether the model would think first, although it was told not to: no title is worth that."""
+    return form.thinking is not None and opens_thinking(prompt_text(engine, asked, form), form.thinking)
+
+
+def _title_in(finished: Finished, marks: ThinkingMarks) -> str | None:
+    """The first line of an answer, without thoughts and what models put around titles."""
+    answer = split(finished.text, replace(marks, opened=False)).answer
+    lines = [line for line in answer.splitlines() if line.strip()]
+    if not lines or (finished.reason == "max_new_tokens" and len(lines) == 1):
+        return None
+    bare = re.sub(r"^\W*title\W*:", "", lines[0], flags=re.IGNORECASE).strip(_DECORATION).rstrip(".")
+    return clean_title(bare)
