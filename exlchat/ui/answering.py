@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from exlchat.chat.answer_parts import marks_of
+from exlchat.chat.thinking import Piece, ThinkingSplitter
+
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
     from exlchat.ui.engine_jobs import Job
@@ -19,24 +22,41 @@ class Answering:
         prompt: the message it answers, when that was sent for it.
         replaces: id of the answer it takes the place of on the screen.
         message: the answer itself, once it has begun.
-        text: the pieces of its text so far.
+        thoughts, answer: the pieces of its text so far, without marks.
+        fresh: what the newest text has brought of both.
     """
 
     job: Job
     prompt: Message | None
     replaces: str | None
     message: Message | None = None
-    text: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    answer: list[str] = field(default_factory=list)
+    fresh: list[Piece] = field(default_factory=list)
+    _splitter: ThinkingSplitter | None = None
 
     @property
     def conversation_id(self) -> str:
         """Where the answer belongs."""
         return self.job.conversation_id
 
-    @property
-    def so_far(self) -> str:
-        """The text that may be shown."""
-        return "".join(self.text)
+    def begin(self, message: Message) -> None:
+        """It is on disk, with the text of a cut answer that it goes on from."""
+        marks = marks_of(message)
+        self.message = message
+        self.thoughts, self.answer = [], []
+        self._splitter = None if marks is None else ThinkingSplitter(marks)
+        self.add(message.text)
+
+    def add(self, text: str) -> None:
+        """More of it has come."""
+        self.fresh = [Piece("answer", text)] if self._splitter is None else self._splitter.feed(text)
+        for piece in self.fresh:
+            (self.thoughts if piece.kind == "thinking" else self.answer).append(piece.text)
+
+    def end(self, message: Message) -> None:
+        """It is on disk as it ended."""
+        self.message = message
 
 
 def was_cut(message: Message) -> bool:

@@ -337,16 +337,18 @@ class ChatSession:
             return None
         match report.event:
             case turn.AnswerStarted(message=message):
-                self._take(answering, message)
+                answering.begin(message)
+                self._show(answering, message)
             case turn.AnswerClosed(message=message, kept=True, error=error):
                 if error is not None:
                     self.unkept.add(message)
-                self._take(answering, message)
+                answering.end(message)
+                self._show(answering, message)
             case turn.AnswerClosed():
                 if answering.conversation_id == self.conversation_id:
                     self.reload()
             case turn.TextDelta(text=text):
-                answering.text.append(text)
+                answering.add(text)
         return answering
 
     def job_ended(self, report: JobEnded) -> Answering | None:
@@ -436,15 +438,10 @@ class ChatSession:
         self._answering[conversation_id] = Answering(job, prompt, retry_of or continue_from)
         self._jobs.submit(job)
 
-    def _take(self, answering: Answering, message: Message) -> None:
-        answering.message = message
-        answering.text = [message.text]
-        if answering.conversation_id == self.conversation_id:
-            self._place(message)
-
-    def _place(self, message: Message) -> None:
+    def _show(self, answering: Answering, message: Message) -> None:
         """Bring the open branch up to date with an answer that has begun or ended, without reading all of it again."""
-        assert self.conversation is not None
+        if self.conversation is None or answering.conversation_id != self.conversation.id:
+            return
         branch = self.conversation.branch
         last_id = branch[-1].id if branch else None
         if last_id == message.id:

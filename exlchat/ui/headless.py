@@ -14,11 +14,12 @@ from exlchat import paths
 from exlchat.chat.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnEvent, TurnOptions, answer
-from exlchat.engine.events import ModelError, PrefillProgress, RequestError, TextDelta
+from exlchat.chat.turn import TurnOptions, answer
+from exlchat.engine.events import ModelError, RequestError
 from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.ui import generation_settings
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_answer import AnswerTelling
 from exlchat.ui.headless_output import (
     AnswerOutput,
     ErrorLines,
@@ -197,6 +198,7 @@ def _answer(
     lines: ErrorLines,
 ) -> ExitCode:
     kept = None if store.path is None else conversation_id
+    telling = AnswerTelling(output, lines, model=engine.info.name, kept=kept)
     turn = answer(store, engine, conversation_id, options)
     code = ExitCode.OK
     try:
@@ -204,43 +206,12 @@ def _answer(
         with _ctrl_c_cancels(engine) as cancel_if_asked, closing(turn):
             for event in turn:
                 cancel_if_asked()
-                code = _show(event, engine.info.name, kept, output, lines)
+                code = telling.show(event)
     except ContextFull:
         # A question that could not even be asked is no conversation; the caller still has it.
         store.delete(conversation_id)
         raise
     return code
-
-
-def _show(event: TurnEvent, model: str, kept: str | None, output: AnswerOutput, lines: ErrorLines) -> ExitCode:
-    """Writes one event; the last one decides the exit code."""
-    match event:
-        case AnswerStarted():
-            _say_notices(event, lines)
-            output.start(model=model, conversation=kept, prompt_tokens=event.prompt_tokens)
-        case PrefillProgress():
-            lines.reading(event)
-            output.progress(event)
-        case TextDelta():
-            lines.clear()
-            output.text(event.text)
-        case AnswerClosed():
-            lines.clear()
-            if event.finished is not None:
-                output.finish(event.finished)
-                if event.finished.reason == "context_full":
-                    lines.say("the context is full; the answer was cut")
-            if event.error is not None:
-                lines.say(event.error)
-            if event.finished is not None and event.finished.reason == "cancelled":
-                return ExitCode.STOPPED
-    return ExitCode.OK
-
-
-def _say_notices(event: AnswerStarted, lines: ErrorLines) -> None:
-    for notice in (event.notice, event.context_notice):
-        if notice:
-            lines.say(notice)
 
 
 def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings) -> TurnOptions:

@@ -37,6 +37,9 @@ class AnswerOutput(Protocol):
     def text(self, text: str) -> None:
         """More of the answer."""
 
+    def thoughts(self, text: str) -> None:
+        """More of what the model thinks before it answers."""
+
     def finish(self, finished: Finished) -> None:
         """The end of the answer."""
 
@@ -47,7 +50,7 @@ class TextOutput:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._on_terminal = stream.isatty()
-        self._at_line_start = False
+        self._at_line_start = True
         if not self._on_terminal:
             _use_utf8(stream)
 
@@ -65,9 +68,13 @@ class TextOutput:
         self._at_line_start = shown.endswith("\n")
         _write(self._stream, shown)
 
+    def thoughts(self, text: str) -> None:
+        """Nothing: only the answer goes to stdout."""
+
     def finish(self, finished: Finished) -> None:
         """Ends the last line if the answer has not."""
-        if finished.text and not self._at_line_start:
+        del finished
+        if not self._at_line_start:
             _write(self._stream, "\n")
 
 
@@ -95,8 +102,12 @@ class JsonLinesOutput:
         if text:
             self._event("text", text=text)
 
+    def thoughts(self, text: str) -> None:
+        """`{"type": "thinking", "text"}`."""
+        self._event("thinking", text=text)
+
     def finish(self, finished: Finished) -> None:
-        """`{"type": "finished", "reason", "text", "stats"}`."""
+        """`{"type": "finished", "reason", "text", "stats"}`; the text is all that the model said, with its thoughts."""
         stats = asdict(finished.stats) | {"tokens_per_second": finished.stats.tokens_per_second}
         self._event("finished", reason=finished.reason, text=finished.text, stats=stats)
 
@@ -123,6 +134,10 @@ class ErrorLines:
     def reading(self, progress: PrefillProgress) -> None:
         """How far the prompt is."""
         self.show(f"reading the prompt: {progress.done} of {progress.total} tokens")
+
+    def thinking(self, words: int) -> None:
+        """How long the model has been thinking."""
+        self.show(f"thinking: {words} words so far")
 
     def say(self, line: str) -> None:
         """A line that stays. Texts from files may be quoted in it, so it is made printable."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from pygments.formatters import HtmlFormatter
 
+from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.exchange.branch import active_branch, places
 from exlchat.chat.exchange.html_text import escaped, rendered
 from exlchat.chat.exchange.markdown import about, alternative, heading, speaker
@@ -92,11 +93,11 @@ def _message(message: TreeMessage, remark: str) -> str:
     when = shown_time(message.created_at)
     notes = [note for note in (remark, "cut short" if message.status != "complete" else "") if note]
     which = f' <span class="which">{escaped(", ".join(notes))}</span>' if notes else ""
-    thinking = ""
-    if message.thinking:
-        thinking = f"<details><summary>Thinking</summary>\n{rendered(message.thinking)}</details>\n"
+    said, thinking = answer_parts(message), ""
+    if said.thinking:
+        thinking = f"<details><summary>Thinking</summary>\n{rendered(said.thinking)}</details>\n"
     return (
         f'<section class="message {message.role}">\n'
         f'<h2>{escaped(speaker(message))} <span class="when">{escaped(when)}</span>{which}</h2>\n'
-        f"{thinking}{rendered(message.text) if message.text else ''}</section>\n"
+        f"{thinking}{rendered(said.answer) if said.answer else ''}</section>\n"
     )

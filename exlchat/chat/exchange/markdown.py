@@ -8,6 +8,7 @@ from functools import cache
 
 from markdown_it import MarkdownIt
 
+from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.exchange.branch import Place, active_branch, model_of, places
 from exlchat.chat.exchange.values import shown_time
 from exlchat.chat.plain_text import one_line
@@ -36,11 +37,12 @@ def _conversation(tree: ConversationTree) -> str:
         remark = alternative(where.get(message.id))
         if remark:
             parts.append(f"*{remark}*")
-        if message.thinking:
-            inside = closed(_DETAILS.sub("&lt;", message.thinking))
+        said = answer_parts(message)
+        if said.thinking:
+            inside = closed(_DETAILS.sub("&lt;", said.thinking))
             parts.append(f"<details>\n<summary>Thinking</summary>\n\n{inside}\n\n</details>")
-        if message.text:
-            parts.append(closed(message.text))
+        if said.answer:
+            parts.append(closed(said.answer))
         if message.status != "complete":
             parts.append("*(cut short)*")
     return "\n\n".join(parts) + "\n"

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.branch import active_branch, model_of
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
@@ -61,7 +62,7 @@ def dumps(trees: Sequence[ConversationTree]) -> str:
 def _exported(tree: ConversationTree) -> dict[str, Any]:
     branch = active_branch(tree)
     models = [model for message in branch if (model := model_of(message)) is not None]
-    messages = [{"role": message.role, "content": message.text} for message in branch]
+    messages = [{"role": message.role, "content": answer_parts(message).answer} for message in branch]
     return no_empty(title=tree.title, model=models[-1] if models else None) | {"messages": messages}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +43,10 @@ class Renderer:
         self.styles = styles
         self.width = max(width, MIN_WIDTH)
         self._style = lru_cache(maxsize=256)(self._make_style)
+
+    def quieter(self) -> Renderer:
+        """The same width, with text as it looks in quotes."""
+        return Renderer(replace(self.styles, text=self.styles.text + self.styles.quote), self.width)
 
     def render(self, block: Block, previous: Block | None = None) -> list[Line]:
         """Lines of a top-level block, with the blank line that separates it from the one before."""

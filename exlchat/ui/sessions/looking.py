@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.backup import backups
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.search import SearchHit
@@ -58,8 +59,8 @@ def run_show(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
         )
     if typed.tree:
         return _print_lines(_tree_lines(kept, shown), "The conversation is empty.")
-    heads = [(_head(one, places[one.id]), one.text) for one in kept if one.id in shown]
-    return _print_lines([f"{head}\n{text}\n" for head, text in heads], "The conversation is empty.")
+    texts = [f"{_head(one, places[one.id])}\n{_said(one)}\n" for one in kept if one.id in shown]
+    return _print_lines(texts, "The conversation is empty.")
 
 
 def run_search(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -107,6 +108,13 @@ def _head(one: TreeMessage, place: tuple[int, int]) -> str:
     return f"--- {' · '.join(told)}"
 
 
+def _said(one: TreeMessage) -> str:
+    """Thoughts first, each line of them behind a mark."""
+    parts = answer_parts(one)
+    thoughts = "".join(f"> {line}\n" for line in (parts.thinking or "").splitlines())
+    return f"{thoughts}{parts.answer}"
+
+
 def _tree_lines(kept: Sequence[TreeMessage], shown: set[str]) -> list[str]:
     """Only where branches part is there a step to the right: a long conversation stays narrow."""
     children: dict[str | None, list[TreeMessage]] = {}
@@ -118,7 +126,7 @@ def _tree_lines(kept: Sequence[TreeMessage], shown: set[str]) -> list[str]:
         one, depth = waiting.pop()
         mark = "*" if one.id in shown else " "
         indent = "  " * min(depth, 12)
-        lines.append(f"{one.id[:SHORT]} {mark} {indent}{one.role}: {one_line(one.text, 60)}")
+        lines.append(f"{one.id[:SHORT]} {mark} {indent}{one.role}: {one_line(answer_parts(one).answer, 60)}")
         below = children.get(one.id, [])
         waiting += [(child, depth + (len(below) > 1)) for child in reversed(below)]
     return lines

@@ -12,9 +12,8 @@ from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.engine_jobs import Answered, JobEnded, JobEvent
-from exlchat.ui.tui.items import SEEN_FROM, footer, waiting_item, waiting_key
+from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_key, waiting_item, waiting_key
 from exlchat.ui.tui.widgets.status_line import StatusFacts
-from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +101,8 @@ class AnswerDisplay:
                 self._started(answering, started, shown=shown)
             case PrefillProgress(done=done, total=total) if shown:
                 self._tell_status(activity="reading", fraction=done / total if total else None)
-            case TextDelta(text=text, token_ids=ids):
-                self._text(answering, text, len(ids), shown=shown)
+            case TextDelta(token_ids=ids):
+                self._text(answering, len(ids), shown=shown)
             case AnswerClosed() as closed:
                 self._closed(closed, shown=shown)
 
@@ -123,9 +122,8 @@ class AnswerDisplay:
             self._screen.show_messages(but=message.id)
         self._tell_notices(started, self._screen.note)
         self._screen.take_away(waiting_key(answering.conversation_id))
-        self._screen.transcript.append_message(
-            TranscriptItem(message.id, "assistant", message.text, status="streaming")
-        )
+        for item in live_items(message, "".join(answering.thoughts), "".join(answering.answer)):
+            self._screen.transcript.append_message(item)
         self._screen.refresh_around()
         self._tell_status(activity="reading", fraction=None)
 
@@ -137,14 +135,14 @@ class AnswerDisplay:
         if started.context_notice:
             tell(started.context_notice)
 
-    def _text(self, answering: Answering, text: str, tokens: int, *, shown: bool) -> None:
+    def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()
         self._first_at = self._first_at or now
         self._tokens += tokens
         if not shown or answering.message is None or not self._screen.transcript.holds(answering.message.id):
             # Another program may have moved the branch away from the answer.
             return
-        self._screen.transcript.append_text(answering.message.id, text)
+        self._show_fresh(answering, answering.message)
         if now - self._told_at >= _RATE_EVERY_SECONDS:
             self._told_at = now
             seconds = now - self._first_at
@@ -155,6 +153,18 @@ class AnswerDisplay:
                 rate=(self._tokens - 1) / seconds if seconds > 0 and self._tokens > 1 else None,
                 context_used=self._prompt_tokens + self._tokens,
             )
+
+    def _show_fresh(self, answering: Answering, message: Message) -> None:
+        transcript = self._screen.transcript
+        for piece in answering.fresh:
+            key = thoughts_key(message.id) if piece.kind == "thinking" else message.id
+            if transcript.holds(key):
+                transcript.append_text(key, piece.text)
+                continue
+            # The first thought: it stands above the answer, of which there is no word yet.
+            transcript.remove_message(message.id)
+            for item in live_items(message, piece.text, ""):
+                transcript.append_message(item)
 
     def _closed(self, closed: AnswerClosed, *, shown: bool) -> None:
         message = closed.message
@@ -167,9 +177,12 @@ class AnswerDisplay:
             self._screen.show_messages()
             self._screen.note("Stopped before there was any text.")
         elif self._screen.transcript.holds(message.id):
-            self._screen.transcript.close_message(
-                message.id, text=message.text, footer=footer(message), status=message.status
-            )
+            items = message_items(message)
+            if all(self._screen.transcript.holds(item.key) for item in items):
+                for item in items:
+                    self._screen.transcript.close_message(item.key, item.text, footer=item.footer, status=item.status)
+            else:
+                self._screen.show_messages()
             self.show_figures_of(message)
 
     def _job_ended(self, report: JobEnded) -> None:

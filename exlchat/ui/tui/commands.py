@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.sight import newest_record
@@ -113,7 +114,7 @@ class Commands:
         answer = self._screen.session.last_answer
         if answer is None:
             raise NotPossibleError("there is no answer to copy yet")
-        self._app.copy_to_clipboard(answer.text)
+        self._app.copy_to_clipboard(answer_parts(answer).answer)
         self._screen.tell("Copied the last answer")
 
     def _pin(self, back: str, *, pinned: bool) -> None:

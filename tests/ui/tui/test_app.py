@@ -15,7 +15,7 @@ from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import CLOSE_SECONDS, LoadProgress, ModelError
 from exlchat.ui.engine_jobs import JobEvent, Report
 from tests.ui.app_harness import app, idle, say, shown, told, until
-from tests.ui.scripted_engine import ScriptedEngine
+from tests.ui.scripted_engine import CHATML, ScriptedEngine
 
 OnProgress = Callable[[LoadProgress], None]
 
@@ -503,3 +503,43 @@ async def test_a_prompt_does_not_wait_for_a_title(tmp_path: Path) -> None:
         assert [one.title for one in chat.session.store.list_conversations()] == ["How?"]
         engine.release()
         await until(pilot, lambda: "Bread and water" in shown(chat))
+
+
+THINKING = CHATML + "{# thoughts: <think> </think> #}"
+
+
+async def test_thoughts_stand_above_the_answer_without_their_marks(tmp_path: Path) -> None:
+    engine = ScriptedEngine("<think>\nLet me see.\n</think>\n\nYes.", chat_template=THINKING)
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        engine.hold()
+        await say(pilot, "Well?")
+        engine.step(20)
+        await until(pilot, lambda: "Let me see." in shown(chat))
+        first = chat.session.conversation_id
+        assert first is not None
+        await pilot.press("ctrl+n")
+        chat.chat_screen.open_conversation(first)
+        await pilot.pause()
+        assert shown(chat).count("Let me see.") == 1
+        engine.release()
+        await idle(pilot)
+        for _ in range(2):
+            screen = shown(chat)
+            assert "⋮ Let me see." in screen
+            assert "│ Yes." in screen
+            assert "think>" not in screen
+            chat.chat_screen.open_conversation(first)
+            await pilot.pause()
+        await pilot.press("ctrl+y")
+        assert chat.clipboard == "Yes."
+    assert conversation_text(tmp_path)[-1][1] == "<think>\nLet me see.\n</think>\n\nYes."
+
+
+async def test_an_answer_of_a_thinking_model_without_thoughts_is_shown_alone(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("<b>Yes.", chat_template=THINKING))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "Well?")
+        await idle(pilot)
+        assert "│ <b>Yes." in shown(chat)
+        assert "⋮" not in shown(chat)

@@ -98,7 +98,7 @@ async def test_quitting_in_mid_answer_on_a_full_disk_is_not_silent(tmp_path: Pat
         engine.step(9000)
         written = chat.session.being_written
         assert written is not None
-        await until(pilot, lambda: len(written.so_far) == 9000)
+        await until(pilot, lambda: len("".join(written.answer)) == 9000)
         await pilot.press("ctrl+q")
     limit.close()
     assert "the disk is full" in (chat.not_kept or "")

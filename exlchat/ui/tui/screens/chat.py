@@ -21,7 +21,7 @@ from exlchat.ui.engine_jobs import Report
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
-from exlchat.ui.tui.items import UNANSWERED, branch_items, message_item
+from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key
 from exlchat.ui.tui.model_commands import ModelCommands
 from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
@@ -159,7 +159,8 @@ class ChatScreen(Screen[None]):
         """Show the messages of the open conversation anew, without the one of the id `but`."""
         session = self.session
         items = branch_items(session.branch, session.answering)
-        self.transcript.set_messages([item for item in items if item.key != but])
+        hidden = () if but is None else (but, thoughts_key(but))
+        self.transcript.set_messages([item for item in items if item.key not in hidden])
         self.answers.show_waiting()
         self.transcript.scroll_to_end()
         self.refresh_around()
@@ -170,7 +171,8 @@ class ChatScreen(Screen[None]):
             self.show_messages()
             return
         self.take_away(UNANSWERED)
-        self.transcript.append_message(message_item(prompt))
+        for item in message_items(prompt):
+            self.transcript.append_message(item)
         self.answers.show_waiting()
         self.transcript.scroll_to_end()
         self.refresh_around()

@@ -110,6 +110,7 @@ class MessageList:
 
     def __init__(self, renderer: Renderer, footer_style: Style) -> None:
         self._renderer = renderer
+        self._quieter = renderer.quieter()
         self._footer_style = footer_style
         self._messages: list[Message] = []
         self._index: dict[str, int] = {}
@@ -186,7 +187,7 @@ class MessageList:
     def restyle(self, renderer: Renderer, footer_style: Style) -> None:
         """Lay out anew what is seen from now on; another width also makes all heights guesses again."""
         same_width = renderer.width == self._renderer.width
-        self._renderer, self._footer_style = renderer, footer_style
+        self._renderer, self._quieter, self._footer_style = renderer, renderer.quieter(), footer_style
         self._recent.clear()
         self._recent_lines = 0
         for message in self._messages:
@@ -199,7 +200,8 @@ class MessageList:
     def lay_out(self, index: int) -> tuple[int, int]:
         """Bring a message's lines up to date; returns how many lines it grew by and the first that may have changed."""
         message = self._messages[index]
-        first_changed = message.lay_out(self._renderer, self._footer_style)
+        renderer = self._quieter if message.role == "thinking" else self._renderer
+        first_changed = message.lay_out(renderer, self._footer_style)
         height = message.height(self._renderer.width)
         self._recent_lines += height - self._recent.get(message.key, 0)
         self._recent[message.key] = height

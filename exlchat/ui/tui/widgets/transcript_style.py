@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
 from rich.style import Style
 
 from exlchat.ui.markdown.styles import TextStyles
+from exlchat.ui.tui.widgets.transcript_items import Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from exlchat.ui.markdown.styles import CodeStyle
-    from exlchat.ui.tui.widgets.transcript_items import Role, Status
+    from exlchat.ui.tui.widgets.transcript_items import Status
 
 _PARTS: Final = (
     "user",
@@ -94,7 +95,7 @@ TranscriptStyles.UNSTYLED = TranscriptStyles(
     Style.null(),
     Style.null(),
     Style.null(),
-    {"user": Style.null(), "assistant": Style.null(), "system": Style.null(), "notice": Style.null()},
+    dict.fromkeys(get_args(Role), Style.null()),
 )
 
 
@@ -127,6 +128,7 @@ def read_styles(widget: Widget, code_style: CodeStyle) -> TranscriptStyles:
         "assistant": part("assistant"),
         "system": part("system"),
         "notice": part("notice"),
+        "thinking": part("notice"),
     }
     return TranscriptStyles(text, part("footer"), part("badge"), part("incomplete"), roles)
 
