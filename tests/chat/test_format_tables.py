@@ -215,3 +215,23 @@ def test_what_is_no_preset_is_refused_in_one_line_at_once(text: str) -> None:
         read_preset(text)
     assert str(caught.value).isprintable()
     assert time.perf_counter() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x: 1\ny: *y", "is YAML with a reference (*y, line 2); write out what it means"),
+        ("- " * 3000, "is nested more than 100 levels deep (line 1)"),
+        ("x: 1\ny: z: 2", "is no YAML (line 2: mapping values are not allowed in this context)"),
+        ("user: yes\nbot: 1\nturn_template: <|user-message|><|bot-message|>", "bot must be a text, not 1; mend it"),
+    ],
+)
+def test_what_is_wrong_with_yaml_is_said_with_its_line(text: str, line: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        read_preset(text)
+    assert str(caught.value).startswith(line)
+
+
+def test_what_yaml_1_1_took_for_a_value_is_text() -> None:
+    found = read_preset("instruction_template: yes\n")
+    assert (found.ending, found.text) == (".jinja", "yes")

@@ -7,11 +7,11 @@ from exlchat.chat.plain_text import one_line
 FILE_BYTES = 512 * 1024 * 1024
 """The largest file. Ten years of an export of ChatGPT are below it; all of it has to lie in memory to be read."""
 
-YAML_BYTES = 32 * 1024 * 1024
-"""The largest YAML file, which takes a hundred times as long to read as JSON."""
+YAML_CHARACTERS = 32_000_000
+"""Of the largest YAML file, which takes a hundred times as long to read as JSON."""
 
 DEPTH = 100
-"""Levels of a JSON or YAML value. Of the formats read here the deepest needs about ten."""
+"""Levels of a JSON value. Of the formats read here the deepest needs about ten."""
 
 MESSAGES = 100_000
 """Messages of one conversation, over all its branches."""

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from exlchat.chat.exchange.limits import DEPTH, YAML_BYTES, ExchangeError, Problems
+from exlchat.chat.exchange.limits import DEPTH, YAML_CHARACTERS, ExchangeError, Problems
+from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
 _BROKEN_LINES_IN_A_ROW = 1000
 """So many lines that are no JSON one after another, and the file is taken for something else."""
@@ -103,45 +102,10 @@ def _why(error: ValueError, text: str) -> str:
     return f"it is no JSON ({error.msg.lower()} at {where})"
 
 
-class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Plain values alone, by YAML 1.2's rules: a date or `yes` is text, as it was for the program that wrote it."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's form
-
-
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", list("-+0123456789")),
-    ("float", r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", list("-+0123456789")),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})\\Z"), _first)
-
-
 def _yaml(text: str) -> Parsed:
     if not re.search(r"^messages:", text, re.MULTILINE):
         raise ExchangeError("it is none of the formats that are read")
-    if len(text) > YAML_BYTES:
-        raise ExchangeError(f"it is YAML of more than {YAML_BYTES >> 20} MiB")
     try:
-        _check_yaml(text)
-        return Parsed([yaml.load(text, Loader=_Loader)], [1], yaml=True)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise ExchangeError(f"it is no YAML ({what}{where})") from None
-
-
-def _check_yaml(text: str) -> None:
-    """Aliases can make a few lines into gigabytes, and deep nesting overruns the stack of the C library."""
-    level = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise ExchangeError("its YAML has aliases (*name), which no chat program writes")
-        if isinstance(event, yaml.CollectionStartEvent):
-            level += 1
-            if level > DEPTH:
-                raise ExchangeError(f"it is nested more than {DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            level -= 1
+        return Parsed([read_yaml(text, most=YAML_CHARACTERS)], [1], yaml=True)
+    except YamlError as error:
+        raise ExchangeError(f"it is {error}") from None

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Literal
 
 import tomlkit
 
 from exlchat.chat.formats.table import TableError, from_table
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
-MOST_BYTES = 50_000
-MOST_OPEN = 100
-"""Brackets that may be open at once; the loader takes a second for a thousand."""
+MOST_CHARACTERS = 50_000
 
 
 class PresetError(Exception):
@@ -52,8 +50,8 @@ def read_preset(text: str) -> ImportedFormat:
     Raises:
         PresetError: it is none, or a broken one.
     """
-    if len(text) > MOST_BYTES:
-        raise PresetError(f"has more than {MOST_BYTES:,} characters; a prompt format is a short text")
+    if len(text) > MOST_CHARACTERS:
+        raise PresetError(f"has more than {MOST_CHARACTERS:,} characters; a prompt format is a short text")
     content = _parsed(text)
     if not isinstance(content, dict):
         raise PresetError("holds no instruct preset and no instruction template; give a file of SillyTavern or tgw")
@@ -71,21 +69,13 @@ def read_preset(text: str) -> ImportedFormat:
 
 def _parsed(text: str) -> object:
     try:
-        if text.lstrip().startswith("{"):
-            return json.loads(text)
-        if max(accumulate((one in "[{") - (one in "]}") for one in text), default=0) > MOST_OPEN:
-            raise RecursionError
-        import yaml
-
-        # The loader in Python, because the one in C has no bound on depth; texts of this size are read at once.
-        return yaml.load(text, Loader=yaml.SafeLoader)
+        return json.loads(text) if text.lstrip().startswith("{") else read_yaml(text, most=MOST_CHARACTERS)
     except RecursionError:
         raise PresetError("is nested too deep; a prompt format is a table of strings") from None
     except ValueError as error:
         raise PresetError(f"is broken: {one_line(str(error), 120)}") from None
-    except Exception as error:
-        # A YAML error is none of the built-in ones, and yaml is imported here only.
-        raise PresetError(f"is broken: {one_line(str(error), 120)}") from None
+    except YamlError as error:
+        raise PresetError(f"is {error}") from None
 
 
 def _turn_template(content: Mapping[str, Any]) -> ImportedFormat:

@@ -14,9 +14,8 @@ from exlchat.chat.personas.bounded_json import read_json
 from exlchat.chat.personas.card import backfill, card_of_persona, newer_than_known, persona_of_card, version_of
 from exlchat.chat.personas.card_lorebook import lorebook_of
 from exlchat.chat.personas.lore_keys import bounded_pattern
-from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui
+from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui, yaml_value
 from exlchat.chat.personas.persona import Persona, PersonaError
-from exlchat.chat.personas.safe_yaml import read_yaml
 from exlchat.chat.personas.toml_file import parse_persona, write_text
 from exlchat.chat.plain_text import one_line
 
@@ -176,7 +175,7 @@ def _of_text(data: bytes, reading: _Reading, usual_name: str) -> Imported:
     if ending == "toml":
         return Imported(parse_persona(text, reading.where, usual_name=usual_name), "persona")
     if ending in ("yaml", "yml"):
-        value = read_yaml(text, reading.where)
+        value = yaml_value(text, reading.where)
         if not is_webui_character(value):
             raise PersonaError(f"{reading.where}: not a character: it has no name, or neither context nor greeting")
         return Imported(persona_of_webui(value), "text-generation-webui character")

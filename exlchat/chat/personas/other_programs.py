@@ -9,8 +9,8 @@ from typing import Any
 
 from exlchat.chat.personas.card_values import number_value, text_value
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
-from exlchat.chat.personas.safe_yaml import read_yaml
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
 _NAMES = ("name", "bot", "<|bot|>", "char_name")
 _USERS = ("your_name", "user", "<|user|>")
@@ -19,6 +19,21 @@ _FEW_SHOT = re.compile(r"^### (INPUT|OUTPUT):[ \t]*$", re.MULTILINE)
 _AICHAT = {"__now__": "{{isodate}} {{isotime}}"}
 _AICHAT_MACRO = re.compile(r"\{\{(__\w+__)\}\}")
 INPUT_MARK = "__INPUT__"
+
+LARGEST_YAML = 200_000
+"""Characters; a character has a few thousand."""
+
+
+def yaml_value(text: str, where: str) -> Any:
+    """The value that the YAML `text` writes; `where` names it in errors.
+
+    Raises:
+        PersonaError: as `read_yaml` refuses it.
+    """
+    try:
+        return read_yaml(text, most=LARGEST_YAML)
+    except YamlError as error:
+        raise PersonaError(f"{where}: {error}") from None
 
 
 def is_webui_character(value: Any) -> bool:
@@ -34,7 +49,7 @@ def persona_of_webui(value: Mapping[str, Any]) -> Persona:
     """The persona of a text-generation-webui character: its `context` is the system prompt."""
     name = next((text_value(value[key]) for key in _NAMES if isinstance(value.get(key), str)), "")
     user = next((text_value(value[key]) for key in _USERS if isinstance(value.get(key), str)), "")
-    foreign = {"webui_json": json.dumps(value, ensure_ascii=True, default=str)}
+    foreign = {"webui_json": json.dumps(value, ensure_ascii=True)}
     return Persona(
         one_line(name, 80) or "Unnamed",
         system=text_value(value.get("context")).strip(),
@@ -57,7 +72,8 @@ def persona_of_aichat(text: str, name: str, where: str) -> tuple[Persona, list[s
     """
     text = text_value(text)
     parts = _FRONT.match(text)
-    front = read_yaml(parts["yaml"], where) if parts else {}
+    # With the first --- line, which begins a document of YAML too, so that lines are counted as in the file.
+    front = yaml_value(text[: parts.end("yaml")], where) if parts else {}
     if not isinstance(front, dict):
         raise PersonaError(f"{where}: what stands between the --- lines is not a list of names and values")
     system, examples = _few_shot(parts["prompt"] if parts else text)
@@ -81,7 +97,7 @@ def persona_of_aichat(text: str, name: str, where: str) -> tuple[Persona, list[s
         examples=examples,
         sampling=sampling,
         model=one_line(text_value(known.get("model")), 200) or None,
-        foreign={"aichat_json": json.dumps(front, ensure_ascii=True, default=str)} if front else {},
+        foreign={"aichat_json": json.dumps(front, ensure_ascii=True)} if front else {},
     )
     return persona, notices
 

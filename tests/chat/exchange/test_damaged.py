@@ -70,15 +70,23 @@ def test_one_deep_line_costs_itself(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("messages: [" + "[" * 1000 + "]" * 1000 + "]", "it is nested more than 100 levels deep"),
-        ("a: &a [x]\nmessages: [*a]\n", "its YAML has aliases"),
-        ("messages: !!python/object/apply:os.system ['touch /tmp/never']\n", "it is no YAML"),
-        ("messages: [\n", "it is no YAML"),
-        ("messages:\n\t- x\n", "it is no YAML"),
+        ("a: &a [x]\nmessages: [*a]\n", "it is YAML with a reference (*a, line 2)"),
+        ("messages: !!python/object/apply:os.system ['touch /tmp/never']\n", "it is YAML with a tag"),
+        ("messages: [\n", "it is no YAML (line 2: "),
+        ("messages:\n\t- x\n", "it is no YAML (line 2: "),
+        ("".join(f"%TAG !a{n}! x\n" for n in range(60_000)) + "---\nmessages:\n", "it is YAML with a %TAG line"),
         ("messages: nothing\n", "it holds no conversations in a form that is known"),
     ],
 )
 def test_harmful_yaml(tmp_path: Path, text: str, reason: str) -> None:
     assert reason in refused(tmp_path, text, "a.yaml")
+
+
+def test_numbers_as_names_in_yaml(tmp_path: Path) -> None:
+    text = "7: a\n007: 007\nat: 2024-01-01\nhalf: .5\nmessages:\n- {role: user, content: Hi, 8: b}\n"
+    tree = imported(tmp_path, "a.yaml", text).trees[0]
+    assert tree.foreign["aichat"] == {"7": "a", "007": "007", "at": "2024-01-01", "half": 0.5}
+    assert tree.messages[0].foreign["aichat"] == {"8": "b"}
 
 
 @pytest.mark.parametrize(

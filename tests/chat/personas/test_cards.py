@@ -390,6 +390,12 @@ def test_a_text_generation_webui_character() -> None:
     assert read_bytes(as_json, "a.json", usual_name="a").kind == "text-generation-webui character"
 
 
+def test_values_of_a_character_are_those_of_yaml_1_2() -> None:
+    text = "name: yes\ncontext: 2024-01-01\ngreeting: 007\n"
+    persona = read_bytes(text.encode(), "a.yaml", usual_name="a").persona
+    assert (persona.name, persona.system, persona.greeting) == ("yes", "2024-01-01", "007")
+
+
 ROLE = """---
 model: openai:gpt-4
 temperature: 0.2
@@ -421,13 +427,24 @@ def test_an_aichat_role() -> None:
     assert plain.system.startswith("Only a prompt.")
 
 
+@pytest.mark.parametrize(("written", "value"), [("1e-2", 0.01), (".5", 0.5), ("0.7", 0.7), ("1", 1.0), ("0x1", 1.0)])
+def test_numbers_of_an_aichat_role(written: str, value: float) -> None:
+    imported = read_bytes(f"---\ntemperature: {written}\n---\nx".encode(), "a.md", usual_name="a")
+    assert imported.persona.sampling.temperature == value
+
+
+def test_lines_of_an_aichat_role_are_counted_as_in_its_file() -> None:
+    with pytest.raises(PersonaError, match=r"^a\.md: YAML with a reference \(\*b, line 3\)"):
+        read_bytes(b"---\nmodel: a\ntop_p: *b\n---\nx", "a.md", usual_name="a")
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [
         ("a.yaml", "a: &a [x, x]\nb: &b [*a, *a]\nname: *b\n"),
         ("a.yaml", "name: " + "[" * 1000),
         ("a.yaml", "!!python/object/apply:os.system ['touch /tmp/evil']"),
-        ("a.yaml", "name: x\ncontext: y\ngreeting: 9999-99-99\n"),
+        ("a.yaml", "name: x\ncontext: y\nname: z\n"),
         ("a.yaml", "name: x: y"),
         ("a.yaml", "- a\n- b"),
         ("a.yaml", "x" * 300_000),
