@@ -235,3 +235,17 @@ def test_what_is_wrong_with_yaml_is_said_with_its_line(text: str, line: str) -> 
 def test_what_yaml_1_1_took_for_a_value_is_text() -> None:
     found = read_preset("instruction_template: yes\n")
     assert (found.ending, found.text) == (".jinja", "yes")
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        {"instruction_template": "a\ud800"},
+        {"turn_template": "a\ud800<|user-message|>b<|bot-message|>"},
+        {"input_sequence": "a\ud800", "output_sequence": "b", "system_prompt": "\ud800"},
+        {"input_sequence": "a", "output_sequence": "b", "reasoning": {"prefix": "<\ud800", "suffix": ">"}},
+    ],
+    ids=range(4),
+)
+def test_half_a_character_is_replaced_because_no_file_can_hold_it(preset: dict[str, object]) -> None:
+    assert "\ufffd" in read_preset(json.dumps(preset)).text.encode("utf-8").decode("utf-8")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import tomlkit
 
 from exlchat.chat.formats.table import TableError, from_table
-from exlchat.chat.plain_text import one_line
+from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
 MOST_CHARACTERS = 50_000
@@ -56,7 +56,7 @@ def read_preset(text: str) -> ImportedFormat:
     if not isinstance(content, dict):
         raise PresetError("holds no instruct preset and no instruction template; give a file of SillyTavern or tgw")
     if isinstance(content.get("instruction_template"), str):
-        return ImportedFormat("text-generation-webui", ".jinja", content["instruction_template"])
+        return ImportedFormat("text-generation-webui", ".jinja", _text(content, "instruction_template"))
     if isinstance(content.get("turn_template"), str):
         return _turn_template(content)
     instruct = content.get("instruct") if isinstance(content.get("instruct"), dict) else content
@@ -80,7 +80,7 @@ def _parsed(text: str) -> object:
 
 def _turn_template(content: Mapping[str, Any]) -> ImportedFormat:
     """The older templates of text-generation-webui: one turn of both, and a context before all."""
-    turn = content["turn_template"]
+    turn = _text(content, "turn_template")
     before, asked, rest = turn.partition("<|user-message|>")
     between, answered, after = rest.partition("<|bot-message|>")
     if not (asked and answered):
@@ -122,10 +122,12 @@ def _instruct(preset: Mapping[str, Any], whole: Mapping[str, Any]) -> ImportedFo
     prompt = whole.get("sysprompt") or preset.get("system_prompt")
     default = prompt.get("content") if isinstance(prompt, dict) else prompt
     if isinstance(default, str) and default.strip():
-        table["default_system"] = _named(default.strip())
+        table["default_system"] = _named(storable(default.strip()))
     reasoning = whole.get("reasoning")
-    if isinstance(reasoning, dict) and _text(reasoning, "prefix").strip() and _text(reasoning, "suffix").strip():
-        table["thinking"] = {"opening": reasoning["prefix"].strip(), "closing": reasoning["suffix"].strip()}
+    if isinstance(reasoning, dict):
+        opening, closing = _text(reasoning, "prefix").strip(), _text(reasoning, "suffix").strip()
+        if opening and closing:
+            table["thinking"] = {"opening": opening, "closing": closing}
     left_out = [key for key in _LEFT_OUT if _sequence(preset, key)]
     left_out += ["context"] if isinstance(whole.get("context"), dict) else []
     name = one_line(_text(preset, "name") or _text(whole, "name"), 60)
@@ -144,12 +146,13 @@ _LEFT_OUT = (
 
 
 def _text(content: Mapping[str, Any], key: str) -> str:
+    """A text that a file can hold, "" for none."""
     value = content.get(key, "")
     if value is None:
         return ""
     if not isinstance(value, str):
         raise PresetError(f"{key} must be a text, not {one_line(repr(value), 40)}; mend it or take another file")
-    return value
+    return storable(value)
 
 
 def _sequence(content: Mapping[str, Any], key: str) -> str:
