@@ -1,16 +1,20 @@
 """The decode step of architectures of every kind in their published sizes, random weights in 4 bits, on a GPU.
 
     python -m benchmarks.families [NAME ...]
+    python -m benchmarks.families --prompts [NAME ...]
 
 Of large models some layers stand for all: a step's time grows by each of them alike. Beside the time of a step, without
 the sampler and behind 128 cached tokens, stand the bytes that a token reads over it and their share of the copy
-bandwidth of the same run.
+bandwidth of the same run. With `--prompts` it is the time of prompts of several lengths, in milliseconds a layer: the
+best of five, the host's work included.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from exlchat.engine.assembly import load_transformer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Linear
+from exlchat.engine.operations import KernelOperations
 from exlchat.engine.quantized_linear import QuantizedLinear, Scratch
 from exlchat.engine.step_fit import open_chain, why_not
 from exlchat.ext.attention import best_splits
@@ -36,6 +41,8 @@ from exlchat.ext.ops import Kernels
 
 DEVICE = torch.device("cuda")
 CACHED = 128
+PROMPTS = (8, 16, 50, 128, 512, 2048)
+"""Tokens."""
 FOUR_BITS = (Section(4, 1.0, 128),)
 
 
@@ -131,11 +138,19 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=", ".join(MODELS))
-    names = parser.parse_args().names or list(MODELS)
+    parser.add_argument("--prompts", action="store_true", help="prompts instead of steps")
+    typed = parser.parse_args()
+    names = typed.names or list(MODELS)
     with tempfile.TemporaryDirectory() as folder:
         kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
     limit = copy_bandwidth()
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s\n")
+    if typed.prompts:
+        print("| ms a layer, tokens: | " + " | ".join(f"{tokens:,}" for tokens in PROMPTS) + " |")
+        print("|---" + "|--:" * len(PROMPTS) + "|")
+        for name in names:
+            print(prompt_row(name, kernels), flush=True)
+        return
     print("| model | kernels | us a step | steps/s | GB | TB/s | of the copy |\n|---|--:|--:|--:|--:|--:|--:|")
     for line in rows(names, kernels, limit):
         print(line, flush=True)
@@ -164,6 +179,24 @@ def row(name: str, kernels: Kernels, limit: float) -> str:
     seconds, read = graph_seconds(jobs, dependent=True), transformer.bytes_per_token
     speed = f"{seconds * 1e6:.0f} | {1 / seconds:.0f} | {read / 1e9:.2f} | {read / seconds / 1e12:.2f}"
     return f"| {name} | {len(jobs)} | {speed} | {read / seconds / limit:.0%} |"
+
+
+@torch.inference_mode()
+def prompt_row(name: str, kernels: Kernels) -> str:
+    """One model."""
+    spec = read_spec(MODELS[name], name)
+    operations = KernelOperations(kernels)
+    transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None, operations)  # type: ignore[arg-type]
+    best = [math.inf] * len(PROMPTS)
+    for place, tokens in enumerate(PROMPTS):
+        ids = torch.zeros(tokens, dtype=torch.int64, device=DEVICE)
+        for _ in range(6):  # the first one makes room
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            transformer.forward(ids)
+            torch.cuda.synchronize()
+            best[place] = min(best[place], time.perf_counter() - begun)
+    return f"| {name} | " + " | ".join(f"{seconds / spec.num_layers * 1e3:.2f}" for seconds in best) + " |"
 
 
 if __name__ == "__main__":
