@@ -140,7 +140,9 @@ class Routed:
     def check(self, x: Tensor, router: Tensor, bias: Tensor | None, case: object) -> None:
         logits, _, _ = reference_experts.route(x, router, self.rules, bias=bias)
         off = float((self.logits.double() - logits).norm())
-        assert off <= 1e-5 * float(logits.norm()), f"{case}: logits off by {off:.2e}"
+        # A single logit may be near zero, where only the size of what was added up says how exact it can be.
+        most = 1e-5 * float(logits.norm()) + 2**-24 * float(x.double().norm() * router.double().norm())
+        assert off <= most, f"{case}: logits off by {off:.2e}"
         # Chosen among the logits as they were rounded.
         chosen, weights = reference_experts.choose(self.logits, self.rules)
         assert self.chosen.tolist() == chosen.tolist(), f"{case}: chosen"
