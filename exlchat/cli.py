@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.events import ModelError
-from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.driver import hidden_cards
 from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.state import load_state
@@ -34,7 +34,7 @@ from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.library.places import library
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.model_choice import GUIDE, ModelChoice, choose_model
-from exlchat.ui.options import AppOptions, SamplingOverrides
+from exlchat.ui.options import AppOptions
 
 if TYPE_CHECKING:
     from exlchat.chat.personas.frozen import FrozenPersona
@@ -158,6 +158,14 @@ def _personas(arguments: Sequence[str]) -> ExitCode:
     return run_personas(parser, parser.parse_args(arguments))
 
 
+def _presets(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.presets.command_line import presets_parser
+    from exlchat.ui.presets.commands import run_presets
+
+    parser = presets_parser()
+    return run_presets(parser, parser.parse_args(arguments))
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "ask": _ask,
     "bench": _bench,
@@ -165,6 +173,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "doctor": _doctor,
     "models": _models,
     "personas": _personas,
+    "presets": _presets,
     "pull": _pull,
     "template": _template,
     "sessions": _sessions,
@@ -179,11 +188,7 @@ def _app_options(
     theme: str | None = None,
     continue_last: bool = False,
 ) -> AppOptions:
-    sampling = SamplingOverrides(typed.temperature, typed.top_k, typed.top_p, typed.min_p)
-    try:
-        sampling.apply(SamplingSettings())
-    except ValueError as error:
-        parser.error(str(error))
+    sampling = _wishes(parser, typed)
     persona = None if typed.persona is None else _persona(typed.persona, typed.seed)
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
@@ -203,7 +208,6 @@ def _app_options(
         theme=theme,
         sampling=sampling,
         seed=typed.seed,
-        max_tokens=typed.max_tokens,
         continue_last=continue_last,
         notices=tuple(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
     )
@@ -240,6 +244,23 @@ def _user_name() -> str:
     except SettingsError:
         # What reads the rest of the settings says what is wrong with them.
         return Settings().user_name
+
+
+def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> SamplingWishes:
+    """What was typed, over what the preset says that was typed."""
+    try:
+        values = SamplingWishes(typed.temperature, typed.top_k, typed.top_p, typed.min_p, typed.max_tokens)
+    except ValueError as error:
+        parser.error(str(error))
+    if typed.preset is None:
+        return values
+    from exlchat.chat.sampling.preset import SamplingPresetError
+    from exlchat.chat.sampling.shelf import find_preset
+
+    try:
+        return values.over(find_preset(typed.preset).preset.wishes)
+    except SamplingPresetError as error:
+        raise RefusedError(str(error)) from error
 
 
 def model_and_prompt(

@@ -48,6 +48,11 @@ class Folders:
         return self.config / "personas"
 
     @property
+    def presets(self) -> Path:
+        """The user's own sampling presets, `*.toml`."""
+        return self.config / "presets"
+
+    @property
     def conversations(self) -> Path:
         """The conversation database."""
         return self.data / "conversations.db"
@@ -148,6 +153,11 @@ def shipped_themes() -> Path:
 def shipped_personas() -> Path:
     """The folder of the personas shipped inside the package."""
     return _PACKAGE / "personas"
+
+
+def shipped_presets() -> Path:
+    """The folder of the sampling presets shipped inside the package."""
+    return _PACKAGE / "presets"
 
 
 def _reason(error: OSError) -> str:

@@ -193,6 +193,14 @@ ACTIONS: tuple[Action, ...] = (
         "[NAME]",
     ),
     Action(
+        "preset",
+        "Sampling preset",
+        "Draw answers by a sampling preset from here on; without NAME, list them and show what holds.",
+        (),
+        "/preset",
+        "[NAME]",
+    ),
+    Action(
         "template",
         "Prompt template",
         "Choose the prompt template: model, chatml, plain, or a file in the templates folder.",

@@ -34,6 +34,7 @@ _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
        exlchat models [options]
        exlchat personas COMMAND [options]
+       exlchat presets COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat sessions COMMAND [options]
        exlchat bench [MODEL] [options]
@@ -47,6 +48,7 @@ on the CPU.
   exlchat ask       answer one prompt on standard output, for pipes and scripts
   exlchat models    list the models there are, and whether they fit
   exlchat personas  list, import and export personas and character cards
+  exlchat presets   list, show and import sampling presets
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations
@@ -61,8 +63,8 @@ _CHAT_EPILOG = """examples:
   git diff | exlchat ask "Write a commit message for this:"
 
 files:
-  settings.toml, themes/ and templates/ lie in the config folder, the
-  conversations in the data folder; `exlchat doctor` shows where these are.
+  settings.toml, themes/, templates/, personas/ and presets/ lie in the config
+  folder, the conversations in the data folder; `exlchat doctor` shows where.
   EXLCHAT_HOME=FOLDER puts everything under one folder.
 
 exit codes:
@@ -391,6 +393,9 @@ def _prompt_options(group: argparse._ArgumentGroup) -> None:
 
 def _sampling_group(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
+    group.add_argument(
+        "--preset", metavar="NAME", help="values of exlchat presets list, or of a .toml file, where none are typed"
+    )
     group.add_argument("--temperature", metavar="X", type=number, help="0 always takes the most likely token")
     group.add_argument("--top-k", metavar="N", type=whole(0), help="draw from the N most likely tokens; 0 is off")
     group.add_argument("--top-p", metavar="X", type=number, help="draw from the likeliest that sum to X; 1 is off")

@@ -12,6 +12,7 @@ from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from exlchat.chat.sampling.wishes import SamplingWishes
     from exlchat.engine.sampling_settings import SamplingSettings
     from exlchat.settings import Settings
     from exlchat.ui.options import AppOptions
@@ -55,6 +56,11 @@ class GenerationSettings:
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(NAMES)}"
         raise ValueError(f"there is no setting {name}; {hint}")
 
+    def with_wishes(self, wishes: SamplingWishes) -> GenerationSettings:
+        """A copy with the wished values in place."""
+        limit = self.max_tokens if wishes.max_tokens is None else wishes.max_tokens
+        return replace(self, sampling=wishes.apply(self.sampling), max_tokens=limit)
+
     def describe(self) -> str:
         """All values in one line."""
         sampling = self.sampling
@@ -68,18 +74,14 @@ class GenerationSettings:
 
 
 def at_start(options: AppOptions, settings: Settings, model: Path | None) -> GenerationSettings:
-    """What a model begins with: what was typed wins over the settings file, and that over the defaults.
-
-    Raises:
-        ValueError: a typed value is out of range, in one line.
-    """
-    base = settings.sampling(bundled_guide=model == paths.bundled_model())
-    return GenerationSettings(
-        sampling=options.sampling.apply(base),
+    """What a model begins with: what was typed wins over the settings file, and that over the defaults."""
+    base = GenerationSettings(
+        settings.sampling(bundled_guide=model == paths.bundled_model()),
         seed=options.seed,
-        max_tokens=settings.max_tokens if options.max_tokens is None else options.max_tokens,
+        max_tokens=settings.max_tokens,
         context_policy=options.context_policy or settings.context_policy,
     )
+    return base.with_wishes(options.sampling)
 
 
 def _sampling(sampling: SamplingSettings, name: str, text: str) -> SamplingSettings:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.ui.cache_sizes import CacheSizes
 
 if TYPE_CHECKING:
@@ -12,37 +13,9 @@ if TYPE_CHECKING:
 
     from exlchat.chat.context import ContextPolicy
     from exlchat.chat.personas.frozen import FrozenPersona
-    from exlchat.engine.sampling_settings import SamplingSettings
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 KvCacheChoice = Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingOverrides:
-    """Sampling values the user typed; `None` means "not typed", so that the settings decide."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    def apply(self, base: SamplingSettings) -> SamplingSettings:
-        """`base` with the typed values in place.
-
-        Raises:
-            ValueError: a value out of range, in one line.
-        """
-        sampling = base
-        if self.temperature is not None:
-            sampling = replace(sampling, temperature=self.temperature)
-        if self.top_k is not None:
-            sampling = replace(sampling, top_k=self.top_k)
-        if self.top_p is not None:
-            sampling = replace(sampling, top_p=self.top_p)
-        if self.min_p is not None:
-            sampling = replace(sampling, min_p=self.min_p)
-        return sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +32,8 @@ class AppOptions:
         system: the system prompt of new conversations.
         template: prompt format by name or file.
         theme: theme of this start only.
-        sampling: sampling values that were typed.
+        sampling: sampling values and the longest answer that were typed, or are of a preset that was named.
         seed: makes the answers reproducible.
-        max_tokens: the longest answer, in tokens.
         cache_sizes: how much of the cache is kept, where.
         context_policy: what happens when a conversation does not fit into the context.
         continue_last: open the most recent conversation.
@@ -78,9 +50,8 @@ class AppOptions:
     system: str | None = None
     template: str | None = None
     theme: str | None = None
-    sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
+    sampling: SamplingWishes = field(default_factory=SamplingWishes)
     seed: int | None = None
-    max_tokens: int | None = None
     cache_sizes: CacheSizes = field(default_factory=CacheSizes)
     context_policy: ContextPolicy | None = None
     continue_last: bool = False

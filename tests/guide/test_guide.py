@@ -26,6 +26,7 @@ from exlchat.ui.command_line import (
 )
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.personas.command_line import personas_parser
+from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
@@ -39,6 +40,7 @@ PARSERS = {
     "doctor": doctor_parser,
     "models": models_parser,
     "personas": personas_parser,
+    "presets": presets_parser,
     "pull": pull_parser,
     "sessions": sessions_parser,
     "template": template_parser,

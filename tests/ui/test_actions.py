@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ui.actions import ACTIONS, Situation, completions
 from exlchat.ui.generation_settings import GenerationSettings
-from exlchat.ui.options import SamplingOverrides
 from exlchat.ui.typed_input import BadCommand, Command, Prompt, parse_input
 
 
@@ -35,8 +35,8 @@ def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
 
 def test_the_commands_of_the_product_exist() -> None:
     named = (
-        "/help /new /open /rename /delete /undo /retry /continue /system /persona /template /theme /set /model /models "
-        "/stats /copy /pin /unpin /summary /cache /cost /sidebar /quit"
+        "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
+        "/models /stats /copy /pin /unpin /summary /cache /cost /sidebar /quit"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}
 
@@ -103,7 +103,7 @@ def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
     assert completions("/rename x") == []
     assert completions("//re") == []
     assert completions("re") == []
-    assert len(completions("/")) == 24
+    assert len(completions("/")) == 25
 
 
 def test_availability_follows_the_situation() -> None:
@@ -160,7 +160,7 @@ def test_settings_are_described_in_one_line() -> None:
 
 def test_only_typed_sampling_values_override() -> None:
     base = SamplingSettings(temperature=0.7, min_p=0.05)
-    assert SamplingOverrides().apply(base) == base
-    assert SamplingOverrides(temperature=0.0, top_k=5).apply(base) == SamplingSettings(0.0, 5, 1.0, 0.05)
+    assert SamplingWishes().apply(base) == base
+    assert SamplingWishes(temperature=0.0, top_k=5).apply(base) == SamplingSettings(0.0, 5, 1.0, 0.05)
     with pytest.raises(ValueError, match="top_p"):
-        SamplingOverrides(top_p=2.0).apply(base)
+        SamplingWishes(top_p=2.0).apply(base)

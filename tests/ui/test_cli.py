@@ -25,6 +25,7 @@ from exlchat.ui.command_line import (
     pull_parser,
 )
 from exlchat.ui.personas.command_line import personas_parser
+from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
 
 PARSERS = [
@@ -34,6 +35,7 @@ PARSERS = [
     doctor_parser,
     models_parser,
     personas_parser,
+    presets_parser,
     pull_parser,
     sessions_parser,
 ]

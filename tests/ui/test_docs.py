@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
+from exlchat import paths
+from exlchat.chat.sampling.shelf import all_presets
+from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.themes import PALETTE_NEEDED, USES
 from exlchat.ui.tui.screens.help import help_rows
 
@@ -25,3 +29,22 @@ def test_the_theme_page_names_every_entry() -> None:
         row = next(line for line in page.splitlines() if line.startswith(f"| `[{section}]`"))
         for key in keys:
             assert f"`{key}`" in row
+
+
+def test_the_sampling_page_says_of_each_preset_what_its_file_says() -> None:
+    page = (DOCS / "sampling.md").read_text(encoding="utf-8")
+    for one in all_presets(Path("/nowhere"), paths.shipped_presets()).presets:
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{one.id}` |"))
+        assert one.preset.description[1:].partition(";")[0] in row
+
+
+def test_the_command_line_page_has_every_command_and_option_of_presets() -> None:
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    section = page.partition("\n## presets\n")[2].partition("\n## ")[0]
+    rows = {line.split("`")[1].split()[0]: line for line in section.splitlines() if line.startswith("| `")}
+    (commands,) = (one for one in presets_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    assert rows.keys() == commands.choices.keys()
+    for name, parser in commands.choices.items():
+        options = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
+        for option in options - {"--help", "--version"}:
+            assert f"`{option}" in rows[name]

@@ -11,11 +11,12 @@ import pytest
 from exlchat import cli, paths
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.opening import begin_conversation
-from exlchat.chat.personas.persona import Example, PersonaSampling
+from exlchat.chat.personas.persona import Example
 from exlchat.chat.prompt_ids import OPENER, prompt_messages
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.ui.options import AppOptions, SamplingOverrides
+from exlchat.ui.options import AppOptions
 from exlchat.ui.personas.speaking import with_persona
 from tests.chat.personas.test_cards import DAMAGED, V2, V3
 
@@ -185,18 +186,18 @@ ADA = FrozenPersona(
     greetings=("Hello.", "Hi."),
     examples=(Example("a?", "b."),),
     template="chatml",
-    sampling=PersonaSampling(temperature=0.2, top_k=7, max_tokens=50),
+    sampling=SamplingWishes(temperature=0.2, top_k=7, max_tokens=50),
 )
 
 
 def test_what_is_typed_goes_before_the_persona() -> None:
     alone = with_persona(AppOptions(None), ADA)
     assert alone.system == ADA.system_text
-    assert (alone.template, alone.max_tokens) == ("chatml", 50)
+    assert (alone.template, alone.sampling.max_tokens) == ("chatml", 50)
     assert alone.sampling.apply(SamplingSettings()) == SamplingSettings(temperature=0.2, top_k=7)
-    typed = AppOptions(None, system="S", template="plain", sampling=SamplingOverrides(temperature=1.5), max_tokens=3)
+    typed = AppOptions(None, system="S", template="plain", sampling=SamplingWishes(temperature=1.5, max_tokens=3))
     mixed = with_persona(typed, ADA)
-    assert (mixed.system, mixed.template, mixed.max_tokens) == ("S", "plain", 3)
+    assert (mixed.system, mixed.template, mixed.sampling.max_tokens) == ("S", "plain", 3)
     assert mixed.sampling.apply(SamplingSettings()) == SamplingSettings(temperature=1.5, top_k=7)
 
 

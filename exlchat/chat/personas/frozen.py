@@ -9,8 +9,9 @@ from typing import Any
 
 from exlchat.chat.personas.lorebook import Lore, Lorebook, constant_places, triggered
 from exlchat.chat.personas.macros import Macros, clock_values
-from exlchat.chat.personas.persona import Character, Example, ExamplesAs, Persona, PersonaError, PersonaSampling
+from exlchat.chat.personas.persona import Character, Example, ExamplesAs, Persona, PersonaError
 from exlchat.chat.personas.toml_file import persona_of_table, table_of_persona
+from exlchat.chat.sampling.wishes import SamplingWishes
 
 CHARACTER_PROMPT = (
     "Write {{char}}'s next reply in this conversation between {{char}} and {{user}}. Stay in character, "
@@ -47,7 +48,7 @@ class FrozenPersona:
     greetings: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     template: str | None = None
-    sampling: PersonaSampling = field(default_factory=PersonaSampling)
+    sampling: SamplingWishes = field(default_factory=SamplingWishes)
     thinking: bool | None = None
     model: str | None = None
     lorebook: Lorebook | None = None

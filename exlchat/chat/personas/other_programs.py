@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from exlchat.chat.personas.card_values import number_value, text_value
-from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
+from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
 _NAMES = ("name", "bot", "<|bot|>", "char_name")
@@ -86,7 +87,7 @@ def persona_of_aichat(text: str, name: str, where: str) -> tuple[Persona, list[s
     if unknown := sorted(map(str, front.keys() - known.keys())):
         notices.append(f"{where}: kept, not followed: {one_line(', '.join(unknown), 100)}")
     try:
-        sampling = PersonaSampling(
+        sampling = SamplingWishes(
             temperature=number_value(known.get("temperature")), top_p=number_value(known.get("top_p"))
         )
     except ValueError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from exlchat.chat.personas.lorebook import Lorebook
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.sampling.wishes import SamplingWishes
 
 ExamplesAs = Literal["messages", "system"]
 EXAMPLES_AS: tuple[ExamplesAs, ...] = get_args(ExamplesAs)
@@ -24,34 +23,6 @@ class Example:
 
     user: str
     assistant: str
-
-
-@dataclass(frozen=True, slots=True)
-class PersonaSampling:
-    """What a persona wants of an answer; `None` leaves a value to whatever holds without it."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    max_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        self.apply(SamplingSettings())
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-
-    def apply(self, base: SamplingSettings) -> SamplingSettings:
-        """`base` with the persona's values in place.
-
-        Raises:
-            ValueError: a value out of range, in one line.
-        """
-        if self.temperature is not None and not math.isfinite(self.temperature):
-            raise ValueError(f"temperature is {self.temperature}; it must be a number")
-        names = ("temperature", "top_k", "top_p", "min_p")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(base, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +77,7 @@ class Persona:
     examples: tuple[Example, ...] = ()
     examples_as: ExamplesAs = "messages"
     template: str | None = None
-    sampling: PersonaSampling = field(default_factory=PersonaSampling)
+    sampling: SamplingWishes = field(default_factory=SamplingWishes)
     thinking: bool | None = None
     model: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)

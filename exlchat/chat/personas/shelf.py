@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat import paths
+from exlchat.chat.file_ids import is_id
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import read_persona
 from exlchat.chat.plain_text import one_line
-
-_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +72,3 @@ def find_persona(wanted: str, own: Path | None = None, shipped: Path | None = No
     nearest = difflib.get_close_matches(wanted, ids, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(ids)}"
     raise PersonaError(f"there is no persona {one_line(wanted, 60)!r}; {hint}")
-
-
-def is_id(text: str) -> bool:
-    """Whether a persona's file can have this name."""
-    return (
-        bool(text)
-        and len(text) <= _LONGEST_NAME
-        and not text.startswith(".")
-        and not re.search(r'[/\\:\0"<>|?*]', text)
-    )
-
-
-def id_for(name: str) -> str:
-    """A file name for a persona called `name`: lower-case letters and digits of whatever script, and hyphens."""
-    plain = unicodedata.normalize("NFKC", name).casefold()
-    words = re.sub(r"[\W_]+", "-", plain).strip("-")[:_LONGEST_NAME].strip("-")
-    return words or "persona"

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from exlchat import paths
+from exlchat.chat.file_ids import id_for, is_id
 from exlchat.chat.personas.files import CARD_FILES, CardFile, Imported, card_file, read_file, read_lorebook
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
-from exlchat.chat.personas.persona import Persona, PersonaError
-from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona, id_for, is_id
+from exlchat.chat.personas.persona import PersonaError
+from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona
 from exlchat.chat.personas.toml_file import parse_persona, table_of_persona, write_text
 from exlchat.chat.plain_text import one_line
 from exlchat.settings import load_settings
@@ -25,6 +26,9 @@ from exlchat.ui.personas.command_line import card_kind
 
 _SHOWN_SEED = 0
 """What `show` draws chance from; a conversation takes a seed of its own."""
+
+_UNNAMED = "persona"
+"""The file of a persona whose name has no letter."""
 
 _NEW = '''name = {name}
 description = "One line for the list"
@@ -80,7 +84,7 @@ def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
 def _told(one: ShelvedPersona) -> str:
     persona = one.persona
     about = one_line(persona.description or persona.system, 80)
-    return about if id_for(persona.name) == one.id else f"{one_line(persona.name, 40)}: {about}"
+    return about if id_for(persona.name, _UNNAMED) == one.id else f"{one_line(persona.name, 40)}: {about}"
 
 
 def _summary(one: ShelvedPersona) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def _show(one: ShelvedPersona, user: str, *, as_json: bool) -> ExitCode:
 def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
     persona = one.persona
     wanted = {
-        **table_of_persona(Persona(persona.name, sampling=persona.sampling)).get("sampling", {}),
+        **persona.sampling.given(),
         "template": persona.template,
         "thinking": persona.thinking,
         "model": persona.model,
@@ -130,7 +134,7 @@ def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
 
 
 def _new(name: str, base: str | None) -> ExitCode:
-    ident = name if is_id(name) and name == name.strip() and " " not in name else id_for(name)
+    ident = name if is_id(name) and name == name.strip() and " " not in name else id_for(name, _UNNAMED)
     target = _place(ident, force=False)
     if base is None:
         text = _NEW.format(name=json.dumps(one_line(name, 80), ensure_ascii=False))
@@ -169,7 +173,7 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
 
 def _keep(imported: Imported, name: str | None, *, force: bool) -> Path:
     """Write the persona into the user's folder, its picture beside it."""
-    target = _place(id_for(imported.persona.name if name is None else name), force=force)
+    target = _place(id_for(imported.persona.name if name is None else name, _UNNAMED), force=force)
     text = write_text(imported.persona)
     # What cannot be read again is not written over anything.
     parse_persona(text, str(target))

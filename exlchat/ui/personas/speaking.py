@@ -8,7 +8,7 @@ from datetime import datetime
 
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.shelf import find_persona
-from exlchat.ui.options import AppOptions, SamplingOverrides
+from exlchat.ui.options import AppOptions
 
 
 def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona:
@@ -32,17 +32,10 @@ def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona
 
 def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
     """`options` in which the persona decides what was not typed."""
-    typed, wanted = options.sampling, persona.sampling
     return replace(
         options,
         persona=persona,
         system=persona.system_text if options.system is None else options.system,
         template=options.template or persona.template,
-        sampling=SamplingOverrides(
-            temperature=wanted.temperature if typed.temperature is None else typed.temperature,
-            top_k=wanted.top_k if typed.top_k is None else typed.top_k,
-            top_p=wanted.top_p if typed.top_p is None else typed.top_p,
-            min_p=wanted.min_p if typed.min_p is None else typed.min_p,
-        ),
-        max_tokens=wanted.max_tokens if options.max_tokens is None else options.max_tokens,
+        sampling=options.sampling.over(persona.sampling),
     )

@@ -18,6 +18,7 @@ from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_line, cache_rows, cost_line
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.preset_commands import use_preset
 from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
 
@@ -67,6 +68,7 @@ class Commands:
             "undo": self._undo,
             "system": self._system,
             "persona": screen.persona_commands.run,
+            "preset": partial(use_preset, screen),
             "template": self._template,
             "theme": self._theme,
             "set": self._set,
@@ -318,7 +320,7 @@ class Commands:
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
-        if action.argument_required or action.id in ("system", "persona", "set", "template"):
+        if action.argument_required or action.id in ("system", "persona", "preset", "set", "template"):
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()
         else:

@@ -87,7 +87,6 @@ def open_services(options: AppOptions) -> Services:
 
     Raises:
         ThemeError: the installation is broken.
-        ValueError: a sampling value from the command line is out of range.
     """
     notices = list(options.notices)
     folders = paths.folders()

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
-from exlchat.chat.personas.persona import Character, Example, Persona, PersonaSampling
+from exlchat.chat.personas.persona import Character, Example, Persona
+from exlchat.chat.sampling.wishes import SamplingWishes
 
 # What a store and a TOML file can hold: no lone surrogates. Carriage returns and control characters are in.
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(
@@ -68,7 +69,7 @@ toml_values = st.recursive(
     max_leaves=8,
 )
 sampling = st.builds(
-    PersonaSampling,
+    SamplingWishes,
     temperature=st.none() | st.floats(0, 3),
     top_k=st.none() | st.integers(0, 200),
     top_p=st.none() | st.floats(0.01, 1),

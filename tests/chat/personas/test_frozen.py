@@ -19,9 +19,10 @@ from exlchat.chat.personas.opening import (
     persona_of,
     takes_over,
 )
-from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
+from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.personas.telling import lore_note
 from exlchat.chat.personas.told import noted_lore
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.tree import TreeMessage
 from exlchat.engine.sampling_settings import SamplingSettings
 from tests.chat.personas.strategies import personas, texts
@@ -182,8 +183,8 @@ def test_constant_lore_with_a_budget_waits_for_somebody_who_can_count() -> None:
 
 def test_sampling_changes_only_what_it_names() -> None:
     base = SamplingSettings(0.7, 5, 0.9, 0.05)
-    assert PersonaSampling(temperature=0.2).apply(base) == SamplingSettings(0.2, 5, 0.9, 0.05)
-    assert PersonaSampling().apply(base) == base
+    assert SamplingWishes(temperature=0.2).apply(base) == SamplingSettings(0.2, 5, 0.9, 0.05)
+    assert SamplingWishes().apply(base) == base
 
 
 PERSONA = Persona(

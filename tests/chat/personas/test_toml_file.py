@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from exlchat import paths
+from exlchat.chat.file_ids import id_for, is_id
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
-from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError, PersonaSampling
-from exlchat.chat.personas.shelf import all_personas, find_persona, id_for, is_id
+from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
+from exlchat.chat.personas.shelf import all_personas, find_persona
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
+from exlchat.chat.sampling.wishes import SamplingWishes
 from tests.chat.personas.strategies import personas
 
 FULL = '''
@@ -70,7 +72,7 @@ def test_every_key_is_read() -> None:
         examples=(Example("a?", "b."),),
         examples_as="system",
         template="chatml",
-        sampling=PersonaSampling(1, 40, 0.9, 0.1, 99),
+        sampling=SamplingWishes(1, 40, 0.9, 0.1, 99),
         thinking=True,
         model="org/name",
         variables={"tone": "dry"},
@@ -145,7 +147,7 @@ def test_the_personas_that_come_along_are_eight_good_ones() -> None:
     assert not shelf.problems
     assert len(shelf.personas) == 8
     for one in shelf.personas:
-        assert one.id == id_for(one.persona.name)
+        assert one.id == id_for(one.persona.name, "persona")
         assert one.persona.description
         assert 100 < len(one.persona.system) < 900
         assert "\n\n" not in one.persona.system
@@ -169,5 +171,5 @@ def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["..", "../x", "Ada & Bo!", "", "Ж", "x" * 500, "a/b", "\x00", "CON:"])
 def test_any_name_gives_a_harmless_file_name(name: str) -> None:
-    assert is_id(id_for(name))
-    assert id_for(id_for(name)) == id_for(name)
+    assert is_id(id_for(name, "persona"))
+    assert id_for(id_for(name, "x"), "y") == id_for(name, "x")

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
+from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import save_setting
 from exlchat.state import State, load_state, save_state
 from exlchat.ui.cache_sizes import CacheSizes
-from exlchat.ui.options import AppOptions, SamplingOverrides
+from exlchat.ui.options import AppOptions
 from exlchat.ui.tui import services
 from exlchat.ui.tui.services import open_services
 from tests.ui.scripted_engine import ScriptedEngine
@@ -37,7 +38,7 @@ def test_a_first_start_has_defaults_and_nothing_to_say() -> None:
 def test_the_guide_answers_greedily_unless_told_otherwise() -> None:
     guide = paths.bundled_model()
     assert open_services(AppOptions(guide)).generation.sampling.temperature == 0.0
-    typed = AppOptions(guide, sampling=SamplingOverrides(temperature=0.9))
+    typed = AppOptions(guide, sampling=SamplingWishes(temperature=0.9))
     assert open_services(typed).generation.sampling.temperature == 0.9
 
 
@@ -45,7 +46,7 @@ def test_what_is_typed_beats_the_settings() -> None:
     save_setting("max_tokens", 100)
     save_setting("template", "plain")
     save_setting("system", "from the file")
-    opened = open_services(AppOptions(SOME, max_tokens=7, system="typed"))
+    opened = open_services(AppOptions(SOME, sampling=SamplingWishes(max_tokens=7), system="typed"))
     assert (opened.generation.max_tokens, opened.template, opened.system) == (7, "plain", "typed")
 
 

@@ -1,0 +1,208 @@
+"""Sampling presets of text-generation-webui (YAML) and SillyTavern's for text completion (JSON), made into ours.
+
+They come from strangers: bounded, nothing run. A value that the engine draws by is taken over, one that means "off" is
+dropped, and all others are kept in `[foreign]`; those that would change an answer are named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+from exlchat.chat.personas.bounded_json import read_json
+from exlchat.chat.personas.persona import PersonaError
+from exlchat.chat.personas.safe_yaml import read_yaml
+from exlchat.chat.plain_text import one_line, storable
+from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
+from exlchat.chat.sampling.samplers import OURS, SILLYTAVERN, WEBUI, Dialect, order_matters
+from exlchat.chat.sampling.toml_file import LARGEST_FILE, parse_preset
+from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.toml_values import shown_value
+
+_WHOLE = ("top_k", "max_tokens")
+_WANTED = (
+    "give a preset of text-generation-webui (YAML), a text completion preset of SillyTavern (JSON), or a .toml file"
+)
+_LARGEST_WHOLE = 2**63 - 1
+_SIGNS = frozenset({"temp", "rep_pen"})
+"""Of which a text completion preset of SillyTavern has both, and other JSON of samplers none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedPreset:
+    """What a file held.
+
+    Args:
+        preset: made of it.
+        kind: what it was, for people.
+        notices: a line each about what of it holds no longer.
+    """
+
+    preset: SamplingPreset
+    kind: str
+    notices: tuple[str, ...] = ()
+
+
+def read_file(path: Path) -> ImportedPreset:
+    """The preset in a file: of text-generation-webui, of SillyTavern, or a preset file of our own.
+
+    Raises:
+        SamplingPresetError: the file cannot be read, or holds none.
+    """
+    data, where = _bytes(path), one_line(path.name, 80)
+    if path.suffix.lower() == ".toml":
+        return ImportedPreset(parse_preset(_text(data, where), where), "preset")
+    values, dialect = _values(data, where)
+    return _preset_of(values, dialect, where, one_line(path.stem, 60))
+
+
+def _values(data: bytes, where: str) -> tuple[dict[str, Any], Dialect]:
+    """What the file says, and in whose words: the one place where strangers' YAML and JSON are read."""
+    is_json = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") or data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        value = read_json(data, where) if is_json else read_yaml(_text(data, where), where)
+    except PersonaError as error:
+        raise SamplingPresetError(str(error)) from None
+    if is_json and isinstance(value, dict) and isinstance(value.get("preset"), dict):
+        # SillyTavern writes presets of several kinds into one file, this one by that name.
+        value = value["preset"]
+    if not isinstance(value, dict):
+        raise SamplingPresetError(f"{where}: not a preset: no names with values in it; {_WANTED}")
+    if is_json and "openai_max_tokens" in value:
+        raise SamplingPresetError(f"{where}: a chat completion preset, which is for servers; {_WANTED}")
+    dialect = SILLYTAVERN if is_json else WEBUI
+    values = {storable(str(key)): one for key, one in value.items()}
+    if not values.keys() & (_SIGNS if is_json else dialect.known):
+        raise SamplingPresetError(f"{where}: not a preset: no sampler that is known; {_WANTED}")
+    return values, dialect
+
+
+def _preset_of(values: Mapping[str, Any], dialect: Dialect, where: str, name: str) -> ImportedPreset:
+    wishes, refused = _wishes(values, dialect)
+    kept = {key: _held(one) for key, one in values.items() if key in refused or _is_kept(key, values, dialect)}
+    named = [key for key in kept if key in refused or _is_named(key, dialect)]
+    # The order comes last: whether it counts depends on what was taken over.
+    named += [key for key in _orders(values, wishes) if key in kept]
+    shown = one_line(", ".join(f"{key} {_shown(values[key])}" for key in named), 300)
+    return ImportedPreset(
+        SamplingPreset(f"{name}, of {dialect.program}", wishes, {dialect.id: kept} if kept else {}),
+        f"preset of {dialect.program}",
+        (f"{where}: kept, not applied: {shown}",) if named else (),
+    )
+
+
+def _wishes(values: Mapping[str, Any], dialect: Dialect) -> tuple[SamplingWishes, frozenset[str]]:
+    """The values of ours, and the keys of those that cannot be taken over."""
+    given: dict[str, Any] = dict(dialect.missing)
+    refused = set()
+    for key, name in dialect.ours.items():
+        if values.get(key) is None:
+            continue
+        number = _number(name, values[key])
+        if number is None:
+            refused.add(key)
+            given.pop(name, None)
+        else:
+            given[name] = number
+    if values.get("do_sample") is False:
+        given["temperature"] = 0.0
+    if given.get("temperature") == 0 or given.get("top_k") == 1:
+        # The most likely token is taken whatever else is said.
+        refused -= {"top_p", "min_p"}
+    return SamplingWishes(**given), frozenset(refused)
+
+
+def _number(name: str, value: Any) -> float | int | None:
+    """A value of ours; `None` for one that is not possible here."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if name == "top_k" and value == -1:
+        # Some backends write "off" as -1.
+        return 0
+    try:
+        number: Any = int(value) if name in _WHOLE else float(value)
+        SamplingWishes(**{name: number})
+    except (ValueError, OverflowError):
+        return None
+    return number if number == value else None
+
+
+def _is_kept(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:
+    greedy = key == "do_sample" and values[key] is False
+    return key not in dialect.ours and not greedy and not dialect.is_off(key, values)
+
+
+def _is_named(key: str, dialect: Dialect) -> bool:
+    """What leads stands for what it leads; the orders are looked at on their own."""
+    return key not in dialect.led and key not in dialect.quiet and key != "temperature_last"
+
+
+def _orders(values: Mapping[str, Any], wishes: SamplingWishes) -> list[str]:
+    """The keys that put the samplers into an order which draws otherwise than ours."""
+    given = wishes.given()
+    off = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}
+    on = frozenset(name for name in OURS if given.get(name, off[name]) != off[name])
+    if given.get("temperature") == 0 or given.get("top_k") == 1:
+        return []
+    order = values.get("sampler_priority")
+    if isinstance(order, str):
+        order = order.split()
+    listed = [one for one in order if isinstance(one, str)] if isinstance(order, list) else []
+    found = ["sampler_priority"] if listed and order_matters(listed, on) else []
+    last = [*(one for one in OURS if one != "temperature"), "temperature"]
+    if values.get("temperature_last") is True and order_matters(last, on):
+        found.append("temperature_last")
+    return found
+
+
+def _held(value: Any) -> Any:
+    """A value as TOML can hold it; one that it cannot is kept as JSON in a text."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        inner = {storable(key): _held(one) for key, one in value.items() if one is not None}
+        return inner if len(inner) == len(value) else _as_text(value)
+    if isinstance(value, list) and not any(one is None or isinstance(one, dict | list) for one in value):
+        return [_held(one) for one in value]
+    if isinstance(value, int):
+        return value if abs(value) <= _LARGEST_WHOLE else _as_text(value)
+    return value if isinstance(value, float | date | time) else _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return json.dumps(value, default=str)
+    except (TypeError, ValueError):
+        return storable(shown_value(value))
+
+
+def _shown(value: Any) -> str:
+    return one_line(value if isinstance(value, str) else shown_value(value), 40)
+
+
+def _bytes(path: Path) -> bytes:
+    name = one_line(str(path), 120)
+    try:
+        if not path.is_file():
+            raise SamplingPresetError(f"{name}: there is no such file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise SamplingPresetError(f"{name}: cannot be read ({reason}); mend its permissions") from None
+    except ValueError:
+        raise SamplingPresetError(f"{name}: no file can have this name") from None
+    if len(data) > LARGEST_FILE:
+        raise SamplingPresetError(f"{name}: larger than {LARGEST_FILE // 10**6} MB, which no preset is")
+    return data
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SamplingPresetError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None

@@ -1,0 +1,161 @@
+"""TOML files of one table: read within bounds, checked key by key, written so that people like to read them."""
+
+from __future__ import annotations
+
+import difflib
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from exlchat.chat.plain_text import one_line
+
+TEXT = "a text in quotes"
+TEXTS = "a list of texts in quotes"
+NUMBER = "a number"
+WHOLE = "a whole number"
+SWITCH = "true or false"
+TABLE = "a table"
+TABLES = "a list of tables"
+
+
+class TomlValueError(Exception):
+    """What is wrong with a file or a value: the end of a line that names the file."""
+
+
+def read_text(path: Path, *, largest: int, kind: str) -> str:
+    """The text of a file in UTF-8.
+
+    Args:
+        path: of the file.
+        largest: bytes it may have.
+        kind: what the file is meant to be, as in "persona".
+
+    Raises:
+        TomlValueError: too large, another encoding, or it cannot be read.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise TomlValueError("not a file that can be read; give another")
+        if found.st_size > largest:
+            raise TomlValueError(f"larger than {largest:,} bytes, which no {kind} is")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TomlValueError(f"byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise TomlValueError(f"cannot be read ({reason}); mend its permissions") from None
+    except ValueError:
+        raise TomlValueError("no file can have this name; give another") from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The table that `text` writes.
+
+    Raises:
+        TomlValueError: it is not TOML, or nested too deep.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TomlValueError(f"not TOML: {one_line(str(error))}; mend that line") from None
+    except (RecursionError, ValueError):
+        raise TomlValueError("not TOML that can be read: nested too deep or a number too long") from None
+
+
+def checked(table: Mapping[str, Any], kinds: Mapping[str, str], prefix: str = "") -> dict[str, Any]:
+    """A copy of `table`, lists as tuples.
+
+    Args:
+        table: as read.
+        kinds: key -> what its value must be, one of the constants above.
+        prefix: what stands before a key in errors.
+
+    Raises:
+        TomlValueError: the first key that is unknown, with the nearest one, or whose value is of another kind.
+    """
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in kinds:
+            nearest = difflib.get_close_matches(key, kinds, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(kinds)}"
+            raise TomlValueError(f"{prefix}unknown key {one_line(key, 60)!r}; {hint}")
+        if not _fits(value, kinds[key]):
+            raise TomlValueError(f"{prefix}{key} is {shown_value(value)}; it must be {kinds[key]}")
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+def shown_value(value: object) -> str:
+    """A value on one short line, as errors quote it."""
+    try:
+        return one_line(repr(value), 60)
+    except ValueError:
+        # Python does not write out whole numbers of more than 4300 digits.
+        return "a number of thousands of digits"
+
+
+def _fits(value: object, kind: str) -> bool:
+    match kind:
+        case "a text in quotes":
+            return isinstance(value, str)
+        case "true or false":
+            return isinstance(value, bool)
+        case "a table":
+            return isinstance(value, dict)
+        case "a whole number":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "a number":
+            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+    wanted = str if kind == TEXTS else dict
+    return isinstance(value, list | tuple) and all(isinstance(one, wanted) for one in value)
+
+
+def written(table: Mapping[str, Any]) -> str:
+    """A table as the text of a file; reading it gives the same table."""
+    import tomlkit
+
+    document = tomlkit.document()
+    for key, value in sorted(table.items(), key=lambda item: _is_table(item[1])):
+        document.add(key, _item(value))
+    return tomlkit.dumps(document)
+
+
+def _item(value: Any) -> Any:
+    """A value as tomlkit writes it best: texts of several lines over several lines, tables of their own."""
+    import tomlkit
+
+    if isinstance(value, str):
+        return _text_item(value)
+    if isinstance(value, Mapping):
+        table = tomlkit.table()
+        # A plain key behind a table of the table would belong to that one.
+        for key, one in sorted(value.items(), key=lambda item: _is_table(item[1])):
+            table.add(key, _item(one))
+        return table
+    if _is_table(value):
+        tables = tomlkit.aot()
+        for one in value:
+            tables.append(_item(one))
+        return tables
+    return tomlkit.item(value)
+
+
+def _is_table(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+
+
+def _text_item(text: str) -> Any:
+    import tomlkit
+    from tomlkit.items import String, StringType, Trivia
+
+    readable = all(character in "\n\t" or character.isprintable() for character in text)
+    if "\n" in text and readable and "\\" not in text and '"' not in text[-1:] and '""' not in text:
+        # TOML drops the newline right behind the opening quotes, so that the text begins on a line of its own.
+        return String(StringType.MLB, text, f"\n{text}", Trivia())
+    # A literal one is read many times faster.
+    return tomlkit.string(text, literal=text.isascii() and text.isprintable() and "'" not in text and '"' in text)

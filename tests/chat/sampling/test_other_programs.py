@@ -1,0 +1,373 @@
+"""Presets of text-generation-webui and SillyTavern, as these programs write them, whole and damaged."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+import tomllib
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
+from exlchat.chat.sampling.preset import SamplingPresetError
+from exlchat.chat.sampling.samplers import OURS, order_matters
+from exlchat.chat.sampling.toml_file import parse_preset, write_text
+from exlchat.chat.sampling.wishes import SamplingWishes
+from tests.chat.personas.strategies import json_values
+
+# All keys that SillyTavern writes for text completion, each at the value that switches it off.
+NEUTRAL: dict[str, Any] = {
+    "temp": 1,
+    "temperature_last": True,
+    "top_p": 1,
+    "top_k": 0,
+    "top_a": 0,
+    "tfs": 1,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "typical_p": 1,
+    "min_p": 0,
+    "rep_pen": 1,
+    "rep_pen_range": 0,
+    "rep_pen_decay": 0,
+    "rep_pen_slope": 1,
+    "no_repeat_ngram_size": 0,
+    "penalty_alpha": 0,
+    "num_beams": 1,
+    "length_penalty": 1,
+    "min_length": 0,
+    "encoder_rep_pen": 1,
+    "freq_pen": 0,
+    "presence_pen": 0,
+    "skew": 0,
+    "do_sample": True,
+    "early_stopping": False,
+    "dynatemp": False,
+    "min_temp": 0,
+    "max_temp": 2,
+    "dynatemp_exponent": 1,
+    "smoothing_factor": 0,
+    "smoothing_curve": 1,
+    "dry_allowed_length": 2,
+    "dry_multiplier": 0,
+    "dry_base": 1.75,
+    "dry_sequence_breakers": '["\\n", ":", "\\"", "*"]',
+    "dry_penalty_last_n": 0,
+    "add_bos_token": True,
+    "ban_eos_token": False,
+    "skip_special_tokens": True,
+    "mirostat_mode": 0,
+    "mirostat_tau": 5,
+    "mirostat_eta": 0.1,
+    "guidance_scale": 1,
+    "negative_prompt": "",
+    "grammar_string": "",
+    "json_schema": None,
+    "banned_tokens": "",
+    "sampler_priority": ["repetition_penalty", "dry", "temperature", "top_k", "top_p", "typical_p", "min_p", "xtc"],
+    "samplers": ["penalties", "dry", "top_k", "typical_p", "xtc", "top_p", "min_p", "temperature"],
+    "ignore_eos_token": False,
+    "spaces_between_special_tokens": True,
+    "speculative_ngram": False,
+    "sampler_order": [6, 0, 1, 3, 4, 2, 5],
+    "logit_bias": [],
+    "xtc_threshold": 0.1,
+    "xtc_probability": 0,
+    "nsigma": 0,
+    "min_keep": 0,
+    "rep_pen_size": 0,
+}
+
+_STEERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+Read = Callable[[str, str | bytes], ImportedPreset]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def reading(name: str, content: str | bytes) -> ImportedPreset:
+        file = tmp_path / name
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return read_file(file)
+
+    return reading
+
+
+def harmless(line: str) -> bool:
+    """One line, without what steers a terminal."""
+    return not any(unicodedata.category(one) == "Cc" or unicodedata.bidirectional(one) in _STEERING for one in line)
+
+
+def webui(**values: float) -> SamplingWishes:
+    """What text-generation-webui draws by where a preset says no more: everything off."""
+    return SamplingWishes(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **values})
+
+
+def test_a_webui_preset_leaves_off_what_it_leaves_out(read: Read) -> None:
+    got = read("Midnight Enigma.yaml", "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\n")
+    assert got.kind == "preset of text-generation-webui"
+    assert got.preset.wishes == webui(temperature=0.98, top_p=0.37, top_k=100)
+    assert got.preset.foreign == {"webui": {"repetition_penalty": 1.18}}
+    assert got.notices == ("Midnight Enigma.yaml: kept, not applied: repetition_penalty 1.18",)
+    assert got.preset.description == "Midnight Enigma, of text-generation-webui"
+    assert read("Null preset.yaml", "temperature: 1\n").preset.wishes == webui()
+
+
+def test_without_sampling_it_is_greedy(read: Read) -> None:
+    got = read("Debug-deterministic.yaml", "do_sample: False\n")
+    assert got.preset.wishes.temperature == 0
+    assert (dict(got.preset.foreign), got.notices) == ({}, ())
+
+
+def test_every_sampler_that_is_on_is_kept_and_named_and_no_other(read: Read) -> None:
+    got = read(
+        "all.yaml",
+        """
+temperature: 0.7
+dynamic_temperature: true
+dynatemp_low: 0.5
+dynatemp_high: 1.5
+smoothing_factor: 0
+smoothing_curve: 2
+min_p: 0.02
+typical_p: 0.9
+tfs: 1
+top_a: 0.0
+xtc_threshold: 0.1
+xtc_probability: 0.5
+dry_multiplier: 0.8
+dry_base: 1.75
+dry_allowed_length: 3
+dry_sequence_breakers: '"\\n", ":"'
+mirostat_mode: 0
+mirostat_tau: 8
+repetition_penalty: 1.0
+repetition_penalty_range: 2048
+presence_penalty: 0
+guidance_scale: 1.5
+brand_new_sampler: {a: [1, 2]}
+""",
+    )
+    assert got.preset.wishes == webui(temperature=0.7, min_p=0.02)
+    assert got.preset.foreign["webui"] == {
+        "dynamic_temperature": True,
+        "dynatemp_low": 0.5,
+        "dynatemp_high": 1.5,
+        "typical_p": 0.9,
+        "xtc_threshold": 0.1,
+        "xtc_probability": 0.5,
+        "dry_multiplier": 0.8,
+        "dry_base": 1.75,
+        "dry_allowed_length": 3,
+        "dry_sequence_breakers": '"\\n", ":"',
+        "guidance_scale": 1.5,
+        "brand_new_sampler": {"a": [1, 2]},
+    }
+    assert got.notices == (
+        "all.yaml: kept, not applied: dynamic_temperature True, typical_p 0.9, xtc_probability 0.5, "
+        "dry_multiplier 0.8, guidance_scale 1.5, brand_new_sampler {'a': [1, 2]}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        # As this program writes it, and older ones of it.
+        ("sampler_priority: |-\n  top_k\n  min_p\n  temperature\n", ["sampler_priority"]),
+        ("sampler_priority:\n- top_k\n- min_p\n- temperature\n", ["sampler_priority"]),
+        ("sampler_priority:\n- dry\n- temperature\n- top_k\n- min_p\n", []),
+        ("temperature_last: true\n", ["temperature_last"]),
+        ("temperature_last: false\n", []),
+    ],
+)
+def test_an_order_is_named_if_it_draws_otherwise(read: Read, text: str, named: list[str]) -> None:
+    got = read("a.yaml", "temperature: 1.5\nmin_p: 0.1\n" + text)
+    assert [name for name in ("sampler_priority", "temperature_last") if name in "".join(got.notices)] == named
+    # With one sampler there is no order.
+    assert read("b.yaml", "min_p: 0.1\n" + text).notices == ()
+    assert read("c.yaml", "temperature: 0\nmin_p: 0.1\n" + text).notices == ()
+
+
+def _drawn(order: tuple[str, ...], shares: list[float], on: dict[str, float]) -> dict[int, float]:
+    """Token -> probability, from the definitions of the samplers, one after the other."""
+    left = dict(enumerate(shares))
+    for name in order:
+        ranked = sorted(left, key=lambda one: -left[one])
+        match name:
+            case "temperature":
+                left = {one: share ** (1 / on[name]) for one, share in left.items()}
+            case "top_k":
+                left = {one: left[one] for one in ranked[: int(on[name])]}
+            case "top_p":
+                sums = itertools.accumulate(left[one] for one in ranked)
+                enough = sum(1 for total in sums if total < on[name]) + 1
+                left = {one: left[one] for one in ranked[:enough]}
+            case "min_p":
+                left = {one: share for one, share in left.items() if share >= on[name] * left[ranked[0]]}
+        total = sum(left.values())
+        left = {one: share / total for one, share in left.items()}
+    return left
+
+
+def test_which_orders_count_is_what_drawing_shows() -> None:
+    chance = random.Random(5)
+    for number in range(2, 5):
+        for names in itertools.combinations(OURS, number):
+            for order in itertools.permutations(names):
+                differs = False
+                for _ in range(300):
+                    weights = [chance.random() ** 3 + 1e-3 for _ in range(8)]
+                    shares = [one / sum(weights) for one in weights]
+                    values = {
+                        "temperature": chance.uniform(0.4, 3),
+                        "top_k": chance.randint(2, 7),
+                        "top_p": chance.uniform(0.3, 0.95),
+                        "min_p": chance.uniform(0.05, 0.6),
+                    }
+                    ours, theirs = _drawn(names, shares, values), _drawn(order, shares, values)
+                    differs |= ours.keys() != theirs.keys()
+                assert order_matters(order, frozenset(names)) == differs, order
+
+
+def test_a_neutral_sillytavern_preset_says_nothing(read: Read) -> None:
+    got = read("Neutral.json", json.dumps(NEUTRAL))
+    assert got.kind == "preset of SillyTavern"
+    assert got.preset.wishes == SamplingWishes(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    assert got.notices == ()
+    # Orders are no "off", and a later sampler may ask for them.
+    assert set(got.preset.foreign["sillytavern"]) == {
+        "temperature_last",
+        "sampler_priority",
+        "samplers",
+        "sampler_order",
+        "spaces_between_special_tokens",
+        "speculative_ngram",
+    }
+
+
+def test_a_sillytavern_preset_gives_its_values_and_names_the_rest(read: Read) -> None:
+    values = {**NEUTRAL, "temp": 1.25, "min_p": 0.1, "top_k": -1, "rep_pen": 1.1, "rep_pen_range": 1024, "genamt": 350}
+    got = read("Universal.json", json.dumps({**values, "max_length": 8192, "dry_multiplier": 0.8}))
+    assert got.preset.wishes == SamplingWishes(1.25, 0, 1.0, 0.1, 350)
+    kept = got.preset.foreign["sillytavern"]
+    assert (kept["rep_pen"], kept["rep_pen_range"], kept["dry_base"]) == (1.1, 1024, 1.75)
+    assert got.notices == (
+        "Universal.json: kept, not applied: rep_pen 1.1, dry_multiplier 0.8, max_length 8192, temperature_last True",
+    )
+
+
+def test_a_greedy_sillytavern_preset_has_nothing_to_say_about_chance(read: Read) -> None:
+    values = {**NEUTRAL, "temp": 0, "top_p": 0, "top_k": 1, "do_sample": False}
+    got = read("Deterministic.json", json.dumps(values))
+    assert got.preset.wishes.temperature == 0
+    assert got.notices == ()
+
+
+def test_what_a_sillytavern_preset_leaves_out_stays_as_it_is(read: Read) -> None:
+    assert read("old.json", '{"temp": 0.5, "rep_pen": 1}').preset.wishes == SamplingWishes(temperature=0.5)
+
+
+def test_one_of_several_presets_in_a_file_of_sillytavern(read: Read) -> None:
+    master = {"instruct": {"name": "x"}, "preset": {**NEUTRAL, "temp": 0.9, "name": "Mine"}}
+    assert read("master.json", json.dumps(master)).preset.wishes.temperature == 0.9
+
+
+def test_our_own_file_is_taken_over(read: Read) -> None:
+    got = read("mine.toml", 'description = "x"\ntop_k = 3\n')
+    assert (got.kind, got.preset.description, got.preset.wishes.top_k) == ("preset", "x", 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("temperature: warm", "temperature warm"),
+        ("temperature: .nan", "temperature nan"),
+        ("temperature: .inf", "temperature inf"),
+        ("temperature: -1", "temperature -1"),
+        ("top_p: 0", "top_p 0"),
+        ("top_p: 1.5", "top_p 1.5"),
+        ("top_k: true", "top_k True"),
+        ("top_k: 2.5", "top_k 2.5"),
+        ("top_k: [1, 2]", "top_k [1, 2]"),
+        ("min_p: 2020-01-01", "min_p datetime.date(2020, 1, 1)"),
+        ("max_new_tokens: 0", "max_new_tokens 0"),
+        ("temperature: " + "9" * 400, "temperature 9999"),
+        ("seed: 7", "seed 7"),
+        ('grammar_string: "root ::= \\e[2J\\u202e"', "grammar_string root ::= [2J"),
+        ("3: 4", "3 4"),
+        ("deep: [[null], {a: ~}]", "deep [[None], {'a': None}]"),
+        ("blob: !!binary aGVsbG8=", "blob b'hello'"),
+        ("when: 2020-01-01T10:00:00Z", "when datetime.datetime(2020"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_kept_and_named_and_can_be_read_again(read: Read, line: str, named: str) -> None:
+    got = read("a.yaml", f"min_p: 0.1\n{line}\n" if "min_p" not in line else line)
+    assert f"kept, not applied: {named}" in got.notices[0]
+    assert len(got.notices[0]) < 400
+    assert harmless(got.notices[0])
+    again = parse_preset(write_text(got.preset), "a.toml")
+    assert again.wishes == got.preset.wishes
+    assert again.foreign["webui"].keys() == got.preset.foreign["webui"].keys()
+    refused = named.split(maxsplit=1)[0]
+    assert refused in got.preset.foreign["webui"]
+    assert got.preset.wishes.given().get(refused) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.yaml", "", "no names with values"),
+        ("a.yaml", "- 1\n- 2\n", "no names with values"),
+        ("a.yaml", "name: Ada\ncontext: x\n", "no sampler that is known"),
+        ("a.yaml", "instruction_template: x\n", "no sampler that is known"),
+        ("a.yaml", "temperature: [1", "not YAML"),
+        ("a.yaml", "temperature: " + "[" * 3000, "nested deeper"),
+        ("a.yaml", "a: &a [1]\ntop_k: *a\n", "references"),
+        ("a.yaml", "a: !!python/object/apply:os.system ['touch /tmp/pwned']\n", "not YAML"),
+        ("a.yaml", "temperature: 1\n" + "x: 1\n" * 100_000, "larger than"),
+        ("a.yaml", b"temperature: 1 # caf\xe9", "byte 20 is not UTF-8"),
+        ("a.json", '{"temp": 1', "not JSON"),
+        ("a.json", '{"temp": NaN}', "not JSON"),
+        ("a.json", '{"a":' * 1000 + "1" + "}" * 1000, "nested deeper"),
+        ("a.json", "[1, 2]", "no names with values"),
+        ("a.json", '{"temperature": 1, "openai_max_tokens": 300, "prompts": []}', "a chat completion preset"),
+        ("a.json", '{"input_sequence": "x"}', "no sampler that is known"),
+        ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(100), "not UTF-8"),
+        ("a.toml", "temprature = 1\n", "did you mean temperature?"),
+        ("a.yaml", b"#" * 1_000_001, "larger than 1 MB"),
+    ],
+)
+def test_what_is_no_preset_is_one_line(read: Read, name: str, content: str | bytes, said: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(SamplingPresetError) as caught:
+        read(name, content)
+    assert time.monotonic() - began < 1
+    line = str(caught.value)
+    assert name in line
+    assert said in line
+    assert harmless(line)
+    assert len(line) < 300
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    values=st.dictionaries(st.sampled_from([*NEUTRAL, "genamt", "x"]) | st.text(max_size=5), json_values, max_size=8)
+)
+def test_any_json_with_a_temperature_gives_a_preset_that_can_be_written(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.mktemp("any") / "a.json"
+    file.write_text(json.dumps({**values, "temp": 0.5}))
+    got = read_file(file)
+    written = write_text(got.preset)
+    assert tomllib.loads(written)["temperature"] == (0 if values.get("do_sample") is False else 0.5)
+    assert parse_preset(written, "a.toml") == got.preset
+    assert harmless("".join(got.notices))

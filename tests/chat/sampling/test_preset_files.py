@@ -1,0 +1,137 @@
+"""Preset files: read, checked, written back, and found."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exlchat import paths
+from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
+from exlchat.chat.sampling.shelf import all_presets, find_preset
+from exlchat.chat.sampling.toml_file import parse_preset, read_preset, write_text
+from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.settings import Settings
+from tests.chat.personas.strategies import texts, toml_values
+from tests.chat.sampling.test_wishes import wishes
+
+FULL = """
+description = "For maps"
+temperature = 1
+top_k = 40
+top_p = 0.9
+min_p = 0.1
+max_tokens = 99
+
+[foreign.webui]
+repetition_penalty = 1.18
+sampler_priority = ["top_k", "temperature"]
+"""
+
+presets = st.builds(
+    SamplingPreset, description=texts, wishes=wishes, foreign=st.dictionaries(texts, toml_values, max_size=3)
+)
+
+
+def test_every_key_is_read() -> None:
+    assert parse_preset(FULL, "maps.toml") == SamplingPreset(
+        "For maps",
+        SamplingWishes(1.0, 40, 0.9, 0.1, 99),
+        {"webui": {"repetition_penalty": 1.18, "sampler_priority": ["top_k", "temperature"]}},
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(presets)
+def test_what_is_written_is_read_again(preset: SamplingPreset) -> None:
+    assert parse_preset(write_text(preset), "x.toml") == preset
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("temprature = 1", "unknown key 'temprature'; did you mean temperature?"),
+        ("top-k = 1", "unknown key 'top-k'; did you mean top_k?"),
+        ("seed = 1", "unknown key 'seed'; the keys are description, temperature"),
+        ('temperature = "warm"', "temperature is 'warm'; it must be a number"),
+        ("temperature = -1", "temperature is -1"),
+        ("temperature = nan", "temperature is nan"),
+        ("temperature = " + "9" * 400, "temperature is too large"),
+        ("top_k = true", "top_k is True; it must be a whole number"),
+        ("top_k = 1.5", "top_k is 1.5; it must be a whole number"),
+        ("top_p = 0", "top_p is 0"),
+        ("max_tokens = 0", "max_tokens is 0"),
+        ("foreign = 1", "foreign is 1; it must be a table"),
+        ("description = 2020-01-01", "it must be a text in quotes"),
+        ("temperature = ", "not TOML"),
+        ("x = " + "[" * 5000, "not TOML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(text: str, said: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(SamplingPresetError) as caught:
+        parse_preset(text, "folder/a.toml")
+    assert time.monotonic() - began < 1
+    line = str(caught.value)
+    assert line.startswith("folder/a.toml: ")
+    assert said in line
+    assert "\n" not in line
+    assert len(line) < 300
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    latin = tmp_path / "a.toml"
+    latin.write_bytes(b'description = "\xe9"')
+    with pytest.raises(SamplingPresetError, match="byte 15 is not UTF-8"):
+        read_preset(latin)
+    with pytest.raises(SamplingPresetError, match="cannot be read"):
+        read_preset(tmp_path / "none.toml")
+    large = tmp_path / "large.toml"
+    large.write_text("#" * 1_000_001)
+    with pytest.raises(SamplingPresetError, match="which no preset is"):
+        read_preset(large)
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(SamplingPresetError, match="not a file"):
+        read_preset(pipe)
+
+
+def test_those_that_come_along_say_when_to_take_them_and_leave_nothing_open() -> None:
+    shelf = all_presets(Path("/nowhere"), paths.shipped_presets())
+    assert not shelf.problems
+    by_id = {one.id: one.preset for one in shelf.presets}
+    assert set(by_id) == {"deterministic", "precise", "balanced", "creative", "wild"}
+    for preset in by_id.values():
+        assert 20 < len(preset.description) < 100
+        assert set(preset.wishes.given()) == {"temperature", "top_k", "top_p", "min_p"}
+    heat = [by_id[one].wishes.temperature for one in ("deterministic", "precise", "balanced", "creative", "wild")]
+    assert heat == sorted(heat)
+    assert by_id["deterministic"].wishes.apply(SamplingSettings()).greedy
+    # Its line says that it is what holds where nothing is said.
+    assert by_id["balanced"].wishes.apply(SamplingSettings(0.1, 1, 0.1, 0.9)) == Settings().sampling()
+
+
+def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
+    (tmp_path / "wild.toml").write_text("temperature = 5\n")
+    (tmp_path / "broken.toml").write_text("temperature = -1\n")
+    (tmp_path / "My Own.toml").write_text("top_k = 5\n")
+    shelf = all_presets(tmp_path, paths.shipped_presets())
+    assert [one.id for one in shelf.presets if not one.shipped] == ["My Own", "wild"]
+    assert len(shelf.presets) == 6
+    assert len(shelf.problems) == 1
+    assert "broken.toml: temperature is -1" in shelf.problems[0]
+    assert find_preset("wild", tmp_path).path == tmp_path / "wild.toml"
+    assert find_preset("My Own", tmp_path).preset.wishes.top_k == 5
+    assert find_preset("Creative", tmp_path).shipped
+    assert find_preset(str(tmp_path / "wild.toml")).preset.wishes.temperature == 5
+    with pytest.raises(SamplingPresetError, match="did you mean creative"):
+        find_preset("creativ", tmp_path)
+    with pytest.raises(SamplingPresetError, match="there are My Own, wild, balanced"):
+        find_preset("../../etc/passwd", tmp_path)
+    with pytest.raises(SamplingPresetError, match="temperature is -1"):
+        find_preset("broken", tmp_path)
