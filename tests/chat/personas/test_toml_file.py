@@ -106,6 +106,7 @@ def test_texts_of_several_lines_stay_readable() -> None:
         ('name = "A"\n[sampling]\ntemprature = 1', "sampling.unknown key 'temprature'; did you mean temperature?"),
         ('name = "A"\n[sampling]\ntemperature = -1', "temperature is -1"),
         ('name = "A"\n[sampling]\ntemperature = nan', "temperature is nan"),
+        ('name = "A"\n[sampling]\ntemperature = ' + "9" * 400, "temperature is too large"),
         ('name = "A"\n[sampling]\ntop_k = true', "sampling.top_k is True; it must be a whole number"),
         ('name = "A"\n[sampling]\nmax_tokens = 0', "max_tokens is 0"),
         ('name = "A"\n[variables]\nuser = "x"', "variables.user: this name has a meaning of its own"),
