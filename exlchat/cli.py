@@ -28,7 +28,6 @@ from exlchat.ui.command_line import (
     doctor_parser,
     models_parser,
     pull_parser,
-    template_parser,
 )
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.library.places import library
@@ -128,6 +127,8 @@ def _pull(arguments: Sequence[str]) -> ExitCode:
 
 
 def _template(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.templates.arguments import template_parser
+
     typed = template_parser().parse_args(arguments)
     from exlchat.ui.templates.commands import run_template
 

@@ -54,10 +54,6 @@ class Answering:
         for piece in self.fresh:
             (self.thoughts if piece.kind == "thinking" else self.answer).append(piece.text)
 
-    def end(self, message: Message) -> None:
-        """It is on disk as it ended."""
-        self.message = message
-
 
 def was_cut(message: Message) -> bool:
     """Whether an answer stopped before its end: by the user, a crash, or a limit; an edited one can go on as well."""

@@ -5,23 +5,25 @@ Every method belongs to one thread, the one that owns the screen; the engine thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
 from exlchat.chat.titling import TitleMade
-from exlchat.ui.answering import Answering, was_cut
+from exlchat.ui.answering import was_cut
 from exlchat.ui.engine_jobs import JobEnded, JobEvent
 from exlchat.ui.engine_requests import Questions, title_job, turn_job
-from exlchat.ui.unkept import UnkeptAnswers
+from exlchat.ui.open_conversation import OpenConversation
+from exlchat.ui.under_way import UnderWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from exlchat.chat.conversation import Conversation, Message
+    from exlchat.chat.conversation import Message
     from exlchat.chat.cost import PromptCost
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.store import ConversationStore
+    from exlchat.ui.answering import Answering
     from exlchat.ui.engine_requests import JobQueue
     from exlchat.ui.generation_settings import GenerationSettings
 
@@ -30,16 +32,7 @@ class NotPossibleError(Exception):
     """What was asked cannot be done now; one line that says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDefaults:
-    """What goes with a model: prompt format, system prompt of new conversations, and how answers are drawn."""
-
-    template: str | None
-    system: str | None
-    generation: GenerationSettings
-
-
-class ChatSession:
+class ChatSession(OpenConversation):
     """What can be done with conversations, whichever way it is asked for.
 
     A prompt for a conversation that is being answered waits (`waiting_prompts`) and is written to disk when its turn
@@ -57,132 +50,45 @@ class ChatSession:
         persona: FrozenPersona | None = None,
         titles: bool = False,
     ) -> None:
-        self.store = store
-        self._persona = persona
-        self.template = template
-        self.generation = generation
-        self.unkept = UnkeptAnswers(store)
+        super().__init__(store, template=template, system=system, generation=generation, persona=persona)
         self.questions = Questions(store, jobs)
-        self.conversation: Conversation | None = None
         self._jobs = jobs
-        self._default_system = system
-        self._new_system = system
-        self._answering: dict[str, Answering] = {}
-        self._queued: dict[str, list[str]] = {}
+        self._under_way = UnderWay(jobs)
         self._deleted: list[tuple[str, str]] = []
         self._titles = titles
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
 
-    # What is there
-
-    @property
-    def conversation_id(self) -> str | None:
-        """Id of the open conversation; `None` for a new one that nobody has written in."""
-        return self.conversation.id if self.conversation else None
-
-    @property
-    def draft_id(self) -> str | None:
-        """Whose draft is in the composer; `None`, as for a new one, until the user has said something in it."""
-        return self.conversation_id if any(one.role == "user" for one in self.branch) else None
-
-    @property
-    def branch(self) -> Sequence[Message]:
-        """Messages of the open conversation as they are on disk."""
-        return self.conversation.branch if self.conversation else ()
-
-    @property
-    def system_prompt(self) -> str | None:
-        """Who is speaking in the open conversation."""
-        return self.conversation.system_prompt if self.conversation else self._new_system
+    # What is on its way
 
     @property
     def answering(self) -> Answering | None:
         """The answer on its way in the open conversation."""
-        return self._answering.get(self.conversation_id or "")
+        return self._under_way.of(self.conversation_id)
 
     @property
     def being_written(self) -> Answering | None:
         """The answer that grows right now, in whichever conversation."""
-        return next((one for one in self._answering.values() if one.message is not None), None)
+        return self._under_way.being_written
 
     @property
     def busy(self) -> bool:
         """Whether an answer is written or waits, in whichever conversation."""
-        return bool(self._answering)
+        return bool(self._under_way)
 
     @property
     def can_undo_delete(self) -> bool:
         """Whether something was deleted in this run."""
         return bool(self._deleted)
 
-    @property
-    def last_answer(self) -> Message | None:
-        """The newest answer on the open branch."""
-        return next((one for one in reversed(self.branch) if one.role == "assistant"), None)
-
-    @property
-    def last_said(self) -> Message | None:
-        """The newest message that is not a system prompt."""
-        return next((one for one in reversed(self.branch) if one.role != "system"), None)
-
-    # What goes with a model
-
-    @property
-    def defaults(self) -> ModelDefaults:
-        """What holds now."""
-        return ModelDefaults(self.template, self._default_system, self.generation)
-
-    def use(self, template: str | None, system: str | None, generation: GenerationSettings | None) -> ModelDefaults:
-        """Go on with what belongs to another model; `None` for `generation` leaves that. Conversations stay."""
-        self.template = template
-        if self.conversation is None and self._new_system == self._default_system:
-            self._new_system = system
-        self._default_system = system
-        if generation is not None:
-            self.generation = generation
-        return self.defaults
-
-    # Which conversation is open
-
-    def start_new(self) -> None:
-        """Leave the open conversation for a new one, which is made on disk with its first prompt or its greeting.
-
-        Raises:
-            StoreError: the greeting could not be written; the new conversation is open without it.
-        """
-        self.conversation = None
-        self._new_system = self._default_system
-        if self._persona is not None and self._persona.greetings:
-            self.conversation = self._create()
-
-    def open(self, conversation_id: str) -> Conversation:
-        """Open a conversation.
-
-        Raises:
-            StoreError: it cannot be read; the one open before stays open.
-        """
-        self.conversation = self.unkept.whole(self.store.load(conversation_id))
-        return self.conversation
-
-    def reload(self) -> None:
-        """Read the open conversation again after something was written into it."""
-        if self.conversation is not None:
-            self.conversation = self.unkept.whole(self.store.load(self.conversation.id))
-
-    def rename(self, conversation_id: str, title: str) -> None:
-        """Give a title."""
-        self.store.rename(conversation_id, title)
-        self.reload()
+    # Deleting
 
     def delete(self, conversation_id: str) -> str:
         """Take a conversation off the list and return its title; what is being answered in it is stopped."""
         title = self.store.load(conversation_id).title
         self.store.delete(conversation_id)
         self._deleted.append((conversation_id, title))
-        self._queued.pop(conversation_id, None)
-        if (answering := self._answering.get(conversation_id)) is not None:
-            self._jobs.stop(answering.job)
+        self._under_way.drop(conversation_id)
         if conversation_id == self.conversation_id:
             self.start_new()
         return title
@@ -206,8 +112,8 @@ class ChatSession:
         Raises:
             StoreError: it could not be written; nothing was sent.
         """
-        if self.conversation is not None and self.conversation.id in self._answering:
-            self._queued.setdefault(self.conversation.id, []).append(text)
+        if self.conversation is not None and self.answering is not None:
+            self._under_way.queue(self.conversation.id, text)
             return None
         self.unkept.save()
         if self.conversation is None:
@@ -231,11 +137,6 @@ class ChatSession:
             self.store.add_message(self.conversation.id, "system", text)
             self.reload()
 
-    @property
-    def persona(self) -> FrozenPersona | None:
-        """Who speaks in new conversations, and in the open one unless a plain system prompt came after it."""
-        return self._persona
-
     def let_speak(self, persona: FrozenPersona) -> None:
         """Have a persona speak, with its format and its way of answering; recorded in the tree of the conversation.
 
@@ -249,12 +150,7 @@ class ChatSession:
         self._persona = persona
         self._new_system = self._default_system = persona.system_text
         self.template = persona.template or self.template
-        wanted = persona.sampling
-        self.generation = replace(
-            self.generation,
-            sampling=wanted.apply(self.generation.sampling),
-            max_tokens=self.generation.max_tokens if wanted.max_tokens is None else wanted.max_tokens,
-        )
+        self.generation = self.generation.with_wishes(persona.sampling)
         if self.conversation is not None:
             self.reload()
         elif persona.greetings:
@@ -309,15 +205,11 @@ class ChatSession:
 
     def stop(self) -> bool:
         """Stop the answer of the open conversation, else the one being written elsewhere; whether there was one."""
-        answering = self.answering or self.being_written
-        if answering is None:
-            return False
-        self._jobs.stop(answering.job)
-        return True
+        return self._under_way.stop(self.answering or self.being_written)
 
     def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
         """Prompts of a conversation that wait for the answer before them."""
-        return tuple(self._queued.get(conversation_id or "", ()))
+        return self._under_way.waiting(conversation_id)
 
     def ask_cost(self, tell: Callable[[PromptCost], None], system: str | None = None) -> None:
         """Ask what reading the open conversation again would cost; with another system prompt, if one is given."""
@@ -332,34 +224,28 @@ class ChatSession:
         if isinstance(report.event, TitleMade):
             self._title_made(report.job.conversation_id)
             return None
-        answering = self._answering.get(report.job.conversation_id)
-        if answering is None or answering.job is not report.job:
+        answering = self._under_way.take(report)
+        if answering is None:
             return None
         match report.event:
             case turn.AnswerStarted(message=message):
-                answering.begin(message)
                 self._show(answering, message)
             case turn.AnswerClosed(message=message, kept=True, error=error):
                 if error is not None:
                     self.unkept.add(message)
-                answering.end(message)
                 self._show(answering, message)
             case turn.AnswerClosed():
                 if answering.conversation_id == self.conversation_id:
                     self.reload()
-            case turn.TextDelta(text=text):
-                answering.add(text)
         return answering
 
     def job_ended(self, report: JobEnded) -> Answering | None:
-        """Forget a job, and send the next prompt that waited for it."""
-        conversation_id = report.job.conversation_id
-        answering = self._answering.get(conversation_id)
-        if answering is None or answering.job is not report.job:
+        """Forget a job; the answer it belonged to, or `None` when that was forgotten."""
+        answering = self._under_way.end(report)
+        if answering is None:
             return None
-        del self._answering[conversation_id]
         unfinished = answering.message is None or answering.message.status == "streaming"
-        if unfinished and conversation_id == self.conversation_id:
+        if unfinished and answering.conversation_id == self.conversation_id:
             self.reload()
         return answering
 
@@ -379,12 +265,12 @@ class ChatSession:
         Raises:
             StoreError: it could not be written; it goes on waiting.
         """
-        waiting = self._queued.get(conversation_id)
-        if not waiting or conversation_id in self._answering:
+        waiting = self._under_way.waiting(conversation_id)
+        if not waiting or self._under_way.of(conversation_id) is not None:
             return None
         self.unkept.save()
         message = self.store.add_message(conversation_id, "user", waiting[0])
-        waiting.pop(0)
+        self._under_way.sent(conversation_id)
         if conversation_id == self.conversation_id:
             self.reload()
         self._submit(conversation_id, prompt=message)
@@ -403,17 +289,6 @@ class ChatSession:
         if answering.conversation_id == self.conversation_id:
             self.reload()
         return True
-
-    def _create(self) -> Conversation:
-        if self._persona is not None:
-            # Most starts have no persona.
-            from exlchat.chat.personas.opening import begin_conversation
-
-            return begin_conversation(self.store, self._persona, system=self._new_system)
-        conversation = self.store.create_conversation()
-        if self._new_system:
-            self.store.add_message(conversation.id, "system", self._new_system)
-        return self.store.load(conversation.id)
 
     def _require_quiet(self) -> None:
         if self.answering is not None:
@@ -435,8 +310,7 @@ class ChatSession:
             retry_of=retry_of,
             continue_from=continue_from,
         )
-        self._answering[conversation_id] = Answering(job, prompt, retry_of or continue_from)
-        self._jobs.submit(job)
+        self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
 
     def _show(self, answering: Answering, message: Message) -> None:
         """Bring the open branch up to date with an answer that has begun or ended, without reading all of it again."""

@@ -26,7 +26,6 @@ from exlchat.ui.argument_types import (
 )
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.generation_settings import LARGEST_SEED
-from exlchat.ui.templates.arguments import add_template_parsers
 
 _WIDTH = 80
 
@@ -137,18 +136,6 @@ model lies; progress goes to standard error."""
 _PULL_EPILOG = """examples:
   exlchat pull turboderp/Llama-3.2-1B-Instruct-exl2@4.0bpw
   exlchat turboderp/Llama-3.2-1B-Instruct-exl2@4.0bpw     chat with it then
-
-exit codes:
-  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
-
-
-_TEMPLATE_ABOUT = """The prompt formats (templates) there are; the exact prompt that a conversation
-becomes, with its token ids; formats of other programs made into your own."""
-_TEMPLATE_EPILOG = """examples:
-  exlchat template list
-  exlchat template show                    a little talk, in the guide's format
-  exlchat template show llama-3 -m ~/models/llama-3 --conversation last
-  exlchat template import ~/presets/Alpaca.json
 
 exit codes:
   0 ok   1 error   2 usage   130 stopped by ctrl+c"""
@@ -277,14 +264,6 @@ def pull_parser() -> argparse.ArgumentParser:
         default=[],
         help="only files whose names match, such as '*.json' (may be repeated)",
     )
-    about_group(parser)
-    return parser
-
-
-def template_parser() -> argparse.ArgumentParser:
-    """The words and options of `exlchat template`."""
-    parser = Parser("exlchat template", _TEMPLATE_ABOUT, _TEMPLATE_EPILOG, "exlchat template list|show|import …")
-    add_template_parsers(parser)
     about_group(parser)
     return parser
 

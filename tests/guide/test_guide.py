@@ -22,12 +22,12 @@ from exlchat.ui.command_line import (
     doctor_parser,
     models_parser,
     pull_parser,
-    template_parser,
 )
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
+from exlchat.ui.templates.arguments import template_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised

@@ -110,6 +110,6 @@ def transcript(pilot: Pilot[int]) -> Transcript:
 async def idle(pilot: Pilot[int]) -> None:
     """Wait until no answer is on its way."""
     session = chat_app(pilot).session
-    await until(pilot, lambda: not session._answering)
+    await until(pilot, lambda: not session.busy)
     await asyncio.sleep(0.05)
     await pilot.pause()

@@ -6,10 +6,23 @@ import argparse
 from pathlib import Path
 
 from exlchat.ui.argument_types import some_text
+from exlchat.ui.command_line import about_group, new_parser
+
+_ABOUT = """The prompt formats (templates) there are; the exact prompt that a conversation
+becomes, with its token ids; formats of other programs made into your own."""
+_EPILOG = """examples:
+  exlchat template list
+  exlchat template show                    a little talk, in the guide's format
+  exlchat template show llama-3 -m ~/models/llama-3 --conversation last
+  exlchat template import ~/presets/Alpaca.json
+
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 
 
-def add_template_parsers(parser: argparse.ArgumentParser) -> None:
-    """Adds list, show and import to the parser of `exlchat template`."""
+def template_parser() -> argparse.ArgumentParser:
+    """The commands and options of `exlchat template`."""
+    parser = new_parser("exlchat template", _ABOUT, _EPILOG, "exlchat template list|show|import …")
     commands = parser.add_subparsers(dest="command", metavar="list|show|import", required=True)
     listing = commands.add_parser("list", description="List the prompt formats: built in, and files of your own.")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -35,3 +48,5 @@ def add_template_parsers(parser: argparse.ArgumentParser) -> None:
     taking.add_argument("--force", action="store_true", help="replace a format of that name")
     for command in (listing, show, taking):
         command.add_argument("-h", "--help", action="help", help="show this and exit")
+    about_group(parser)
+    return parser

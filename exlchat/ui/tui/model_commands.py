@@ -14,8 +14,8 @@ from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.screens.models import ModelsScreen
 
 if TYPE_CHECKING:
-    from exlchat.ui.chat_session import ModelDefaults
     from exlchat.ui.library.shelf import Shelf
+    from exlchat.ui.open_conversation import ModelDefaults
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _SET = "set"
