@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from exlchat.chat.personas.persona import PersonaError
@@ -16,14 +17,19 @@ DEEPEST = 64
 """Lists and objects within each other; a real card has about ten."""
 
 
-def read_json(data: bytes, where: str) -> Any:
+def read_json(data: bytes, where: str, *, largest: int = LARGEST) -> Any:
     """The value that `data` writes in UTF-8, UTF-16 or UTF-32; `where` names it in errors.
+
+    Args:
+        data: at most `largest` bytes.
+        where: the file, for people.
+        largest: number of bytes.
 
     Raises:
         PersonaError: too large, too deep, another encoding, or not JSON.
     """
-    if len(data) > LARGEST:
-        raise PersonaError(f"{where}: its JSON is larger than {LARGEST // 10**6} MB, which no card is")
+    if len(data) > largest:
+        raise PersonaError(f"{where}: its JSON is larger than {largest // 10**6} MB, which no card is")
     try:
         text = data.decode("utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else json.detect_encoding(data))
     except UnicodeDecodeError as error:
@@ -37,6 +43,12 @@ def read_json(data: bytes, where: str) -> Any:
     if _depth(value) > DEEPEST:
         raise PersonaError(f"{where}: its JSON is nested deeper than {DEEPEST} levels")
     return value
+
+
+def write_json(value: Any) -> bytes:
+    """`value` as readable JSON in UTF-8, with a newline at its end; lone surrogates, which UTF-8 has not, escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", f"{text}\n").encode()
 
 
 def _refuse(name: str) -> NoReturn:

@@ -17,7 +17,7 @@ from exlchat.chat.personas.card_examples import examples_of, text_of_examples
 from exlchat.chat.personas.card_lorebook import lorebook_of, put_lorebook, without_decorators
 from exlchat.chat.personas.card_values import text_list, text_value
 from exlchat.chat.personas.persona import Character, Persona, PersonaError
-from exlchat.chat.personas.toml_file import persona_of_table, table_of_persona
+from exlchat.chat.personas.toml_file import LARGEST_FILE, persona_of_table, table_of_persona
 from exlchat.chat.plain_text import one_line
 
 CardVersion = Literal[1, 2, 3]
@@ -53,7 +53,9 @@ _NEW_IN_V2: dict[str, Any] = {
     "character_version": "",
     "extensions": {},
 }
+_OPTIONAL = ("character_book", "nickname", "assets")
 _IN_OURS = ("examples_as", "template", "sampling", "thinking", "model", "variables")
+_OURS = (*_IN_OURS, "character", "examples")
 _LONGEST_NOTE = 120
 _V3_WARNING = "This is a Character Card V3, written as V2 for older programs; some of it works only in newer ones."
 
@@ -101,13 +103,16 @@ def card_of_persona(persona: Persona, version: CardVersion | None = None) -> dic
     kept = persona.foreign.get(KEPT)
     card: dict[str, Any] = {"spec": "chara_card_v3", "spec_version": "3.0", "data": {"name": ""}}
     if isinstance(kept, str):
-        card = read_json(kept.encode("utf-8", "surrogatepass"), f"{persona.name}: foreign.{KEPT}")
+        # Escaped, a card takes more bytes than the file that it came from.
+        card = read_json(kept.encode(), f"{persona.name}: foreign.{KEPT}", largest=LARGEST_FILE)
     before = version_of(card)
     if before is None:
         raise PersonaError(f"{persona.name}: foreign.{KEPT} is not a character card; take it out of the file")
     if before == 1 and (version not in (None, 1) or _needs_v2(persona, card)):
         card = _as_v2(card)
         before = 2
+    if before != 1:
+        _put_copies(card, persona)
     _put(card if before == 1 else card["data"], persona)
     if not isinstance(kept, str):
         _fill_in(card["data"])
@@ -208,6 +213,15 @@ def _put(data: dict[str, Any], persona: Persona) -> None:
     _put_ours(data, persona)
 
 
+def _put_copies(card: dict[str, Any], persona: Persona) -> None:
+    """SillyTavern writes the fields of V1 beside `data` as well, for older programs: what was the same stays so."""
+    written = copy.deepcopy(card["data"])
+    _put(written, persona)
+    for copied, key in (*zip(_V1, _V1, strict=True), ("creatorcomment", "creator_notes")):
+        if copied in card and card[copied] == card["data"].get(key) and key in written:
+            card[copied] = written[key]
+
+
 def _put_ours(data: dict[str, Any], persona: Persona) -> None:
     """Put what cards have no field for into `extensions`, where the persona would else come back different."""
     if _same(_persona_of_data(data), persona):
@@ -221,7 +235,10 @@ def _put_ours(data: dict[str, Any], persona: Persona) -> None:
         ours["examples"] = table.get("examples", [])
     if not isinstance(data.get("extensions"), dict):
         data["extensions"] = {}
-    data["extensions"][OURS] = ours
+    before = data["extensions"].get(OURS)
+    # What a newer exlchat has put there stays.
+    others = {key: value for key, value in before.items() if key not in _OURS} if isinstance(before, dict) else {}
+    data["extensions"][OURS] = {**others, **ours}
 
 
 def _same(one: Persona, other: Persona) -> bool:
@@ -237,9 +254,10 @@ def _fill_in(data: dict[str, Any], *, group_only: bool = True) -> None:
 
 
 def _as_v2(card: Mapping[str, Any]) -> dict[str, Any]:
-    """A V1 card as V2; what V1 does not name stays where it was."""
+    """A V1 card as V2; what V1 does not name stays where it was, and is in `data` too if V2 or V3 name it."""
     data = {key: card.get(_key(card, key), "") for key in _V1}
-    taken = {*_V1, *_OLD_NAMES.values()}
+    taken = {_key(card, key) for key in _V1}
+    data |= {key: copy.deepcopy(card[key]) for key in (*_NEW_IN_V2, *_OPTIONAL) if key in card}
     _fill_in(data, group_only=False)
     others = {key: value for key, value in card.items() if key not in taken}
     return {**others, "spec": "chara_card_v2", "spec_version": "2.0", "data": data}

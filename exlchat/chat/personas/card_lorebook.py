@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from exlchat.chat.personas.card_values import count_value, number_value, text_list, text_value
@@ -61,11 +64,28 @@ def put_lorebook(data: dict[str, Any], lorebook: Lorebook | None) -> None:
     if lorebook.entries == before.entries:
         return
     old = book.get("entries")
-    old = list(old.values()) if isinstance(old, dict) else old if isinstance(old, list) else []
-    book["entries"] = [
-        _put_entry(dict(old[place]) if place < len(old) and isinstance(old[place], dict) else {}, entry)
-        for place, entry in enumerate(lorebook.entries)
-    ]
+    listed = list(old.values()) if isinstance(old, dict) else old if isinstance(old, list) else []
+    raw = _put_entries(listed, before.entries, lorebook.entries)
+    book["entries"] = dict(zip(_numbers(old), raw, strict=False)) if isinstance(old, dict) else raw
+
+
+def _put_entries(raw: list[Any], before: Sequence[LoreEntry], after: Sequence[LoreEntry]) -> list[Any]:
+    """`raw`, which says `before`, so that it says `after`: an entry that has only moved keeps all that is in it."""
+    written: list[Any] = []
+    steps = difflib.SequenceMatcher(None, before, after).get_opcodes()
+    for step, start, end, first, last in steps:
+        if step == "equal":
+            written += raw[start:end]
+            continue
+        changed = raw[start:end] + [None] * (last - first)
+        written += [_put_entry(one, entry) for one, entry in zip(changed, after[first:last], strict=False)]
+    return written + raw[_MOST_ENTRIES:]
+
+
+def _numbers(old: Mapping[str, Any]) -> Iterator[str]:
+    """The names that entries had, then unused numbers."""
+    yield from old
+    yield from (str(number) for number in itertools.count() if str(number) not in old)
 
 
 def without_decorators(book: Any) -> None:
@@ -95,7 +115,8 @@ def _entry(raw: dict[str, Any]) -> LoreEntry:
     )
 
 
-def _put_entry(raw: dict[str, Any], entry: LoreEntry) -> dict[str, Any]:
+def _put_entry(old: Any, entry: LoreEntry) -> dict[str, Any]:
+    raw = dict(old) if isinstance(old, dict) else {}
     if not raw:
         raw = {"keys": [], "content": "", "extensions": {}, "enabled": True, "insertion_order": 0, "use_regex": False}
     before = _entry(raw)

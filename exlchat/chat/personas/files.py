@@ -5,24 +5,27 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from exlchat.chat.personas import charx, png
-from exlchat.chat.personas.bounded_json import read_json
+from exlchat.chat.personas import card_files, charx, png, zip_members
+from exlchat.chat.personas.bounded_json import read_json, write_json
 from exlchat.chat.personas.card import backfill, card_of_persona, newer_than_known, persona_of_card, version_of
 from exlchat.chat.personas.card_lorebook import lorebook_of
 from exlchat.chat.personas.lore_keys import bounded_pattern
 from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui, yaml_value
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import parse_persona, write_text
+from exlchat.chat.personas.zip_members import Member
 from exlchat.chat.plain_text import one_line
 
-LARGEST_FILE = charx.LARGEST_FILE
+LARGEST_FILE = zip_members.LARGEST_FILE
 CardFile = Literal["png", "json", "charx", "toml"]
 CARD_FILES: tuple[CardFile, ...] = get_args(CardFile)
 _CCV3, _CHARA = "ccv3", "chara"
+_OTHER_PICTURES = (b"\xff\xd8", b"GIF8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,23 @@ class Imported:
         persona: made of it.
         kind: what it was, for people.
         notices: a line each about what could not be taken over or is damaged.
-        picture: the PNG file without the card's texts; `None` for all other files.
+        picture: the PNG file without the card and its files; `None` for all other kinds.
+        files: pictures and whatever else came with a card in PNG or CHARX.
     """
 
     persona: Persona
     kind: str
     notices: tuple[str, ...] = ()
     picture: bytes | None = None
+    files: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a file holds that is written, and a line about each thing that it cannot hold."""
+
+    data: bytes
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,48 +83,70 @@ def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
     reading = _Reading(where)
     if data.startswith(png.SIGNATURE):
         imported = _of_png(data, reading)
-    elif charx.is_zip(data):
-        card, others = charx.card_of(data, where)
-        if others:
-            reading.say(f"{others} pictures or other files in it are not kept")
-        imported = _of_json(read_json(card, where), reading, "CHARX")
+    elif zip_members.is_zip(data):
+        archive = charx.read(data, where)
+        imported = replace(_of_json(read_json(archive.card, where), reading, "CHARX"), files=archive.files)
+        reading.notices += archive.notices
     elif data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         imported = _of_json(read_json(data, where), reading, "JSON")
+    elif data.startswith(_OTHER_PICTURES) or data[8:12] == b"WEBP":
+        raise PersonaError(f"{where}: a picture without a character card in it; cards come in PNG files")
     else:
         imported = _of_text(data, reading, usual_name)
     _note_patterns(imported.persona, reading)
-    return Imported(imported.persona, imported.kind, tuple(reading.notices), imported.picture)
+    return replace(imported, notices=tuple(reading.notices))
 
 
 def card_file(
-    persona: Persona, kind: CardFile, *, version: Literal[2, 3] | None = None, picture: bytes | None = None
-) -> bytes:
+    persona: Persona,
+    kind: CardFile,
+    *,
+    version: Literal[2, 3] | None = None,
+    picture: bytes | None = None,
+    files: Sequence[Member] = (),
+) -> Exported:
     """The persona as a file: a card, or a persona file of our own.
 
     Args:
         persona: any.
         kind: of file. A PNG file gets the card twice, as V2 and as V3, as the specification of V3 advises.
         version: of the card in JSON and CHARX; `None` keeps that of the card it came from.
-        picture: the PNG file to put the card into; `None` takes a grey one.
+        picture: the PNG file to put the card into; `None` takes the card's main icon, else a grey one.
+        files: that came with the card; PNG and CHARX hold them.
 
     Raises:
-        PersonaError: the card kept with it, or the picture, cannot be read.
+        PersonaError: the card kept with it, or the picture, cannot be read, or the file would be too large.
     """
-    if kind == "toml":
-        return write_text(persona).encode("utf-8")
-    if kind == "json":
-        return (json.dumps(card_of_persona(persona, version), ensure_ascii=False, indent=2) + "\n").encode(
-            "utf-8", "surrogatepass"
+    where = one_line(persona.name, 80)
+    if kind == "png":
+        exported = _png_file(persona, picture, files, where)
+    elif kind == "charx":
+        card = card_files.pointing(card_of_persona(persona, version or 3), files, card_files.IN_CHARX)
+        exported = Exported(charx.write(json.dumps(card).encode(), files))
+    else:
+        data = write_text(persona).encode() if kind == "toml" else write_json(card_of_persona(persona, version))
+        exported = Exported(
+            data, (f"{where}: {_came_with(len(files))} left out; .charx and .png hold such",) if files else ()
         )
-    if kind == "charx":
-        return charx.write(json.dumps(card_of_persona(persona, version or 3)).encode())
-    own = card_of_persona(persona)
-    newest = own if version_of(own) == 3 else card_of_persona(persona, 3)
+    if len(exported.data) > LARGEST_FILE:
+        raise PersonaError(f"{where}: would be larger than {LARGEST_FILE // 10**6} MB, which no card is")
+    return exported
+
+
+def _png_file(persona: Persona, picture: bytes | None, files: Sequence[Member], where: str) -> Exported:
+    own = card_files.pointing(card_of_persona(persona), files, card_files.IN_PNG)
+    newest = own
+    if version_of(own) != 3:
+        newest = card_files.pointing(card_of_persona(persona, 3), files, card_files.IN_PNG)
     older = own if version_of(own) == 2 else backfill(newest)
-    found, problem = (png.plain_picture(), None) if picture is None else png.chunks(picture, "the picture")
-    if problem is not None:
-        raise PersonaError(problem)
-    return png.with_texts(found, [(_CHARA, _base64(older)), (_CCV3, _base64(newest))])
+    found = card_files.picture_of(own, files) or png.plain_picture()
+    if picture is not None:
+        found, problem = png.chunks(picture, "the picture")
+        if problem is not None:
+            raise PersonaError(problem)
+    texts, notices = card_files.texts_of_files(files, where)
+    clean = [chunk for chunk in found if not card_files.is_file_chunk(chunk)]
+    return Exported(png.with_texts(clean, [(_CHARA, _base64(older)), (_CCV3, _base64(newest)), *texts]), notices)
 
 
 def _of_png(data: bytes, reading: _Reading) -> Imported:
@@ -128,11 +163,22 @@ def _of_png(data: bytes, reading: _Reading) -> Imported:
                 tried.append(str(error))
                 continue
             reading.notices += tried
-            picture = png.with_texts(found, []) if problem is None else None
-            return Imported(imported.persona, imported.kind, picture=picture)
+            files, notices = card_files.files_of_png(found, reading.where)
+            reading.notices += notices
+            return replace(imported, picture=_clean(found) if problem is None else None, files=files)
     if tried:
         raise PersonaError(tried[0])
     raise PersonaError(problem or f"{reading.where}: a picture without a character card in it")
+
+
+def _came_with(count: int) -> str:
+    return "1 file that came with the card is" if count == 1 else f"{count} files that came with the card are"
+
+
+def _clean(found: Sequence[png.Chunk]) -> bytes:
+    """The picture alone: what came in it is kept elsewhere, and may be changed there."""
+    others = [one for one in found if not card_files.is_file_chunk(one)]
+    return png.with_texts([one for one in others if png.keyword_of(one).lower() not in (_CCV3, _CHARA)], [])
 
 
 def _decoded(text: png.PngText, where: str) -> Any:
@@ -184,6 +230,16 @@ def _of_text(data: bytes, reading: _Reading, usual_name: str) -> Imported:
         reading.notices += notices
         return Imported(persona, "aichat role")
     raise PersonaError(f"{reading.where}: not a card, a character, a role (.md) or a persona (.toml)")
+
+
+def read_kept_files(path: Path) -> tuple[tuple[Member, ...], tuple[str, ...]]:
+    """The files in the archive beside a persona, and a line about each kind of those that are left out.
+
+    Raises:
+        PersonaError: it cannot be read or is no archive.
+    """
+    data, where = _bytes(path), one_line(str(path), 120)
+    return zip_members.kept(data, zip_members.entries(data, where), where)
 
 
 def read_lorebook(path: Path) -> Any:

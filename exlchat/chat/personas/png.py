@@ -14,10 +14,14 @@ from itertools import islice
 from exlchat.chat.personas.persona import PersonaError
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-LARGEST_FILE = 64_000_000
+LARGEST_FILE = 256_000_000
+"""Bytes; a card can carry other pictures along."""
+
 LARGEST_TEXT = 24_000_000
 MOST_CHUNKS = 100_000
 _MOST_TRIED = 3
+_LONGEST_KEYWORD = 79
+_LOOKED_AT = 1_200
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 
 
@@ -69,7 +73,7 @@ def chunks(data: bytes, where: str) -> tuple[list[Chunk], str | None]:
 
 def texts(found: Iterable[Chunk], keyword: str) -> list[PngText]:
     """The first text chunks with this keyword, in whatever case. One that is damaged says so in `problem`."""
-    named = (chunk for chunk in found if chunk.kind in _TEXT_CHUNKS and _keyword(chunk) == keyword.lower())
+    named = (chunk for chunk in found if keyword_of(chunk).lower() == keyword.lower())
     # Each may grow to megabytes, so not all that somebody cares to put in are unpacked.
     return [_text(chunk) for chunk in islice(named, _MOST_TRIED)]
 
@@ -77,13 +81,25 @@ def texts(found: Iterable[Chunk], keyword: str) -> list[PngText]:
 def with_texts(found: Sequence[Chunk], added: Sequence[tuple[str, bytes]]) -> bytes:
     """The file with `tEXt` chunks of these keywords in the place of all that had them, before the picture's end."""
     keywords = {keyword.lower() for keyword, _ in added}
-    pieces = [SIGNATURE]
-    for chunk in found:
-        taken = chunk.kind in _TEXT_CHUNKS and _keyword(chunk) in keywords
-        if chunk.kind != b"IEND" and not taken:
-            pieces.append(_written(chunk.kind, chunk.data))
+    others = (chunk for chunk in found if chunk.kind != b"IEND" and keyword_of(chunk).lower() not in keywords)
+    pieces = [SIGNATURE, *(_written(chunk.kind, chunk.data) for chunk in others)]
     pieces += [_written(b"tEXt", keyword.encode("latin-1") + b"\0" + text) for keyword, text in added]
     return b"".join([*pieces, _written(b"IEND", b"")])
+
+
+def keyword_of(chunk: Chunk) -> str:
+    """The keyword of a text chunk, also one that is too long; "" for all other chunks."""
+    if chunk.kind not in _TEXT_CHUNKS:
+        return ""
+    return chunk.data[:_LOOKED_AT].partition(b"\0")[0].decode("latin-1")
+
+
+def is_keyword(text: str) -> bool:
+    """Whether a text chunk can have this keyword."""
+    try:
+        return 0 < len(text.encode("latin-1")) <= _LONGEST_KEYWORD and text.isprintable()
+    except UnicodeEncodeError:
+        return False
 
 
 def plain_picture(width: int = 256, height: int = 384, grey: int = 96) -> list[Chunk]:
@@ -97,12 +113,8 @@ def _written(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def _keyword(chunk: Chunk) -> str:
-    return chunk.data[:80].partition(b"\0")[0].decode("latin-1").lower()
-
-
 def _text(chunk: Chunk) -> PngText:
-    keyword, rest = _keyword(chunk), chunk.data.partition(b"\0")[2]
+    keyword, rest = keyword_of(chunk).lower(), chunk.data.partition(b"\0")[2]
     if not chunk.whole:
         return PngText(keyword, b"", "its checksum is wrong")
     if chunk.kind == b"tEXt":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat import paths
-from exlchat.chat.file_ids import is_id
+from exlchat.chat.file_ids import id_for, is_id
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import read_persona
 from exlchat.chat.plain_text import one_line
@@ -22,6 +22,18 @@ class ShelvedPersona:
     shipped: bool
     persona: Persona
 
+    @property
+    def picture(self) -> Path | None:
+        """The PNG file beside it, if there is one."""
+        beside = picture_beside(self.path)
+        return beside if not self.shipped and beside.is_file() else None
+
+    @property
+    def files(self) -> Path | None:
+        """The archive beside it of the files that came with its card, if there is one."""
+        beside = files_beside(self.path)
+        return beside if not self.shipped and beside.is_file() else None
+
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
@@ -29,6 +41,16 @@ class Shelf:
 
     personas: tuple[ShelvedPersona, ...]
     problems: tuple[str, ...] = ()
+
+
+def picture_beside(persona: Path) -> Path:
+    """Where the picture of the persona in this file lies."""
+    return persona.with_name(f"{persona.stem}.png")
+
+
+def files_beside(persona: Path) -> Path:
+    """Where the files that came with the card of the persona in this file lie, in one archive."""
+    return persona.with_name(f"{persona.stem}.assets.zip")
 
 
 def all_personas(own: Path | None = None, shipped: Path | None = None) -> Shelf:
@@ -46,6 +68,11 @@ def all_personas(own: Path | None = None, shipped: Path | None = None) -> Shelf:
             except PersonaError as error:
                 problems.append(str(error))
     return Shelf(tuple(found.values()), tuple(problems))
+
+
+def persona_id(name: str) -> str:
+    """The id of a persona that is called so."""
+    return id_for(name, "persona")
 
 
 def find_persona(wanted: str, own: Path | None = None, shipped: Path | None = None) -> ShelvedPersona:

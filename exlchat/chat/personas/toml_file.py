@@ -28,8 +28,8 @@ from exlchat.chat.toml_values import (
     written,
 )
 
-LARGEST_FILE = 32_000_000
-"""Bytes. Cards with pictures inside their JSON take a few megabytes."""
+LARGEST_FILE = 72_000_000
+"""Bytes. Any card that is read fits, written out and kept whole, in whatever script it is."""
 
 _PERSONA = {
     "name": TEXT,
@@ -93,8 +93,10 @@ def parse_persona(text: str, where: str, *, usual_name: str = "") -> Persona:
     """The persona that `text` writes; `where` names it in errors.
 
     Raises:
-        PersonaError: not TOML, an unknown key or an impossible value.
+        PersonaError: too large, not TOML, an unknown key or an impossible value.
     """
+    if len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE:
+        raise PersonaError(f"{where}: larger than {LARGEST_FILE // 10**6} MB, which no persona is")
     try:
         table = parsed(text)
     except TomlValueError as error:

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any, cast
 
 from exlchat import paths
-from exlchat.chat.file_ids import id_for, is_id
-from exlchat.chat.personas.files import CARD_FILES, CardFile, Imported, card_file, read_file, read_lorebook
+from exlchat.chat.file_ids import is_id
+from exlchat.chat.personas.files import CARD_FILES, CardFile, read_file, read_lorebook
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.persona import PersonaError
-from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona
+from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona, persona_id
 from exlchat.chat.personas.toml_file import parse_persona, table_of_persona, write_text
 from exlchat.chat.plain_text import one_line
 from exlchat.settings import load_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.personas.command_line import card_kind
+from exlchat.ui.personas.keeping import exported_file, free_place, keep
 
 _SHOWN_SEED = 0
 """What `show` draws chance from; a conversation takes a seed of its own."""
 
-_UNNAMED = "persona"
 """The file of a persona whose name has no letter."""
 
 _NEW = '''name = {name}
@@ -60,7 +60,7 @@ def run_personas(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> 
         "show": lambda: _show(find_persona(typed.name), typed.user or load_settings().user_name, as_json=typed.json),
         "new": lambda: _new(typed.name, typed.base),
         "import": lambda: _import(parser, typed, lines),
-        "export": lambda: _export(parser, typed),
+        "export": lambda: _export(parser, typed, lines),
         "path": lambda: _path(typed.name),
     }
     try:
@@ -84,7 +84,7 @@ def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
 def _told(one: ShelvedPersona) -> str:
     persona = one.persona
     about = one_line(persona.description or persona.system, 80)
-    return about if id_for(persona.name, _UNNAMED) == one.id else f"{one_line(persona.name, 40)}: {about}"
+    return about if persona_id(persona.name) == one.id else f"{one_line(persona.name, 40)}: {about}"
 
 
 def _summary(one: ShelvedPersona) -> dict[str, Any]:
@@ -95,6 +95,8 @@ def _summary(one: ShelvedPersona) -> dict[str, Any]:
         "description": persona.description,
         "path": str(one.path),
         "shipped": one.shipped,
+        "picture": None if one.picture is None else str(one.picture),
+        "files": None if one.files is None else str(one.files),
         "greetings": sum(bool(text.strip()) for text in (persona.greeting, *persona.alternate_greetings)),
         "lorebook_entries": len(persona.lorebook.entries) if persona.lorebook is not None else 0,
     }
@@ -130,12 +132,14 @@ def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
         lines += ["", f"{title}:", *(f"  {line}".rstrip() for line in text.splitlines())]
     if persona.lorebook is not None:
         lines += ["", f"lorebook: {len(persona.lorebook.entries)} entries"]
+    beside = [("picture", one.picture), ("files of its card", one.files)]
+    lines += [line for title, path in beside if path is not None for line in ("", f"{title}: {path}")]
     return lines
 
 
 def _new(name: str, base: str | None) -> ExitCode:
-    ident = name if is_id(name) and name == name.strip() and " " not in name else id_for(name, _UNNAMED)
-    target = _place(ident, force=False)
+    ident = name if is_id(name) and name == name.strip() and " " not in name else persona_id(name)
+    target = free_place(ident)
     if base is None:
         text = _NEW.format(name=json.dumps(one_line(name, 80), ensure_ascii=False))
         parse_persona(text, str(target))
@@ -156,14 +160,15 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
             if typed.lorebook is not None:
                 book = read_lorebook(typed.lorebook)
                 imported = replace(imported, persona=replace(imported.persona, lorebook=book))
-            target = _keep(imported, typed.name, force=typed.force)
+            target, removed = keep(imported, typed.name, force=typed.force)
         except PersonaError as error:
             lines.say(str(error))
             code = ExitCode.ERROR
             continue
-        for notice in imported.notices:
+        notices = [*imported.notices, *removed]
+        for notice in notices:
             lines.say(notice)
-        done.append({"id": target.stem, "path": str(target), "kind": imported.kind, "notices": list(imported.notices)})
+        done.append({"id": target.stem, "path": str(target), "kind": imported.kind, "notices": notices})
     if typed.json:
         shown = print_report(json.dumps(done, indent=1) + "\n")
     else:
@@ -171,26 +176,7 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
     return code if shown is ExitCode.OK else shown
 
 
-def _keep(imported: Imported, name: str | None, *, force: bool) -> Path:
-    """Write the persona into the user's folder, its picture beside it."""
-    target = _place(id_for(imported.persona.name if name is None else name, _UNNAMED), force=force)
-    text = write_text(imported.persona)
-    # What cannot be read again is not written over anything.
-    parse_persona(text, str(target))
-    paths.atomic_write(target, text)
-    if imported.picture is not None:
-        paths.atomic_write_bytes(target.with_suffix(".png"), imported.picture)
-    return target
-
-
-def _place(ident: str, *, force: bool) -> Path:
-    target = paths.folders().personas / f"{ident}.toml"
-    if target.exists() and not force:
-        raise PersonaError(f"{target} is there already; choose another name, or replace it with import --force")
-    return target
-
-
-def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
     file: Path = typed.file
     kind = card_kind(file)
     if kind is None:
@@ -198,24 +184,11 @@ def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitC
     one = find_persona(typed.name)
     if file.exists() and not typed.force:
         raise PersonaError(f"{file} is there already; choose another name, or replace it with --force")
-    beside = one.path.with_suffix(".png")
-    picture = typed.picture or (beside if kind == "png" and not one.shipped and beside.is_file() else None)
-    data = card_file(
-        one.persona,
-        cast("CardFile", kind),
-        version=typed.card,
-        picture=None if picture is None else _picture(picture),
-    )
-    paths.atomic_write_bytes(file, data)
+    exported = exported_file(one, cast("CardFile", kind), version=typed.card, picture=typed.picture)
+    paths.atomic_write_bytes(file, exported.data)
+    for notice in exported.notices:
+        lines.say(notice)
     return print_report(f"{file}\n")
-
-
-def _picture(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise PersonaError(f"{path}: cannot be read ({reason})") from None
 
 
 def _path(name: str | None) -> ExitCode:

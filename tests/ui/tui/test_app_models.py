@@ -206,7 +206,7 @@ async def test_of_two_quick_switches_the_last_one_counts(tmp_path: Path, models:
         await until(pilot, lambda: models.begun == ["second"])
         await say(pilot, "b")
         await say(pilot, "/model third")
-        await until(pilot, lambda: len(chat.session.branch) == 4 and not chat.session._answering)
+        await until(pilot, lambda: len(chat.session.branch) == 4 and not chat.session.busy)
         assert chat.session.branch[-1].text == "three"
         assert models.begun == ["second", "third"]
         assert not models.engines["third"].unloaded
@@ -221,7 +221,7 @@ async def test_a_switch_while_the_first_model_still_loads(tmp_path: Path, models
         await until(pilot, lambda: models.begun == ["first"])
         await say(pilot, "a")
         await say(pilot, "/model second")
-        await until(pilot, lambda: len(chat.session.branch) == 2 and not chat.session._answering)
+        await until(pilot, lambda: len(chat.session.branch) == 2 and not chat.session.busy)
         assert chat.session.branch[-1].text == "two"
 
 
