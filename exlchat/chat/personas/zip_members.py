@@ -83,12 +83,14 @@ def entries(data: bytes, where: str) -> list[zipfile.ZipInfo]:
     """
     if len(data) > LARGEST_FILE:
         raise PersonaError(f"{where}: larger than {LARGEST_FILE // 10**6} MB, which no card is")
-    _check_directory(data, where)
+    count = _checked_count(data, where)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             found = archive.infolist()
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, ValueError, struct.error) as error:
         raise PersonaError(f"{where}: the archive is broken ({one_line(str(error), 80)})") from None
+    if len(found) != count:
+        raise PersonaError(f"{where}: the archive is broken (it has {len(found)} files and says {count})")
     for one in found:
         if leads_out(one.orig_filename):
             raise PersonaError(f"{where}: it names a file outside of itself ({one_line(one.filename, 60)!r})")
@@ -216,8 +218,8 @@ def _end_of(data: bytes) -> int | None:
     return place if place >= 0 and place + _END_SIZE <= len(data) else None
 
 
-def _check_directory(data: bytes, where: str) -> None:
-    """Refuse a list of files that would take long to read, before it is read."""
+def _checked_count(data: bytes, where: str) -> int:
+    """How many files are listed; a list that would take long to read is refused before it is read."""
     place = _end_of(data)
     if place is None:
         raise PersonaError(f"{where}: the archive is cut off")
@@ -225,6 +227,7 @@ def _check_directory(data: bytes, where: str) -> None:
     large = data[max(place - 20, 0) : place].startswith(b"PK\x06\x07")
     if large or count > MOST_ENTRIES or size > _LARGEST_DIRECTORY:
         raise PersonaError(f"{where}: the archive holds more than {MOST_ENTRIES:,} files, which no card does")
+    return int(count)
 
 
 def _why_not(entry: zipfile.ZipInfo) -> str | None:
