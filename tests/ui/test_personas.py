@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from exlchat.chat.store import ConversationStore
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ui.options import AppOptions
 from exlchat.ui.personas.speaking import with_persona
+from tests.chat.personas.test_card_files import asset_chunk, charx, png_card
+from tests.chat.personas.test_card_files import contents as zip_contents
 from tests.chat.personas.test_cards import DAMAGED, V2, V3
 
 
@@ -221,3 +224,90 @@ def test_a_conversation_on_disk_begins_with_the_greeting_and_its_alternatives(sy
         ("user", "Who are you?"),
     ]
     assert begin_conversation(store, ADA, greets=False).branch[-1].role == "system"
+
+
+def png_of(tmp_path: Path, *chunks: tuple[bytes, bytes]) -> Path:
+    file = tmp_path / "card.png"
+    file.write_bytes(png_card(V3, *chunks))
+    return file
+
+
+def charx_of(tmp_path: Path, name: str = "card.charx") -> Path:
+    file = tmp_path / name
+    file.write_bytes(charx({"assets/a.png": b"a", "module.risum": b"m"}, V3))
+    return file
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_the_files_of_a_card_lie_beside_the_persona_and_come_out_again(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["personas", "import", str(charx_of(tmp_path))]) == 0
+    assert capsys.readouterr().err == ""
+    assert names(home) == ["seraphina.assets.zip", "seraphina.toml"]
+    assert zip_contents((home / "seraphina.assets.zip").read_bytes()) == {"assets/a.png": b"a", "module.risum": b"m"}
+    persona = home / "seraphina.toml"
+    before = persona.read_text()
+    persona.write_text(re.sub("^greeting = .*$", 'greeting = "Edited."', before, flags=re.MULTILINE))
+    out = tmp_path / "out.charx"
+    assert cli.main(["personas", "export", "seraphina", str(out)]) == 0
+    found = zip_contents(out.read_bytes())
+    assert json.loads(found.pop("card.json")) == {**V3, "data": {**V3["data"], "first_mes": "Edited."}}
+    assert found == {"assets/a.png": b"a", "module.risum": b"m"}
+    assert cli.main(["personas", "export", "seraphina", str(tmp_path / "out.json")]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "exlchat: seraphina.assets.zip is left out: only .charx and .png hold such files\n"
+    assert cli.main(["personas", "show", "seraphina"]) == 0
+    assert capsys.readouterr().out.endswith(f"\nfiles of its card: {home / 'seraphina.assets.zip'}\n")
+
+
+def test_force_takes_away_what_belonged_to_the_card_before(
+    home: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = png_of(tmp_path, asset_chunk("chara-ext-asset_:0", b"zero"))
+    assert cli.main(["personas", "import", str(picture)]) == 0
+    assert names(home) == ["seraphina.assets.zip", "seraphina.png", "seraphina.toml"]
+    # The same card in a persona file: an edited copy. What came with the card stays.
+    copied = tmp_path / "copy.toml"
+    assert cli.main(["personas", "export", "seraphina", str(copied)]) == 0
+    assert cli.main(["personas", "import", str(copied), "--force"]) == 0
+    assert len(names(home)) == 3
+    capsys.readouterr()
+    assert cli.main(["personas", "import", str(charx_of(tmp_path)), "--name", "seraphina", "--force"]) == 0
+    assert capsys.readouterr().err == ""
+    assert len(names(home)) == 3, "the same card in another container"
+    assert cli.main(["personas", "import", str(card), "--force"]) == 0
+    said = "exlchat: seraphina: seraphina.png and seraphina.assets.zip of the card before it removed\n"
+    assert capsys.readouterr().err == said
+    assert names(home) == ["seraphina.toml"]
+
+
+@pytest.mark.parametrize("there", ["seraphina.assets.zip", "seraphina.png"])
+def test_files_that_lie_there_are_not_taken_for_those_of_a_new_card(
+    there: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.mkdir(parents=True)
+    (home / there).write_bytes(b"somebody's")
+    assert cli.main(["personas", "import", str(png_of(tmp_path))]) == 1
+    assert f"{home / there} is there already" in capsys.readouterr().err
+    assert names(home) == [there]
+    assert (home / there).read_bytes() == b"somebody's"
+
+
+def test_damaged_files_beside_a_persona_are_a_line_and_no_file(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["personas", "import", str(charx_of(tmp_path))]) == 0
+    kept = home / "seraphina.assets.zip"
+    kept.write_bytes(kept.read_bytes()[:-5])
+    capsys.readouterr()
+    for ending in ("charx", "png"):
+        assert cli.main(["personas", "export", "seraphina", str(tmp_path / f"out.{ending}")]) == 1
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert "seraphina.assets.zip: the archive is cut off; import the card again with --force" in line
+        assert not (tmp_path / f"out.{ending}").exists()
+    assert cli.main(["personas", "export", "seraphina", str(tmp_path / "out.json")]) == 0

@@ -17,8 +17,12 @@ from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.png import Chunk
 from exlchat.chat.personas.zip_members import LeftOut, Member
 
+CCV3, CHARA = "ccv3", "chara"
+"""The keywords under which a PNG file holds the card itself, as V3 and as V2."""
+
 IN_PNG, IN_CHARX = "__asset:", "embeded://"
 _KEYWORD = "chara-ext-asset_"
+_ICON = "assets/icon/images/main.png"
 
 
 def is_file_chunk(chunk: Chunk) -> bool:
@@ -84,6 +88,29 @@ def picture_of(card: dict[str, Any], files: Sequence[Member]) -> list[Chunk] | N
         found = contents.get(_path(icon, IN_CHARX) or _path(icon, IN_PNG) or "")
         if found is not None:
             return _picture(zip_members.content(found))
+    return None
+
+
+def with_icon(
+    card: dict[str, Any], files: Sequence[Member], picture: bytes
+) -> tuple[dict[str, Any], tuple[Member, ...]] | None:
+    """Card and files of a CHARX with `picture` as the main icon, where the card leaves that to the PNG file around it.
+
+    `None` if the card has another icon, or is none of V3.
+    """
+    data = card.get("data")
+    if card.get("spec") != "chara_card_v3" or not isinstance(data, dict) or any(one.path == _ICON for one in files):
+        return None
+    changed = copy.deepcopy(card)
+    icon = {"type": "icon", "uri": "ccdefault:", "name": "main", "ext": "png"}
+    icons = [one for one in _assets(changed) if one.get("type") == "icon"]
+    if "assets" not in data:
+        # What the specification says of a card without any.
+        icons = changed["data"]["assets"] = [icon]
+    for one in sorted(icons, key=lambda one: one.get("name") != "main")[:1]:
+        if one.get("uri") == "ccdefault:":
+            one["uri"] = f"{IN_CHARX}{_ICON}"
+            return changed, (*files, zip_members.new_member(_ICON, picture, deflate=False))
     return None
 
 

@@ -1,30 +1,26 @@
-"""Files of other programs -> personas, and personas -> card files. What a file is, its content says, not its name."""
+"""Files of other programs -> personas. What a file is, its content says, not its name."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from exlchat.chat.personas import card_files, charx, png, zip_members
-from exlchat.chat.personas.bounded_json import read_json, write_json
-from exlchat.chat.personas.card import backfill, card_of_persona, newer_than_known, persona_of_card, version_of
+from exlchat.chat.personas.bounded_json import read_json
+from exlchat.chat.personas.card import newer_than_known, persona_of_card, version_of
 from exlchat.chat.personas.card_lorebook import lorebook_of
 from exlchat.chat.personas.lore_keys import bounded_pattern
 from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui, yaml_value
 from exlchat.chat.personas.persona import Persona, PersonaError
-from exlchat.chat.personas.toml_file import parse_persona, write_text
+from exlchat.chat.personas.toml_file import parse_persona
 from exlchat.chat.personas.zip_members import Member
 from exlchat.chat.plain_text import one_line
 
 LARGEST_FILE = zip_members.LARGEST_FILE
-CardFile = Literal["png", "json", "charx", "toml"]
-CARD_FILES: tuple[CardFile, ...] = get_args(CardFile)
-_CCV3, _CHARA = "ccv3", "chara"
 _OTHER_PICTURES = (b"\xff\xd8", b"GIF8")
 
 
@@ -45,14 +41,6 @@ class Imported:
     notices: tuple[str, ...] = ()
     picture: bytes | None = None
     files: tuple[Member, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What a file holds that is written, and a line about each thing that it cannot hold."""
-
-    data: bytes
-    notices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -97,64 +85,12 @@ def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
     return replace(imported, notices=tuple(reading.notices))
 
 
-def card_file(
-    persona: Persona,
-    kind: CardFile,
-    *,
-    version: Literal[2, 3] | None = None,
-    picture: bytes | None = None,
-    files: Sequence[Member] = (),
-) -> Exported:
-    """The persona as a file: a card, or a persona file of our own.
-
-    Args:
-        persona: any.
-        kind: of file. A PNG file gets the card twice, as V2 and as V3, as the specification of V3 advises.
-        version: of the card in JSON and CHARX; `None` keeps that of the card it came from.
-        picture: the PNG file to put the card into; `None` takes the card's main icon, else a grey one.
-        files: that came with the card; PNG and CHARX hold them.
-
-    Raises:
-        PersonaError: the card kept with it, or the picture, cannot be read, or the file would be too large.
-    """
-    where = one_line(persona.name, 80)
-    if kind == "png":
-        exported = _png_file(persona, picture, files, where)
-    elif kind == "charx":
-        card = card_files.pointing(card_of_persona(persona, version or 3), files, card_files.IN_CHARX)
-        exported = Exported(charx.write(json.dumps(card).encode(), files))
-    else:
-        data = write_text(persona).encode() if kind == "toml" else write_json(card_of_persona(persona, version))
-        exported = Exported(
-            data, (f"{where}: {_came_with(len(files))} left out; .charx and .png hold such",) if files else ()
-        )
-    if len(exported.data) > LARGEST_FILE:
-        raise PersonaError(f"{where}: would be larger than {LARGEST_FILE // 10**6} MB, which no card is")
-    return exported
-
-
-def _png_file(persona: Persona, picture: bytes | None, files: Sequence[Member], where: str) -> Exported:
-    own = card_files.pointing(card_of_persona(persona), files, card_files.IN_PNG)
-    newest = own
-    if version_of(own) != 3:
-        newest = card_files.pointing(card_of_persona(persona, 3), files, card_files.IN_PNG)
-    older = own if version_of(own) == 2 else backfill(newest)
-    found = card_files.picture_of(own, files) or png.plain_picture()
-    if picture is not None:
-        found, problem = png.chunks(picture, "the picture")
-        if problem is not None:
-            raise PersonaError(problem)
-    texts, notices = card_files.texts_of_files(files, where)
-    clean = [chunk for chunk in found if not card_files.is_file_chunk(chunk)]
-    return Exported(png.with_texts(clean, [(_CHARA, _base64(older)), (_CCV3, _base64(newest)), *texts]), notices)
-
-
 def _of_png(data: bytes, reading: _Reading) -> Imported:
     found, problem = png.chunks(data, reading.where)
     if problem is not None:
         reading.notices.append(problem)
     tried = []
-    for keyword in (_CCV3, _CHARA):
+    for keyword in (card_files.CCV3, card_files.CHARA):
         for text in png.texts(found, keyword):
             try:
                 card = _decoded(text, reading.where)
@@ -171,14 +107,12 @@ def _of_png(data: bytes, reading: _Reading) -> Imported:
     raise PersonaError(problem or f"{reading.where}: a picture without a character card in it")
 
 
-def _came_with(count: int) -> str:
-    return "1 file that came with the card is" if count == 1 else f"{count} files that came with the card are"
-
-
 def _clean(found: Sequence[png.Chunk]) -> bytes:
     """The picture alone: what came in it is kept elsewhere, and may be changed there."""
     others = [one for one in found if not card_files.is_file_chunk(one)]
-    return png.with_texts([one for one in others if png.keyword_of(one).lower() not in (_CCV3, _CHARA)], [])
+    return png.with_texts(
+        [one for one in others if png.keyword_of(one).lower() not in (card_files.CCV3, card_files.CHARA)], []
+    )
 
 
 def _decoded(text: png.PngText, where: str) -> Any:
@@ -192,10 +126,6 @@ def _decoded(text: png.PngText, where: str) -> Any:
         return read_json(base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True), where)
     except binascii.Error:
         raise PersonaError(f"{where}: the card is damaged: not base64") from None
-
-
-def _base64(card: dict[str, Any]) -> bytes:
-    return base64.b64encode(json.dumps(card).encode())
 
 
 def _of_json(value: Any, reading: _Reading, container: str) -> Imported:

@@ -139,10 +139,12 @@ def kept(data: bytes, listed: Iterable[zipfile.ZipInfo], where: str) -> tuple[tu
     size = 0
     for entry in listed:
         one = TOO_LARGE if size + entry.file_size > LARGEST_FILE else member(data, entry)
+        if one == BROKEN or isinstance(one, Member):
+            # What was unpacked in vain took as long.
+            size += entry.file_size
         if isinstance(one, str):
             left_out.add(one, entry.filename)
             continue
-        size += one.size
         # Programs that unpack one after the other are left with the last.
         if found.pop(one.path, None) is not None:
             left_out.add(NAMED_TWICE, one.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from exlchat.chat.personas.files import CARD_FILES
+from exlchat.chat.personas.card_writing import CARD_FILES
 from exlchat.ui.command_line import about_group, new_parser
 
 _ABOUT = """Personas: who is speaking, as files. A persona has a system prompt and, if you

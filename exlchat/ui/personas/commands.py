@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from exlchat import paths
 from exlchat.chat.file_ids import is_id
-from exlchat.chat.personas.files import CARD_FILES, CardFile, read_file, read_lorebook
+from exlchat.chat.personas.card_writing import CARD_FILES, CardFile
+from exlchat.chat.personas.files import read_file, read_lorebook
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona, persona_id
@@ -27,8 +28,6 @@ from exlchat.ui.personas.keeping import exported_file, free_place, keep
 
 _SHOWN_SEED = 0
 """What `show` draws chance from; a conversation takes a seed of its own."""
-
-"""The file of a persona whose name has no letter."""
 
 _NEW = '''name = {name}
 description = "One line for the list"

@@ -8,10 +8,12 @@ from typing import Literal
 from exlchat import paths
 from exlchat.chat.personas import zip_members
 from exlchat.chat.personas.card import KEPT
-from exlchat.chat.personas.files import CardFile, Exported, Imported, card_file, read_kept_files
+from exlchat.chat.personas.card_writing import CardFile, Exported, card_file
+from exlchat.chat.personas.files import Imported, read_kept_files
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.shelf import ShelvedPersona, files_beside, persona_id, picture_beside
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
+from exlchat.chat.personas.zip_members import Member
 
 
 def keep(imported: Imported, name: str | None, *, force: bool) -> tuple[Path, tuple[str, ...]]:
@@ -40,7 +42,7 @@ def keep(imported: Imported, name: str | None, *, force: bool) -> tuple[Path, tu
     }
     stale = [] if _same_card(target, imported.persona) else [path for path, data in beside.items() if data is None]
     removed = [path for path in stale if force and path.is_file()]
-    # The persona comes last: should this break off, importing it again mends everything.
+    # The persona comes last: should this break off, no persona is without what belongs to it.
     for path, data in beside.items():
         if data is not None:
             paths.atomic_write_bytes(path, data)
@@ -83,14 +85,21 @@ def exported_file(
     Raises:
         PersonaError: one of the files cannot be read or used.
     """
-    files, notices = ((), ()) if one.files is None else read_kept_files(one.files)
-    beside = one.picture if picture is None and kind == "png" else picture
-    exported = card_file(
-        one.persona, kind, version=version, picture=None if beside is None else _picture(beside), files=files
-    )
-    if kind == "charx" and one.picture is not None:
-        notices = (*notices, f"{one.picture.name} is left out: a .charx file holds what came in one; .png holds it")
+    if kind in ("json", "toml"):
+        lost = () if one.files is None else (f"{one.files.name} is left out: only .charx and .png hold such files",)
+        return Exported(card_file(one.persona, kind, version=version).data, lost)
+    files, notices = ((), ()) if one.files is None else _kept_files(one.files)
+    beside = one.picture if picture is None else picture
+    data = None if beside is None else _picture(beside)
+    exported = card_file(one.persona, kind, version=version, picture=data, files=files)
     return Exported(exported.data, (*notices, *exported.notices))
+
+
+def _kept_files(path: Path) -> tuple[tuple[Member, ...], tuple[str, ...]]:
+    try:
+        return read_kept_files(path)
+    except PersonaError as error:
+        raise PersonaError(f"{error}; import the card again with --force, or take that file away") from None
 
 
 def _place(ident: str) -> Path:

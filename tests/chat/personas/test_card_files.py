@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exlchat.chat.personas import png, zip_members
-from exlchat.chat.personas.files import Imported, card_file, read_bytes
+from exlchat.chat.personas.card_writing import card_file
+from exlchat.chat.personas.files import Imported, read_bytes
 from exlchat.chat.personas.persona import PersonaError
 from tests.chat.personas.test_lossless import texts_of_png
 
@@ -172,6 +173,30 @@ def test_all_files_together_are_bounded() -> None:
     assert kept.notices == ("a.charx: 44 files in it are left out: larger than 256 MB together ('256', ...)",)
 
 
+def test_files_that_are_unpacked_in_vain_count_as_well() -> None:
+    """Or an archive of wrong checksums would keep the program busy for minutes."""
+    one = zip_members.new_member("a", bytes(40_000_000) + bytes(range(256)) * 1_000, deflate=True)
+    one = replace(one, checksum=1, packed=one.packed + bytes(max(0, one.size // 199 - len(one.packed))))
+    files = [zip_members.new_member("card.json", json.dumps(card()).encode(), deflate=False)]
+    files += [replace(one, name=b"%d" % number) for number in range(200)]
+    data = zip_members.write(files)
+    began = time.monotonic()
+    kept = imported(data)
+    assert time.monotonic() - began < 2
+    assert kept.files == ()
+    assert kept.notices == (
+        "a.charx: 6 files in it are left out: broken ('0', ...)",
+        "a.charx: 194 files in it are left out: larger than 256 MB together ('6', ...)",
+    )
+
+
+def test_files_too_large_for_a_picture_are_told_where_they_fit() -> None:
+    huge = zip_members.new_member("a", bytes(200_000_000), deflate=False)
+    persona = imported(charx({})).persona
+    with pytest.raises(PersonaError, match=r"too large for a PNG file; export it as \.charx"):
+        card_file(persona, "png", files=(huge,))
+
+
 def test_files_that_lie_over_each_other_are_refused() -> None:
     """The bomb that needs no depth: thousands of entries, one and the same stream."""
     data = charx({"a": b"1" * 100_000, "b": b"2" * 100_000}, method=zipfile.ZIP_STORED)
@@ -274,10 +299,25 @@ def test_a_name_that_no_picture_can_hold_is_a_line() -> None:
     assert "2 files in it are left out: a PNG file has no room for such names" in notices[0]
 
 
-@pytest.mark.parametrize("kind", ["json", "toml"])
-def test_a_text_file_says_that_it_holds_no_files(kind: Any) -> None:
-    _, notices = through(charx({"a": b"1"}), kind)
-    assert notices == ("Ada: 1 file that came with the card is left out; .charx and .png hold such",)
+@pytest.mark.parametrize("value", [card(), card(asset("ccdefault:", "x", "icon"))])
+def test_the_picture_of_a_card_is_the_icon_in_a_charx(value: dict[str, Any]) -> None:
+    if not value["data"]["assets"]:
+        del value["data"]["assets"]
+    written, notices = through(png_card(value, asset_chunk("chara-ext-asset_:0", b"zero")), "charx", "a.png")
+    assert notices == ()
+    found = contents(written)
+    assert json.loads(found["card.json"])["data"]["assets"][0]["uri"] == "embeded://assets/icon/images/main.png"
+    assert found["assets/icon/images/main.png"] == imported(png_card(value), "a.png").picture
+    assert found["0"] == b"zero"
+    assert through(written, "charx") == (written, ())
+    assert through(written, "png")[0][8:33] == png_card(value)[8:33]
+
+
+def test_a_card_with_another_icon_keeps_that_in_a_charx() -> None:
+    value = card(asset("https://example.org/a.png"))
+    written, notices = through(png_card(value), "charx", "a.png")
+    assert contents(written) == {"card.json": json.dumps(value).encode()}
+    assert notices == ("Ada: the picture is left out: the card has another icon",)
 
 
 def test_an_icon_that_is_no_whole_picture_is_not_taken_for_one() -> None:

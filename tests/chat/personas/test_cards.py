@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from exlchat.chat.personas import charx, png
 from exlchat.chat.personas.card import card_of_persona, persona_of_card
-from exlchat.chat.personas.files import card_file, read_bytes, read_file, read_lorebook
+from exlchat.chat.personas.card_writing import card_file
+from exlchat.chat.personas.files import read_bytes, read_file, read_lorebook
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.personas.toml_file import parse_persona, write_text

@@ -19,7 +19,8 @@ import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exlchat.chat.personas.files import CardFile, card_file, read_bytes
+from exlchat.chat.personas.card_writing import CardFile, card_file
+from exlchat.chat.personas.files import read_bytes
 from exlchat.chat.personas.persona import Persona
 from exlchat.chat.personas.toml_file import read_persona, write_text
 
