@@ -120,6 +120,9 @@ def test_a_new_persona_can_be_used_at_once(home: Path, capsys: pytest.CaptureFix
     [
         (["show", "codr"], 1, "did you mean coder?"),
         (["import", "/nowhere.png"], 1, "there is no such file"),
+        (["export", "coder", "x.png", "--picture", "/nowhere.png"], 1, "/nowhere.png: there is no such file"),
+        (["export", "coder", "x.png", "--picture", "/dev/zero"], 1, "/dev/zero: there is no such file"),
+        (["export", "coder", "x.png", "--picture", __file__], 1, "test_personas.py: not a PNG file"),
         (["export", "coder", "x.gif"], 2, "must be one of png, json, charx, toml"),
         (["import", "a", "b", "--name", "c"], 2, "--name goes with one FILE"),
         (["dance"], 2, "invalid choice: 'dance'"),
@@ -311,3 +314,10 @@ def test_damaged_files_beside_a_persona_are_a_line_and_no_file(
         assert "seraphina.assets.zip: the archive is cut off; import the card again with --force" in line
         assert not (tmp_path / f"out.{ending}").exists()
     assert cli.main(["personas", "export", "seraphina", str(tmp_path / "out.json")]) == 0
+
+
+def test_a_copy_has_the_picture_and_the_files_of_the_card_too(home: Path, tmp_path: Path) -> None:
+    assert cli.main(["personas", "import", str(png_of(tmp_path, asset_chunk("chara-ext-asset_:0", b"zero")))]) == 0
+    assert cli.main(["personas", "new", "twin", "--from", "seraphina"]) == 0
+    for ending in ("png", "assets.zip"):
+        assert (home / f"twin.{ending}").read_bytes() == (home / f"seraphina.{ending}").read_bytes()

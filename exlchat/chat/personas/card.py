@@ -104,7 +104,11 @@ def card_of_persona(persona: Persona, version: CardVersion | None = None) -> dic
     card: dict[str, Any] = {"spec": "chara_card_v3", "spec_version": "3.0", "data": {"name": ""}}
     if isinstance(kept, str):
         # Escaped, a card takes more bytes than the file that it came from.
-        card = read_json(kept.encode(), f"{persona.name}: foreign.{KEPT}", largest=LARGEST_FILE)
+        where = f"{one_line(persona.name, 80)}: foreign.{KEPT}"
+        try:
+            card = read_json(kept.encode(), where, largest=LARGEST_FILE)
+        except PersonaError as error:
+            raise PersonaError(f"{error}; mend it, or take it out of the file") from None
     before = version_of(card)
     if before is None:
         raise PersonaError(f"{persona.name}: foreign.{KEPT} is not a character card; take it out of the file")
@@ -202,7 +206,7 @@ def _put(data: dict[str, Any], persona: Persona) -> None:
             data[_key(data, key)] = getattr(persona, field)
     if persona.alternate_greetings != before.alternate_greetings:
         data["alternate_greetings"] = list(persona.alternate_greetings)
-    if persona.examples != before.examples:
+    if persona.examples != before.examples or _called_by_name(data, before, persona):
         data[_key(data, "mes_example")] = text_of_examples(persona.examples)
     character, known = persona.character or Character(), before.character or Character()
     for key, field in _CHARACTER.items():
@@ -211,6 +215,12 @@ def _put(data: dict[str, Any], persona: Persona) -> None:
     if persona.lorebook != before.lorebook:
         put_lorebook(data, persona.lorebook)
     _put_ours(data, persona)
+
+
+def _called_by_name(data: Mapping[str, Any], before: Persona, persona: Persona) -> bool:
+    """Whether the examples call the speaker by a name that is no longer its own."""
+    text = _text(data, "mes_example")
+    return examples_of(text, before.name) == before.examples != examples_of(text, persona.name)
 
 
 def _put_copies(card: dict[str, Any], persona: Persona) -> None:

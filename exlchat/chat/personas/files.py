@@ -58,7 +58,7 @@ def read_file(path: Path) -> Imported:
     Raises:
         PersonaError: the file cannot be read, or nothing in it is a persona.
     """
-    return read_bytes(_bytes(path), path.name, usual_name=path.stem)
+    return read_bytes(file_bytes(path), path.name, usual_name=path.stem)
 
 
 def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
@@ -168,7 +168,7 @@ def read_kept_files(path: Path) -> tuple[tuple[Member, ...], tuple[str, ...]]:
     Raises:
         PersonaError: it cannot be read or is no archive.
     """
-    data, where = _bytes(path), one_line(str(path), 120)
+    data, where = file_bytes(path), one_line(str(path), 120)
     return zip_members.kept(data, zip_members.entries(data, where), where)
 
 
@@ -178,7 +178,7 @@ def read_lorebook(path: Path) -> Any:
     Raises:
         PersonaError: the file cannot be read or holds none.
     """
-    value = read_json(_bytes(path), path.name)
+    value = read_json(file_bytes(path), path.name)
     if isinstance(value, dict) and isinstance(value.get("data"), dict):
         value = value["data"]
     book = lorebook_of(value) if isinstance(value, dict) and "entries" in value else None
@@ -195,7 +195,12 @@ def _note_patterns(persona: Persona, reading: _Reading) -> None:
         reading.say(f"{len(refused)} patterns of its lorebook are never used, as {one_line(refused[0], 40)!r}")
 
 
-def _bytes(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
+    """What a file holds, if it is one and no larger than any card.
+
+    Raises:
+        PersonaError: it cannot be read.
+    """
     name = one_line(str(path), 120)
     try:
         if not path.is_file():

@@ -24,7 +24,7 @@ from exlchat.settings import load_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.personas.command_line import card_kind
-from exlchat.ui.personas.keeping import exported_file, free_place, keep
+from exlchat.ui.personas.keeping import copy_beside, exported_file, free_place, keep
 
 _SHOWN_SEED = 0
 """What `show` draws chance from; a conversation takes a seed of its own."""
@@ -138,12 +138,14 @@ def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
 
 def _new(name: str, base: str | None) -> ExitCode:
     ident = name if is_id(name) and name == name.strip() and " " not in name else persona_id(name)
-    target = free_place(ident)
-    if base is None:
+    one = None if base is None else find_persona(base)
+    target = free_place(ident, with_picture=one is not None and one.picture is not None)
+    if one is None:
         text = _NEW.format(name=json.dumps(one_line(name, 80), ensure_ascii=False))
         parse_persona(text, str(target))
     else:
-        text = write_text(replace(find_persona(base).persona, name=one_line(name, 80)))
+        text = write_text(replace(one.persona, name=one_line(name, 80)))
+        copy_beside(one, target)
     paths.atomic_write(target, text)
     return print_report(f"{target}\n")
 

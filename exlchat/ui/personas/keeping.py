@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 from exlchat import paths
-from exlchat.chat.personas import zip_members
+from exlchat.chat.personas import png, zip_members
 from exlchat.chat.personas.card import KEPT
 from exlchat.chat.personas.card_writing import CardFile, Exported, card_file
-from exlchat.chat.personas.files import Imported, read_kept_files
+from exlchat.chat.personas.files import Imported, file_bytes, read_kept_files
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.shelf import ShelvedPersona, files_beside, persona_id, picture_beside
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
 from exlchat.chat.personas.zip_members import Member
+from exlchat.chat.plain_text import one_line
 
 
 def keep(imported: Imported, name: str | None, *, force: bool) -> tuple[Path, tuple[str, ...]]:
@@ -71,6 +72,18 @@ def free_place(ident: str, *, with_picture: bool = False) -> Path:
     return target
 
 
+def copy_beside(one: ShelvedPersona, target: Path) -> None:
+    """Put copies of the picture and the files of `one` beside `target`, the file of a copy of it.
+
+    Raises:
+        PersonaError: one of them cannot be read.
+        FolderError: nothing can be written there.
+    """
+    for path, copied in ((one.picture, picture_beside(target)), (one.files, files_beside(target))):
+        if path is not None:
+            paths.atomic_write_bytes(copied, file_bytes(path))
+
+
 def exported_file(
     one: ShelvedPersona, kind: CardFile, *, version: Literal[2, 3] | None, picture: Path | None
 ) -> Exported:
@@ -116,8 +129,8 @@ def _same_card(target: Path, persona: Persona) -> bool:
 
 
 def _picture(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise PersonaError(f"{path}: cannot be read ({reason})") from None
+    data = file_bytes(path)
+    _, problem = png.chunks(data, one_line(str(path), 120))
+    if problem is not None:
+        raise PersonaError(problem)
+    return data

@@ -283,6 +283,19 @@ def test_the_copies_for_older_programs_change_along() -> None:
         assert back == {**card, copied: expected, "data": {**data, key: "New."}}
 
 
+def test_a_new_name_is_the_name_of_the_speaker_in_the_examples_too() -> None:
+    data = {
+        "name": "Bo",
+        "first_mes": "Hi.",
+        "mes_example": "<START>\n{{user}}: Well?\nBo: Hm.",
+        "extensions": {"x": 1},
+    }
+    card = {"spec": "chara_card_v2", "spec_version": "2.0", "data": data}
+    back = json.loads(exported(edited(from_disk(json.dumps(card).encode()), ("name",), "Bobby"), "json"))
+    examples = "<START>\n{{user}}: Well?\n{{char}}: Hm."
+    assert back == {**card, "data": {**data, "name": "Bobby", "mes_example": examples}}
+
+
 def test_a_v1_card_that_outgrows_v1_loses_nothing() -> None:
     entry = {"keys": ["k"], "content": "c", "x_entry": [1]}
     book = {"entries": [entry], "x_book": None}
