@@ -22,6 +22,9 @@ CONVERSATIONS = 100_000
 ZIP_RATIO = 200
 """How many times its packed size a member of an archive may have; text packs to a tenth, seldom to a fiftieth."""
 
+ZIP_DIRECTORY_BYTES = 16 * 1024 * 1024
+"""Of an archive's list of files: 100,000 pictures of an export have some 12 MB. It is read as a whole."""
+
 ZIP_FREE_BYTES = 16 * 1024 * 1024
 """A member that is unpacked to no more than this may have any ratio."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import lzma
 import re
 import struct
@@ -11,7 +12,14 @@ import zlib
 from pathlib import Path
 from typing import IO
 
-from exlchat.chat.exchange.limits import FILE_BYTES, ZIP_FREE_BYTES, ZIP_RATIO, ExchangeError, Problems
+from exlchat.chat.exchange.limits import (
+    FILE_BYTES,
+    ZIP_DIRECTORY_BYTES,
+    ZIP_FREE_BYTES,
+    ZIP_RATIO,
+    ExchangeError,
+    Problems,
+)
 
 ZIP_MAGIC = b"PK\x03\x04"
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -19,6 +27,8 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 _CHUNK = 1 << 20
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _ENCRYPTED = 1
+_LONGEST_END = 65_535 + 22 + 20 + 56
+"""Of an archive: a comment and three records."""
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -117,6 +127,8 @@ def chatgpt_members(path: Path) -> list[bytes]:
         ExchangeError: no such archive, or one that is encrypted, damaged, or would be too large.
     """
     try:
+        if _directory_bytes(path) > ZIP_DIRECTORY_BYTES:
+            raise ExchangeError(f"{path} lists more files than an export has; unpack it and import conversations.json")
         with zipfile.ZipFile(path) as archive:
             found = sorted({i.filename for i in archive.infolist() if _CONVERSATIONS.fullmatch(i.filename)})
             if not found:
@@ -131,6 +143,21 @@ def chatgpt_members(path: Path) -> list[bytes]:
     except _ZIP_ERRORS as error:
         raise ExchangeError(f"{path} cannot be unpacked ({reason_of(error)}); fetch it once more") from None
     return contents
+
+
+def _directory_bytes(path: Path) -> int:
+    """Bytes of an archive's list of files, as it says at its end; 0 where there is no end, which the library tells."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, io.SEEK_END) - _LONGEST_END))
+        tail = file.read()
+    place = tail.rfind(b"PK\x05\x06")
+    if place < 0 or place + 22 > len(tail):
+        return 0
+    (size,) = struct.unpack_from("<I", tail, place + 12)
+    large = tail.rfind(b"PK\x06\x06", 0, place)
+    if size == 0xFFFFFFFF and 0 <= large <= len(tail) - 48:
+        (size,) = struct.unpack_from("<Q", tail, large + 40)
+    return int(size)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, left: int) -> bytes:

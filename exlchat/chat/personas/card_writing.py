@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from exlchat.chat.personas import card_files, charx, png, zip_members
-from exlchat.chat.personas.bounded_json import write_json
 from exlchat.chat.personas.card import backfill, card_of_persona, version_of
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import write_text
 from exlchat.chat.personas.zip_members import Member
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.untrusted_json import write_json
 
 CardFile = Literal["png", "json", "charx", "toml"]
 CARD_FILES: tuple[CardFile, ...] = get_args(CardFile)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.personas.bounded_json import read_json
-from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.samplers import OURS, SILLYTAVERN, WEBUI, Dialect, order_matters
 from exlchat.chat.sampling.toml_file import LARGEST_FILE, parse_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.toml_values import shown_value
+from exlchat.chat.untrusted_json import JsonError, read_json
 from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
 _WHOLE = ("top_k", "max_tokens")
@@ -63,10 +62,8 @@ def _values(data: bytes, where: str) -> tuple[dict[str, Any], Dialect]:
     """What the file says, and in whose words: the one place where strangers' YAML and JSON are read."""
     is_json = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") or data[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        value = read_json(data, where) if is_json else read_yaml(_text(data, where), most=LARGEST_FILE)
-    except PersonaError as error:
-        raise SamplingPresetError(str(error)) from None
-    except YamlError as error:
+        value = read_json(data, most=LARGEST_FILE) if is_json else read_yaml(_text(data, where), most=LARGEST_FILE)
+    except (JsonError, YamlError) as error:
         raise SamplingPresetError(f"{where}: {error}") from None
     if is_json and isinstance(value, dict) and isinstance(value.get("preset"), dict):
         # SillyTavern writes presets of several kinds into one file, this one by that name.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import struct
 import time
 import unicodedata
 import zipfile
@@ -135,6 +136,18 @@ def archive(name: str, content: bytes, **fields: Any) -> bytes:
     for offset, value in fields.items():
         packed = packed[: int(offset[1:])] + value + packed[int(offset[1:]) + len(value) :]
     return packed
+
+
+def test_a_zip_that_lists_very_many_files_is_refused_before_the_list_is_read(tmp_path: Path) -> None:
+    entry = struct.pack("<IHHHHHHIIIHHHHHII", 0x02014B50, 20, 20, 0, 0, 0, 33, 0, 0, 0, 30, 0, 0, 0, 0, 0, 0)
+    listed = b"".join(entry + f"{number:030}".encode() for number in range(300_000))
+    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, len(listed), 0, 0)
+    began = time.monotonic()
+    assert "lists more files than an export has" in refused(tmp_path, b"PK\x03\x04" + listed + end, "a.zip")
+    size = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, 300_000, 300_000, len(listed), 4)
+    large = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    assert "lists more files than an export has" in refused(tmp_path, b"PK\x03\x04" + listed + size + large, "a.zip")
+    assert time.monotonic() - began < 2
 
 
 def test_a_zip_that_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""JSON of strangers -> plain values: bounded in size and depth, and never a surprise."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from exlchat.chat.plain_text import one_line
+
+DEEPEST = 64
+"""Lists and objects within each other; of the files read here the deepest needs about ten."""
+
+
+class JsonError(Exception):
+    """What is wrong with a text, as a clause behind "FILE: …"."""
+
+
+def read_json(data: bytes, *, most: int) -> Any:
+    """The value that `data` writes in UTF-8, UTF-16 or UTF-32.
+
+    Args:
+        data: of one value.
+        most: bytes it may have.
+
+    Raises:
+        JsonError: too large, too deep, another encoding, or not JSON.
+    """
+    if len(data) > most:
+        raise JsonError(f"its JSON is larger than {most // 10**6} MB; no such file is")
+    try:
+        text = data.decode("utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else json.detect_encoding(data))
+    except UnicodeDecodeError as error:
+        raise JsonError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels") from None
+    except ValueError as error:
+        raise JsonError(f"not JSON: {one_line(str(error))}") from None
+    if _depth(value) > DEEPEST:
+        raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels")
+    return value
+
+
+def write_json(value: Any) -> bytes:
+    """`value` as readable JSON in UTF-8, with a newline at its end; lone surrogates, which UTF-8 has not, escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", f"{text}\n").encode()
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits[:20])
+
+
+def _depth(value: Any) -> int:
+    depth = 0
+    level = [value]
+    while level and depth <= DEEPEST:
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += one.values()
+            elif isinstance(one, list):
+                inner += one
+        level = [one for one in inner if isinstance(one, dict | list)]
+        depth += bool(inner) or bool(level)
+    return depth
