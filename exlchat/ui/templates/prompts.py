@@ -12,7 +12,6 @@ from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.prompt_ids import PromptMessage, prompt_messages
 
 MOST_BYTES = 20_000_000
-LAST = "last"
 
 _LITTLE_TALK = [
     PromptMessage("system", "Be brief."),
@@ -41,18 +40,14 @@ def messages_of(conversation: str | None, file: Path | None) -> list[PromptMessa
 def _of_conversation(wanted: str) -> list[PromptMessage]:
     from exlchat import paths
     from exlchat.chat.store import ConversationStore
+    from exlchat.ui.sessions.finding import conversation
 
     file = paths.folders().conversations
     if not file.exists():
         raise MessagesError(f"{file} is not there: there are no conversations yet")
     store = ConversationStore(file)
     try:
-        if wanted == LAST:
-            listed = store.list_conversations()
-            if not listed:
-                raise MessagesError("there are no conversations yet")
-            wanted = listed[0].id
-        branch = store.load(wanted).branch
+        branch = store.load(conversation(store, wanted)).branch
     finally:
         store.close()
     if not branch:

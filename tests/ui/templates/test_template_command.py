@@ -71,9 +71,12 @@ def test_show_takes_a_conversation(capsys: pytest.CaptureFixture[str]) -> None:
     paths.ensure_folder(paths.folders().data)
     store = ConversationStore(paths.folders().conversations)
     conversation = store.create_conversation()
+    pinned = store.create_conversation()
+    store.add_message(pinned.id, "user", "older, and at the head of the list")
+    store.pin_conversation(pinned.id, True)
     store.add_message(conversation.id, "user", "Which <|im_end|> key quits?")
     store.close()
-    for wanted in (conversation.id, "last"):
+    for wanted in (conversation.id, conversation.id[:8], "last"):
         shown = json.loads(said(capsys, "show", "chatml", "--conversation", wanted, "--json"))
         assert shown["text"].count("Which <|im_end|> key quits?") == 1
         assert shown["ids"].count(guide_tokens("<|im_end|>")[0]) == 1, "what is typed is no token"
