@@ -23,12 +23,16 @@ M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS.split(", "))
 
 
 def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> list[ConversationSummary]:
-    """Conversations that have a message of the user, pinned ones first, else newest first."""
+    """Conversations that have or had a message of the user, or a title, or that were imported: else they were only
+    opened. Pinned ones first, else newest first. One whose messages were all deleted stays, so that it can be undone.
+    """
     rows = db.execute(
-        "SELECT c.id, c.title, c.created_at, c.updated_at, count(*), c.pinned, c.archived_at IS NOT NULL, "
+        "SELECT c.id, c.title, c.created_at, c.updated_at, "
+        "count(*) FILTER (WHERE m.role <> 'system' AND m.deleted_at IS NULL), c.pinned, c.archived_at IS NOT NULL, "
         "(SELECT group_concat(name, char(10)) FROM tag WHERE conversation_id = c.id) FROM conversation c "
-        "JOIN message m ON m.conversation_id = c.id AND m.role <> 'system' AND m.deleted_at IS NULL "
-        f"WHERE {_WHICH[which]} GROUP BY c.id HAVING max(m.role = 'user') "
+        "JOIN message m ON m.conversation_id = c.id "
+        f"WHERE {_WHICH[which]} GROUP BY c.id "
+        "HAVING max(m.role = 'user') OR c.title IS NOT NULL OR c.foreign_json IS NOT NULL "
         "ORDER BY c.pinned DESC, c.updated_at DESC, c.rowid DESC"
     )
     return [
@@ -205,7 +209,8 @@ def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
 def remove_conversations(db: sqlite3.Connection, *, deleted_before: float, empty_before: float) -> int:
     """Remove for good what was deleted, and what has stayed without a message, for long enough."""
     rows = db.execute(
-        "SELECT c.id FROM conversation c WHERE c.deleted_at < ? OR (c.created_at < ? AND NOT EXISTS "
+        "SELECT c.id FROM conversation c WHERE c.deleted_at < ? OR (c.created_at < ? AND c.foreign_json IS NULL "
+        "AND NOT EXISTS "
         "(SELECT 1 FROM message m WHERE m.conversation_id = c.id AND m.role <> 'system'))",
         (deleted_before, empty_before),
     ).fetchall()

@@ -27,7 +27,7 @@ class ShelfStore(StoreFile):
     """Each operation is one transaction; what a user does can be undone with `TreeStore.undo`."""
 
     def list_conversations(self, which: Which = "kept") -> list[ConversationSummary]:
-        """Pinned ones first, else newest first, without empty ones.
+        """Pinned ones first, else newest first, without those in which nothing was ever said.
 
         `message_count` counts all branches, system messages and what was deleted apart. `which` asks for those that are
         neither archived nor deleted, for archived or for deleted ones.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.conversation import Message, Role
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree, TreeMessage
 from tests.chat.test_store import RECORD
@@ -135,6 +135,25 @@ def test_deleting_shows_another_answer_or_what_stands_before(store: Conversation
     store.undo(ident)
     assert said(store, ident)[-1] == "A2 other"
     assert store.undo(ident) is None
+
+
+def test_a_conversation_of_which_all_was_deleted_is_still_listed(store: ConversationStore) -> None:
+    ident = store.create_conversation().id
+    store.delete_from(store.add_message(ident, "user", "Hello").id)
+    assert [(row.id, row.message_count) for row in store.list_conversations()] == [(ident, 0)]
+    store.undo(ident)
+    assert [(row.id, row.message_count) for row in store.list_conversations()] == [(ident, 1)]
+
+
+@pytest.mark.parametrize("role", ["assistant", "system"])
+def test_a_conversation_in_which_the_user_says_nothing_is_listed_if_it_was_imported(
+    store: ConversationStore, role: Role
+) -> None:
+    store.create_conversation()
+    message = TreeMessage("m", None, role, "Hello", 1.0)
+    ident = store.write_tree(ConversationTree(None, 1.0, 1.0, "m", (message,), foreign={"source": "openai"}))
+    store.purge()
+    assert [row.id for row in store.list_conversations()] == [ident]
 
 
 def test_what_is_being_written_is_neither_deleted_nor_copied(store: ConversationStore) -> None:
