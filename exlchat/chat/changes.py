@@ -158,10 +158,11 @@ def _move(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
 def nearest_kept(db: sqlite3.Connection, conversation_id: str, message_id: str | None) -> str | None:
     """The message itself, or the nearest one before it that was not deleted."""
     row = db.execute(
-        "WITH RECURSIVE up (id, parent_id, gone, depth) AS ("
-        "SELECT id, parent_id, deleted_at IS NOT NULL, 0 FROM message WHERE id = ? AND conversation_id = ? UNION ALL "
-        "SELECT m.id, m.parent_id, m.deleted_at IS NOT NULL, depth + 1 FROM up JOIN message m ON m.id = up.parent_id "
-        "WHERE up.gone) SELECT id FROM up WHERE NOT gone ORDER BY depth LIMIT 1",
+        # The way up ends at the first one that was not deleted, and where a damaged tree leads back to itself.
+        "WITH RECURSIVE up (id, parent_id, gone) AS ("
+        "SELECT id, parent_id, deleted_at IS NOT NULL FROM message WHERE id = ? AND conversation_id = ? UNION "
+        "SELECT m.id, m.parent_id, m.deleted_at IS NOT NULL FROM up JOIN message m ON m.id = up.parent_id "
+        "WHERE up.gone) SELECT id FROM up WHERE NOT gone",
         (message_id, conversation_id),
     ).fetchone()
     return None if row is None else str(row[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from pathlib import Path
 from exlchat.chat.backup import back_up
 from exlchat.chat.branches import newest_leaf
 from exlchat.chat.changes import nearest_kept
+from exlchat.chat.check_rows import Finding, damaged_rows, missing_parts, search_index, unreadable
 from exlchat.chat.database import transaction
-from exlchat.chat.rows import unpack_record
-from exlchat.chat.schema import FILL_INDEX
+from exlchat.chat.statements import automatic_title
 
 _MOST_LINES = 20
 
@@ -26,9 +26,6 @@ class Problem:
     repaired: bool = False
 
 
-_Finding = tuple[str, Callable[[sqlite3.Connection], None] | None]
-
-
 def check(db: sqlite3.Connection, path: Path | None, *, repair: bool = False) -> list[Problem]:
     """Everything that is found; with `repair` the database is copied first, and what can be mended is.
 
@@ -39,7 +36,7 @@ def check(db: sqlite3.Connection, path: Path | None, *, repair: bool = False) ->
         OSError: the copy cannot be made.
     """
     broken = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES})") if line != "ok"]
-    found: list[_Finding] = [(f"SQLite: {line}", _rebuild_indices) for line in broken]
+    found: list[Finding] = [(f"SQLite: {line}", _rebuild_indices) for line in broken]
     if not broken:
         found = _findings(db, path)
     if not repair or not found:
@@ -55,6 +52,7 @@ def _repaired(db: sqlite3.Connection, path: Path | None, *, broken: bool) -> lis
     if broken:
         with transaction(db, path, write=True):
             _rebuild_indices(db)
+        _give_back_lost_pages(db)
         left = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES})") if line != "ok"]
         if left:
             return [Problem(f"SQLite: {line}") for line in left]
@@ -68,34 +66,40 @@ def _repaired(db: sqlite3.Connection, path: Path | None, *, broken: bool) -> lis
     return done
 
 
-def _findings(db: sqlite3.Connection, path: Path | None) -> list[_Finding]:
-    found: list[_Finding] = []
+def _findings(db: sqlite3.Connection, path: Path | None) -> list[Finding]:
+    found: list[Finding] = []
     for look in _LOOKS:
         with transaction(db, path, write=True):
             found += look(db)
+        if look is missing_parts and found:
+            # The others look into what is missing.
+            break
     return found
 
 
-def _lost_conversations(db: sqlite3.Connection) -> list[_Finding]:
+def _lost_conversations(db: sqlite3.Connection) -> list[Finding]:
     rows = db.execute(
         "SELECT DISTINCT conversation_id FROM message m "
         "WHERE NOT EXISTS (SELECT 1 FROM conversation c WHERE c.id = m.conversation_id)"
     ).fetchall()
 
     def mend(ident: str) -> Callable[[sqlite3.Connection], None]:
-        return lambda db: _run(
-            db,
-            "INSERT INTO conversation (id, created_at, updated_at, tip_id) "
-            "SELECT ?1, min(created_at), max(created_at), (SELECT id FROM message "
-            "WHERE conversation_id = ?1 AND deleted_at IS NULL ORDER BY rowid DESC LIMIT 1) "
-            "FROM message WHERE conversation_id = ?1",
-            ident,
-        )
+        def insert(db: sqlite3.Connection) -> None:
+            title = automatic_title(db, ident)
+            db.execute(
+                "INSERT INTO conversation (id, title, title_by, created_at, updated_at, tip_id) "
+                "SELECT ?1, ?2, ?3, min(created_at), max(created_at), (SELECT id FROM message "
+                "WHERE conversation_id = ?1 AND deleted_at IS NULL ORDER BY rowid DESC LIMIT 1) "
+                "FROM message WHERE conversation_id = ?1",
+                (ident, title, title and "first line"),
+            )
+
+        return insert
 
     return [(f"messages of the conversation {ident}, which is not there", mend(ident)) for (ident,) in rows]
 
 
-def _lost_parents(db: sqlite3.Connection) -> list[_Finding]:
+def _lost_parents(db: sqlite3.Connection) -> list[Finding]:
     rows = db.execute(
         "SELECT m.id FROM message m LEFT JOIN message p ON p.id = m.parent_id "
         "WHERE m.parent_id IS NOT NULL AND (p.id IS NULL OR p.conversation_id <> m.conversation_id)"
@@ -103,7 +107,7 @@ def _lost_parents(db: sqlite3.Connection) -> list[_Finding]:
     return [(f"message {ident} follows one that its conversation does not have", _begins(ident)) for (ident,) in rows]
 
 
-def _cycles(db: sqlite3.Connection) -> list[_Finding]:
+def _cycles(db: sqlite3.Connection) -> list[Finding]:
     """Messages from which no way leads to a first one; the oldest of each ring becomes a first one."""
     rows = db.execute(
         "WITH RECURSIVE reached (id) AS (SELECT id FROM message WHERE parent_id IS NULL UNION "
@@ -112,7 +116,7 @@ def _cycles(db: sqlite3.Connection) -> list[_Finding]:
     ).fetchall()
     parents: dict[str, str] = dict(rows)
     settled: set[str] = set()
-    found: list[_Finding] = []
+    found: list[Finding] = []
     for ident in parents:
         trail: list[str] = []
         here = ident
@@ -127,7 +131,7 @@ def _cycles(db: sqlite3.Connection) -> list[_Finding]:
     return found
 
 
-def _shown_below_hidden(db: sqlite3.Connection) -> list[_Finding]:
+def _shown_below_hidden(db: sqlite3.Connection) -> list[Finding]:
     rows = db.execute(
         "WITH RECURSIVE up (id) AS (SELECT m.parent_id FROM message m JOIN message p ON p.id = m.parent_id "
         "WHERE m.deleted_at IS NULL AND p.deleted_at IS NOT NULL UNION "
@@ -140,7 +144,7 @@ def _shown_below_hidden(db: sqlite3.Connection) -> list[_Finding]:
     ]
 
 
-def _tips(db: sqlite3.Connection) -> list[_Finding]:
+def _tips(db: sqlite3.Connection) -> list[Finding]:
     rows = db.execute(
         "SELECT c.id, c.tip_id, m.id FROM conversation c LEFT JOIN message m ON m.id = c.tip_id AND "
         "m.conversation_id = c.id WHERE (c.tip_id IS NOT NULL AND (m.id IS NULL OR m.deleted_at IS NOT NULL))"
@@ -165,7 +169,7 @@ def _finds_tip(conversation_id: str) -> Callable[[sqlite3.Connection], None]:
     return mend
 
 
-def _answers(db: sqlite3.Connection) -> list[_Finding]:
+def _answers(db: sqlite3.Connection) -> list[Finding]:
     lost = db.execute(
         "SELECT id FROM message WHERE status = 'streaming' AND id NOT IN (SELECT message_id FROM answer_in_progress)"
     ).fetchall()
@@ -192,7 +196,7 @@ def _ends(message_id: str) -> Callable[[sqlite3.Connection], None]:
     return mend
 
 
-def _originals(db: sqlite3.Connection) -> list[_Finding]:
+def _originals(db: sqlite3.Connection) -> list[Finding]:
     rows = db.execute(
         "SELECT m.id FROM message m WHERE m.edited_from IS NOT NULL AND NOT EXISTS "
         "(SELECT 1 FROM message o WHERE o.id = m.edited_from)"
@@ -203,22 +207,7 @@ def _originals(db: sqlite3.Connection) -> list[_Finding]:
     ]
 
 
-def _unreadable(db: sqlite3.Connection) -> list[_Finding]:
-    found: list[_Finding] = []
-    for ident, record in db.execute("SELECT id, record FROM message WHERE record IS NOT NULL"):
-        if unpack_record(record) is None:
-            found.append((f"how answer {ident} came to be cannot be read", None))
-    for column in ("persona", "foreign_json"):
-        for ident, packed in db.execute(f"SELECT id, {column} FROM message WHERE {column} IS NOT NULL"):
-            if not _is_object(packed):
-                found.append((f"{column} of message {ident} cannot be read", None))
-    for ident, steps in db.execute("SELECT id, steps FROM change").fetchall():
-        if not _is_list(steps):
-            found.append((f"change {ident} cannot be read", _runs("DELETE FROM change WHERE id = ?", ident)))
-    return found
-
-
-def _references(db: sqlite3.Connection) -> list[_Finding]:
+def _references(db: sqlite3.Connection) -> list[Finding]:
     """What foreign keys find beyond messages and tips: tags, changes and answers of what is not there."""
     rows = db.execute("PRAGMA foreign_key_check").fetchall()
     without_rowid = "DELETE FROM tag WHERE conversation_id NOT IN (SELECT id FROM conversation)"
@@ -232,23 +221,8 @@ def _references(db: sqlite3.Connection) -> list[_Finding]:
     ]
 
 
-def _index(db: sqlite3.Connection) -> list[_Finding]:
-    missing = db.execute(
-        "SELECT (SELECT count(*) FROM message WHERE status <> 'streaming' AND id NOT IN "
-        "(SELECT message_id FROM searchable WHERE message_id IS NOT NULL)) "
-        "+ (SELECT count(*) FROM conversation WHERE title IS NOT NULL AND id NOT IN "
-        "(SELECT conversation_id FROM searchable WHERE conversation_id IS NOT NULL))"
-    ).fetchone()[0]
-    try:
-        db.execute("INSERT INTO search_index (search_index, rank) VALUES ('integrity-check', 1)")
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
-            raise
-        missing = missing or 1
-    return [("the index of the search does not hold what the messages say", _fill_index)] if missing else []
-
-
 _LOOKS = (
+    missing_parts,
     _lost_conversations,
     _lost_parents,
     _cycles,
@@ -256,9 +230,10 @@ _LOOKS = (
     _tips,
     _answers,
     _originals,
-    _unreadable,
+    damaged_rows,
+    unreadable,
     _references,
-    _index,
+    search_index,
 )
 
 
@@ -278,25 +253,11 @@ def _run(db: sqlite3.Connection, statement: str, *values: str | int) -> None:
     db.execute(statement, values)
 
 
+def _give_back_lost_pages(db: sqlite3.Connection) -> None:
+    """Pages that nothing uses stay wrong until the file is written anew; where that fails, what is wrong is told."""
+    with contextlib.suppress(sqlite3.DatabaseError):
+        db.execute("VACUUM")
+
+
 def _rebuild_indices(db: sqlite3.Connection) -> None:
     db.execute("REINDEX")
-
-
-def _fill_index(db: sqlite3.Connection) -> None:
-    for statement in FILL_INDEX:
-        db.execute(statement)
-
-
-def _is_object(packed: str) -> bool:
-    return isinstance(_parsed(packed), dict)
-
-
-def _is_list(packed: str) -> bool:
-    return isinstance(_parsed(packed), list)
-
-
-def _parsed(packed: str) -> object:
-    try:
-        return json.loads(packed)
-    except (ValueError, RecursionError):
-        return None

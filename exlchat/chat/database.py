@@ -90,6 +90,9 @@ def explained(path: Path | None) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreError(f"{name}: {_cause(error)}{_newest_copy(error, path)}") from error
+    except UnicodeDecodeError as error:
+        # What is wrong with a damaged schema is said with pieces of it, which need not be text.
+        raise StoreError(f"{name}: {_CAUSES[sqlite3.SQLITE_CORRUPT]}{_copy_beside(path)}") from error
     except RefusedError as error:
         raise StoreError(f"{name}: {error}") from None
     except OSError as error:
@@ -160,11 +163,17 @@ _CAUSES: dict[int, str] = {
 def _cause(error: sqlite3.Error) -> str:
     # The low byte of an extended code is the primary one: https://sqlite.org/rescode.html
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if str(error).startswith("Could not decode to UTF-8"):
+        return "holds a text that is not UTF-8; exlchat sessions check --repair mends it"
     return _CAUSES.get(code, f"SQLite says: {error}")
 
 
 def _newest_copy(error: sqlite3.Error, path: Path | None) -> str:
     """Where the newest backup of a damaged file lies, if there is one."""
     damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    there = backups(path) if damaged and path is not None else []
+    return _copy_beside(path) if damaged else ""
+
+
+def _copy_beside(path: Path | None) -> str:
+    there = backups(path) if path is not None else []
     return f"; the newest copy is {there[0]}" if there else ""

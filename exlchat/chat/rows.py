@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import storable
 from exlchat.chat.thinking import unpack_marks
 from exlchat.engine.events import GenerationStats
@@ -70,14 +71,25 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             persona=content.get("persona"),
             thinking_on=content.get("thinking_on"),
         )
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def unpack_message(row: MessageRow) -> Message:
-    """A row of `MESSAGE_COLUMNS` as a message."""
+    """A row of `MESSAGE_COLUMNS` as a message.
+
+    Raises:
+        RefusedError: a damaged row, which holds values of another kind.
+    """
     ident, parent_id, role, text, created_at, status, token_ids, record, pinned, *told = row
     summary, thinking, persona, edited_from = told
+    if (
+        not all(one is None or isinstance(one, str) for one in (ident, parent_id, text, record, *told))
+        or not isinstance(created_at, int | float)
+        or not isinstance(token_ids, bytes)
+        or len(token_ids) % 4
+    ):
+        raise RefusedError(f"message {ident!s:.60} is damaged; exlchat sessions check --repair mends it")
     return Message(
         ident,
         parent_id,

@@ -10,6 +10,24 @@ FILL_INDEX = (
 )
 """Make the full-text index anew of what the tables hold."""
 
+_SEARCH_INDEX = """
+    CREATE VIRTUAL TABLE search_index USING fts5 (
+        text, thinking, title, content = 'searchable_text', content_rowid = 'id',
+        tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3'
+    )
+    """
+
+INDEX_ANEW = (
+    # A damaged one cannot be dropped: SQLite opens it for that.
+    *(f"DROP TABLE IF EXISTS search_index_{part}" for part in ("data", "idx", "docsize", "config")),
+    "PRAGMA writable_schema = ON",
+    "DELETE FROM sqlite_master WHERE name = 'search_index'",
+    "PRAGMA writable_schema = RESET",
+    _SEARCH_INDEX,
+    *FILL_INDEX,
+)
+"""The same where the index itself is damaged."""
+
 _SCHEMA_1 = (
     """
     CREATE TABLE conversation (
@@ -104,12 +122,7 @@ _SCHEMA_4 = (
     SELECT s.id AS id, m.text AS text, m.thinking AS thinking, c.title AS title FROM searchable s
     LEFT JOIN message m ON m.id = s.message_id LEFT JOIN conversation c ON c.id = s.conversation_id
     """,
-    """
-    CREATE VIRTUAL TABLE search_index USING fts5 (
-        text, thinking, title, content = 'searchable_text', content_rowid = 'id',
-        tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3'
-    )
-    """,
+    _SEARCH_INDEX,
     """
     CREATE TRIGGER message_added AFTER INSERT ON message WHEN new.status <> 'streaming' BEGIN
         INSERT INTO searchable (message_id) VALUES (new.id);

@@ -63,14 +63,21 @@ def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversat
 
 
 def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message, ...]:
-    """The messages from the first one to `message_id`."""
+    """The messages from the first one to `message_id`; of a damaged tree that leads back to itself, each once."""
+    # UNION, not UNION ALL, ends where such a ring closes.
     rows = db.execute(
-        "WITH RECURSIVE branch (id, depth) AS (SELECT ?, 0 UNION ALL "
-        "SELECT m.parent_id, depth + 1 FROM branch JOIN message m ON m.id = branch.id) "
-        f"SELECT {M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id ORDER BY depth DESC",
+        "WITH RECURSIVE branch (id) AS (SELECT ? UNION "
+        "SELECT m.parent_id FROM branch JOIN message m ON m.id = branch.id) "
+        f"SELECT {M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id",
         (message_id,),
     )
-    return tuple(unpack_message(row) for row in rows)
+    found = {row[0]: row for row in rows}
+    branch: list[Message] = []
+    at = message_id
+    while at is not None and at in found:
+        branch.append(unpack_message(found.pop(at)))
+        at = branch[-1].parent_id
+    return tuple(reversed(branch))
 
 
 def load_message(db: sqlite3.Connection, message_id: str) -> Message:

@@ -116,12 +116,27 @@ def _parents_first(messages: list[TreeMessage]) -> list[TreeMessage]:
             waiting.setdefault(str(one.parent_id), []).append(one)
             continue
         ready = [one]
-        while ready:
-            first = ready.pop(0)
-            seen.add(first.id)
-            ordered.append(first)
-            ready += waiting.pop(first.id, [])
+        _place(ready, ordered, seen, waiting)
+    for one in messages:
+        # What hangs on nothing, or on itself, in a damaged tree is a beginning of its own, and is not left out.
+        if one.id not in seen:
+            waiting[str(one.parent_id)].remove(one)
+            _place([replace(one, parent_id=None)], ordered, seen, waiting)
     return ordered
+
+
+def _place(
+    ready: list[TreeMessage],
+    ordered: list[TreeMessage],
+    seen: set[str | None],
+    waiting: dict[str, list[TreeMessage]],
+) -> None:
+    """Messages whose parents are there, and all that waits for them."""
+    while ready:
+        first = ready.pop(0)
+        seen.add(first.id)
+        ordered.append(first)
+        ready += waiting.pop(first.id, [])
 
 
 def _names(db: sqlite3.Connection, tree: ConversationTree, new_id: Callable[[], str]) -> dict[str, str]:

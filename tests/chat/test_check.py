@@ -45,6 +45,18 @@ DAMAGES = {
         "cannot be read",
     ),
     "a tag of nothing": ("INSERT INTO tag VALUES ('nobody', 'x')", "an entry in tag"),
+    "half a token id": ("UPDATE message SET token_ids = x'010203' WHERE text = 'A2'", "values that are damaged"),
+    "a text of bytes": ("UPDATE message SET text = x'4132' WHERE text = 'A2'", "values that are damaged"),
+    "a text that is no UTF-8": (
+        "UPDATE message SET text = CAST(x'ff4132' AS TEXT) WHERE text = 'A2'",
+        "values that are damaged",
+    ),
+    "a time in words": ("UPDATE message SET created_at = 'noon' WHERE text = 'A2'", "values that are damaged"),
+    "an index without contents": ("DELETE FROM search_index_data", "the index of the search"),
+    "an index without a part": ("DROP TABLE search_index_config", "the index of the search"),
+    "no index at all": ("DROP TABLE search_index", "has no table search_index"),
+    "no table of tags": ("DROP TABLE tag", "has no table tag"),
+    "no trigger": ("DROP TRIGGER message_added", "has no trigger message_added"),
 }
 
 
@@ -86,7 +98,52 @@ def test_damage_is_found_and_mended(path: Path, name: str) -> None:
     for row in store.list_conversations():
         assert store.load(row.id).branch
         store.read_tree(row.id)
+        assert row.title != "New conversation"
+        store.add_message(row.id, "user", "tangerine")
+    assert len(store.search("tangerine")) == len(store.list_conversations())
     store.close()
+
+
+@pytest.mark.parametrize("name", ["a ring", "its own parent", "a parent that is not there", "a parent elsewhere"])
+def test_a_damaged_tree_is_shown_and_exported_whole_before_it_is_mended(path: Path, name: str) -> None:
+    store = ConversationStore(path)
+    store._db.execute("PRAGMA foreign_keys = OFF")
+    store._db.execute(DAMAGES[name][0])
+    # Instead of a test that never ends.
+    store._db.set_progress_handler(lambda: 1, 1_000_000)
+    (ident,) = (row.id for row in store.list_conversations() if row.message_count == 4)
+    branch = [one.text for one in store.load(ident).branch]
+    assert branch[-1] == "A2"
+    assert len(set(branch)) == len(branch)
+    tree = store.read_tree(ident)
+    assert sorted(one.text for one in tree.messages) == ["A1", "A2", "Q1", "Q2"]
+    assert ConversationStore(None).write_tree(tree)
+    store.close()
+
+
+def test_a_row_that_is_damaged_is_named_in_one_line(path: Path) -> None:
+    store = ConversationStore(path)
+    store._db.execute("UPDATE message SET token_ids = 'abc' WHERE text = 'A2'")
+    store._db.execute("UPDATE message SET text = CAST(x'ff' AS TEXT) WHERE text = 'other'")
+    for row in store.list_conversations():
+        with pytest.raises(StoreError, match="check --repair mends it"):
+            store.load(row.id)
+    store.close()
+
+
+def test_a_record_that_is_nested_without_end_is_none(path: Path) -> None:
+    store = ConversationStore(path)
+    store._db.execute("UPDATE message SET record = ? WHERE text = 'A2'", ("[" * 100_000,))
+    assert [one.repaired for one in store.check()] == [False]
+    assert store.load(store.list_conversations()[1].id).branch[-1].record is None
+    store.close()
+
+
+def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"CREATE TABLE conversation (", b"CREATE T\xffBLE conversation ("))
+    with pytest.raises(StoreError, match="is damaged"):
+        ConversationStore(path)
 
 
 def test_nothing_wrong_makes_no_copy(path: Path) -> None:
@@ -132,4 +189,7 @@ def test_a_damaged_index_of_sqlite_is_made_anew(path: Path) -> None:
     database.close()
     store = ConversationStore(path)
     assert any("message_conversation" in problem.text for problem in store.check())
+    assert all(problem.repaired for problem in store.check(repair=True))
+    assert store.check() == []
+    assert len(store.list_conversations()) == 2
     store.close()
