@@ -150,6 +150,24 @@ def test_a_template_cannot_leave_its_sandbox(template: str) -> None:
         "{{ '%*d' % (10**9, 1) }}",
         "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+        "{% set ns = namespace(s='xxxx') %}{% for i in range(9) %}{% set ns.s = ns.s.replace('x', ns.s) %}{% endfor %}",
+        "{% set ns = namespace(s='xx') %}{% for i in range(9) %}{% set ns.s = ns.s | replace('x', ns.s) %}{% endfor %}",
+        "{{ ('x' * 10**6).join(['y'] * 10**6) }}",
+        "{{ 'x'.center(10**9) }}",
+        "{{ 'x' | center(10**9) }}",
+        "{{ '1'.zfill(10**9) }}",
+        "{{ 'x'.ljust(width=10**9) }}",
+        "{{ '\t\t'.expandtabs(10**9) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ 'a\nb' | indent(10**9) }}",
+        "{{ [1] | batch(10**9, 0) | list }}",
+        "{{ [1] | slice(10**9) | list }}",
+        "{{ messages | tojson(indent=10**9) }}",
+        "{{ ('http://a.b ' * 10**6) | urlize }}",
+        "{{ ('a ' * 10**6) | wordwrap(1) }}",
     ],
 )
 def test_a_huge_wish_is_refused_at_once(template: str) -> None:
@@ -175,6 +193,28 @@ def test_a_template_without_end_is_ended(template: str, monkeypatch: pytest.Monk
     with pytest.raises(PromptError, match=r"longer than 0\.3 s"):
         render([HELLO], template)
     assert time.perf_counter() - started < 3.0
+
+
+def test_a_template_without_end_is_ended_within_a_second_or_so() -> None:
+    started = time.thread_time()
+    with pytest.raises(PromptError, match="longer than 1 s"):
+        render([HELLO], "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    assert time.thread_time() - started < 1.5
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ 1 ~ 'a' ~ none ~ missing ~ [2] }}", "1aNone[2]"),
+        ("{% set x = 'a' %}{{ x ~ (x ~ 'b') | upper }}", "aAB"),
+        ("{{ 'a,b'.replace(',', '-') }}{{ 'a' | center(3) }}{{ '-'.join(['x', 'y']) }}", "a-b a x-y"),
+        ("{{ messages | map(attribute='role') | join('+') }}", "user"),
+        ("{{ 'a\nb' | indent(2) }}{{ '%s.' | format('c') }}{{ '{}'.format('d') }}", "a\n  bc.d"),
+        ("{{ [1, 2, 3] | batch(2) | list }}{{ {'a': [1]} | tojson(indent=1) }}", '[[1, 2], [3]]{\n "a": [\n  1\n ]\n}'),
+    ],
+)
+def test_what_templates_do_to_texts_stays_as_it_is_in_jinja(template: str, text: str) -> None:
+    assert render([HELLO], template) == text
 
 
 def test_endless_writing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
