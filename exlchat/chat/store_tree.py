@@ -75,6 +75,11 @@ class TreeStore(StoreFile):
         with self._transaction() as db:
             return changes.redo(db, conversation_id)
 
+    def places(self, conversation_id: str) -> dict[str, tuple[int, int]]:
+        """Which of how many alternatives, from 1, each message is that has any; oldest first, without hidden ones."""
+        with self._transaction(write=False) as db:
+            return branches.places(db, conversation_id)
+
     def read_tree(self, conversation_id: str) -> ConversationTree:
         """A conversation with all its branches, hidden messages too."""
         with self._transaction(write=False) as db:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Place = Literal["everywhere", "composer", "sidebar"]
+Place = Literal["everywhere", "composer", "message", "sidebar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,54 @@ ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_answer,
     ),
     Action(
+        "messages",
+        "Go to the messages",
+        "Go to the messages, to copy, edit or branch off from one; escape comes back.",
+        ("ctrl+up",),
+        "/messages",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "edit",
+        "Edit a message",
+        "Change a message of yours, which is answered anew, or of the model; with N the Nth from the end.",
+        ("e",),
+        "/edit",
+        "[N]",
+        place="message",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
+        "alternative",
+        "Show an alternative",
+        "Show alternative number N of the last message that has any.",
+        (),
+        "/alternative",
+        "N",
+        available=lambda now: now.has_messages and not now.answering,
+        in_palette=False,
+    ),
+    Action(
+        "branch",
+        "Branch off",
+        "Open a new conversation with copies of the messages up to this one, or to the Nth from the end.",
+        ("b",),
+        "/branch",
+        "[N]",
+        place="message",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
+        "cut",
+        "Delete from here",
+        "Delete a message and what follows it: the last one, or from the Nth from the end on; /undo brings it back.",
+        ("d", "delete"),
+        "/cut",
+        "[N]",
+        place="message",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
         "rename",
         "Rename this conversation",
         "Give this conversation a title.",
@@ -170,11 +218,21 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "undo",
-        "Undo the delete",
-        "Bring back the conversation that was deleted last.",
-        (),
+        "Undo",
+        "Take back what was done last: an edit, a jump, a pin, a deleted message or conversation.",
+        ("u",),
         "/undo",
-        available=lambda now: now.can_undo_delete,
+        place="message",
+        available=lambda now: (now.has_messages or now.can_undo_delete) and not now.answering,
+    ),
+    Action(
+        "redo",
+        "Redo",
+        "Do again what was undone last in this conversation.",
+        ("U",),
+        "/redo",
+        place="message",
+        available=lambda now: now.has_messages and not now.answering,
     ),
     Action(
         "system",
@@ -282,6 +340,54 @@ ACTIONS: tuple[Action, ...] = (
         in_palette=False,
     ),
     Action("quit", "Quit", "Quit; an answer being written is kept as far as it has come.", ("ctrl+q",), "/quit"),
+    Action("message-up", "Message above", "Go to the message above.", ("up", "k"), place="message", in_palette=False),
+    Action(
+        "message-down", "Message below", "Go to the message below.", ("down", "j"), place="message", in_palette=False
+    ),
+    Action(
+        "message-ends",
+        "First and last message",
+        "Go to the first or the last message.",
+        ("home", "end"),
+        place="message",
+        in_palette=False,
+    ),
+    Action("copy-message", "Copy", "Copy the message to the clipboard.", ("c", "y"), place="message", in_palette=False),
+    Action(
+        "answer-again",
+        "Answer again",
+        "Have the message answered again, or the answer given again beside itself.",
+        ("r",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "alternative-before",
+        "Alternative before",
+        "Show the alternative that was written before.",
+        ("left", "h"),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "alternative-after",
+        "Alternative after",
+        "Show the alternative that was written after.",
+        ("right", "l"),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "pin-message",
+        "Pin or unpin",
+        "Have the model go on seeing the message when the oldest are left out, or no longer.",
+        ("p",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "leave-messages", "Back", "Go back to the message you write.", ("escape",), place="message", in_palette=False
+    ),
     Action("open-selected", "Open", "Open the conversation.", ("enter",), place="sidebar", in_palette=False),
     Action("rename-selected", "Rename", "Rename the conversation.", ("r",), place="sidebar", in_palette=False),
     Action("delete-selected", "Delete", "Delete the conversation.", ("d", "delete"), place="sidebar", in_palette=False),

@@ -55,6 +55,8 @@ class ChatSession(OpenConversation):
         self._jobs = jobs
         self._under_way = UnderWay(jobs)
         self._deleted: list[tuple[str, str]] = []
+        self.deleted_last = False
+        """Whether a conversation was deleted after everything else that can be undone."""
         self._titles = titles
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
@@ -88,6 +90,7 @@ class ChatSession(OpenConversation):
         title = self.store.load(conversation_id).title
         self.store.delete(conversation_id)
         self._deleted.append((conversation_id, title))
+        self.deleted_last = True
         self._under_way.drop(conversation_id)
         if conversation_id == self.conversation_id:
             self.start_new()
@@ -102,6 +105,7 @@ class ChatSession(OpenConversation):
         if not self._deleted:
             raise NotPossibleError("nothing was deleted since the start")
         self.store.undo_delete(self._deleted[-1][0])
+        self.deleted_last = False
         return self._deleted.pop()
 
     # Saying something
@@ -144,7 +148,7 @@ class ChatSession(OpenConversation):
             NotPossibleError: an answer is on its way.
             StoreError: it could not be written.
         """
-        self._require_quiet()
+        self.require_quiet()
         if self.conversation is not None:
             self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
         self._persona = persona
@@ -163,7 +167,7 @@ class ChatSession(OpenConversation):
             NotPossibleError: there is no such message, or an answer is on its way.
             StoreError: it could not be written.
         """
-        self._require_quiet()
+        self.require_quiet()
         said = [message for message in self.branch if message.role != "system"]
         if not 1 <= back <= len(said):
             raise NotPossibleError(f"there is no message {back} counted from the end; there are {len(said)}")
@@ -180,7 +184,7 @@ class ChatSession(OpenConversation):
             StoreError: the old answer cannot be written.
         """
         last = self.last_said
-        self._require_quiet()
+        self.require_quiet()
         self.unkept.save()
         if self.conversation is None or last is None:
             raise NotPossibleError("there is nothing to answer yet")
@@ -197,7 +201,7 @@ class ChatSession(OpenConversation):
             StoreError: its text cannot be written.
         """
         last = self.last_said
-        self._require_quiet()
+        self.require_quiet()
         self.unkept.save()
         if self.conversation is None or last is None or not was_cut(last):
             raise NotPossibleError("the last answer was not cut; there is nothing to continue")
@@ -290,9 +294,28 @@ class ChatSession(OpenConversation):
             self.reload()
         return True
 
-    def _require_quiet(self) -> None:
+    def require_quiet(self) -> None:
+        """Refuse what cannot be done while the open conversation is being answered.
+
+        Raises:
+            NotPossibleError: it is.
+        """
         if self.answering is not None:
             raise NotPossibleError("an answer is on its way; Esc stops it")
+
+    def require_open(self) -> str:
+        """The id of the open conversation.
+
+        Raises:
+            NotPossibleError: it is new.
+        """
+        if self.conversation is None:
+            raise NotPossibleError("this conversation is new; write in it first")
+        return self.conversation.id
+
+    def answer_tip(self, *, retry_of: str | None = None) -> None:
+        """Have the last message of the open branch answered, or an answer given again beside itself."""
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of)
 
     def _submit(
         self,
@@ -322,5 +345,6 @@ class ChatSession(OpenConversation):
             self.conversation = replace(self.conversation, branch=(*branch[:-1], message))
         elif last_id == message.parent_id:
             self.conversation = replace(self.conversation, branch=(*branch, message), tip_id=message.id)
+            self.places = self.store.places(self.conversation.id)
         else:
             self.reload()

@@ -115,6 +115,21 @@ def test_an_alternative_is_shown_with_the_newest_that_follows(store: Conversatio
     assert store.jump(branch[2].id).tip_id == again.id
 
 
+def test_places_say_which_of_how_many_alternatives_each_message_is(store: ConversationStore) -> None:
+    ident, branch = talk(store)
+    assert store.places(ident) == {}
+    other = answered(store, ident, "A1 other", branch[1].id)
+    first = store.edit(branch[0].id, "S other")
+    hidden = answered(store, ident, "A1 hidden", branch[1].id)
+    store.delete_from(hidden.id)
+    assert store.places(ident) == {
+        branch[0].id: (1, 2),
+        first.id: (2, 2),
+        branch[2].id: (1, 2),
+        other.id: (2, 2),
+    }
+
+
 def test_deleting_shows_another_answer_or_what_stands_before(store: ConversationStore) -> None:
     ident, branch = talk(store)
     other = answered(store, ident, "A2 other", branch[3].id)

@@ -94,6 +94,7 @@ def told(app: ChatApp) -> str:
 async def say(pilot: Pilot[int], text: str) -> None:
     """Type a message at once and send it."""
     chat = chat_app(pilot)
+    chat.chat_screen.composer.focus()
     chat.chat_screen.composer.set_text(text)
     await pilot.press("enter")
 

@@ -17,6 +17,7 @@ from exlchat.paths import FolderError
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_line, cache_rows, cost_line
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.tui.message_commands import pin_line
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.preset_commands import use_preset
 from exlchat.ui.tui.screens.cache import CacheScreen
@@ -65,7 +66,13 @@ class Commands:
             "copy": self._copy,
             "rename": self._rename,
             "delete": self._delete,
-            "undo": self._undo,
+            "undo": screen.message_commands.undo,
+            "redo": screen.message_commands.redo,
+            "messages": self._messages,
+            "edit": partial(screen.message_commands.counted, "edit"),
+            "branch": partial(screen.message_commands.counted, "branch"),
+            "cut": partial(screen.message_commands.counted, "cut"),
+            "alternative": screen.message_commands.numbered_alternative,
             "system": self._system,
             "persona": screen.persona_commands.run,
             "preset": partial(use_preset, screen),
@@ -94,10 +101,25 @@ class Commands:
     def run(self, action_id: str, argument: str = "") -> bool:
         """Do an action; one that cannot be done says why. Whether it was done."""
         screen = self._screen
-        if action_id == "stop" and screen.prompt.hide_menu():
+        if action_id == "stop" and (screen.prompt.hide_menu() or screen.message_commands.end_edit()):
             return True
+        return self.attempt(lambda: self._by_id[action_id](argument))
+
+    def run_at_cursor(self, action_id: str, key: str) -> bool:
+        """Do an action to the message under the cursor of the transcript, whose item has the key."""
+        if action_id == "leave-messages":
+            self._screen.composer.focus()
+        elif action_id in ("undo", "redo"):
+            return self.run(action_id)
+        return action_id == "leave-messages" or self.attempt(
+            lambda: self._screen.message_commands.at_cursor(action_id, key)
+        )
+
+    def attempt(self, what: Callable[[], None]) -> bool:
+        """Do something; what cannot be done says why. Whether it was done."""
+        screen = self._screen
         try:
-            self._by_id[action_id](argument)
+            what()
         except (StoreError, PromptError, NotPossibleError, FolderError, ValueError) as error:
             screen.tell(str(error), warning=True)
             return False
@@ -119,13 +141,17 @@ class Commands:
         self._app.copy_to_clipboard(answer_parts(answer).answer)
         self._screen.tell("Copied the last answer")
 
+    def _messages(self, _: str) -> None:
+        if not self._screen.session.branch:
+            raise NotPossibleError("there are no messages yet")
+        self._screen.transcript.focus()
+
     def _pin(self, back: str, *, pinned: bool) -> None:
         if back and not back.isdecimal():
             raise NotPossibleError(f"{back!r} is no number of messages counted back from the end, such as 3")
         message = self._screen.session.pin(int(back or 1), pinned)
         self._screen.show_messages()
-        said = one_line(message.text, _TITLE_CELLS)
-        self._screen.tell(f"Pinned: the model goes on seeing “{said}”" if pinned else f"No longer pinned: “{said}”")
+        self._screen.tell(pin_line(message))
 
     def _summary(self) -> None:
         record = newest_record(self._screen.session.branch)
@@ -200,11 +226,6 @@ class Commands:
         else:
             screen.refresh_around()
         screen.tell(f"Deleted “{one_line(title, _TITLE_CELLS)}”; /undo brings it back")
-
-    def _undo(self, _: str) -> None:
-        conversation_id, title = self._screen.session.undo_delete()
-        self._screen.open_conversation(conversation_id)
-        self._screen.tell(f"“{one_line(title, _TITLE_CELLS)}” is back")
 
     # Settings
 

@@ -12,10 +12,12 @@ from exlchat.ui.answering import was_cut
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
     from exlchat.ui.answering import Answering
+
+    Places = Mapping[str, tuple[int, int]]
 
 UNANSWERED = "unanswered"
 SEEN_FROM = "seen-from"
@@ -28,8 +30,11 @@ _CUT_BY = {
 }
 
 
-def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iterable[TranscriptItem]:
-    """The items of a conversation, with the live text of an answer that is still being written."""
+def branch_items(branch: Sequence[Message], answering: Answering | None, places: Places) -> Iterable[TranscriptItem]:
+    """The items of a conversation, with the live text of an answer that is still being written.
+
+    `places` says of messages with alternatives which of how many they are.
+    """
     record = newest_record(branch)
     for message in branch:
         if record is not None and record.seen_from == message.id:
@@ -37,10 +42,10 @@ def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iter
         if answering is not None and answering.message is not None and answering.message.id == message.id:
             yield from live_items(message, "".join(answering.thoughts), "".join(answering.answer))
         elif message.status == "streaming":
-            *thoughts, answer = message_items(message)
+            *thoughts, answer = message_items(message, places)
             yield from (*thoughts, replace(answer, footer="being written by another exlchat", status="partial"))
         else:
-            yield from message_items(message)
+            yield from message_items(message, places)
     said = [message for message in branch if message.role != "system"]
     if said and said[-1].role == "user" and answering is None:
         yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; ctrl+r has it answered.")
@@ -58,10 +63,10 @@ def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
     return any(one.pinned for one in takewhile(lambda one: one.id != message.id, branch))
 
 
-def message_items(message: Message) -> list[TranscriptItem]:
+def message_items(message: Message, places: Places) -> list[TranscriptItem]:
     """One finished message, behind what the model thought before it."""
     said = answer_parts(message)
-    answer = TranscriptItem(message.id, message.role, said.answer, footer(message), message.status)
+    answer = TranscriptItem(message.id, message.role, said.answer, footer(message, places), message.status)
     return [*_thoughts(message, said.thinking or "", "complete"), answer]
 
 
@@ -76,18 +81,34 @@ def thoughts_key(message_id: str) -> str:
     return f"{_THOUGHTS}:{message_id}"
 
 
+def message_of(key: str) -> str | None:
+    """The id of the message that an item is of, or belongs to; `None` for what is no message."""
+    if key in (UNANSWERED, SEEN_FROM) or key.startswith((f"{_WAITING}:", "note:")):
+        return None
+    return key.removeprefix(f"{_THOUGHTS}:") or None
+
+
 def _thoughts(message: Message, text: str, status: MessageStatus) -> list[TranscriptItem]:
     return [TranscriptItem(thoughts_key(message.id), "thinking", text, status=status)] if text else []
 
 
-def footer(message: Message) -> str:
-    """Whether a message is pinned, and why an answer is not whole; empty for everything else."""
-    pinned = "pinned" if message.pinned else ""
-    if not was_cut(message):
-        return pinned
-    reason = message.record.finish_reason if message.record else None
-    cut = f"{_CUT_BY.get(reason or '', 'interrupted')} · /continue goes on"
-    return f"{pinned} · {cut}" if pinned else cut
+def footer(message: Message, places: Places) -> str:
+    """Which alternative a message is, whether it is pinned, and why an answer is not whole; else empty."""
+    parts = []
+    if (place := places.get(message.id)) is not None:
+        parts.append(f"‹{place[0]}/{place[1]}›")
+    if message.pinned:
+        parts.append("pinned")
+    if was_cut(message):
+        reason = message.record.finish_reason if message.record else None
+        parts.append(f"{_cut_by(message, reason)} · /continue goes on")
+    return " · ".join(parts)
+
+
+def _cut_by(message: Message, reason: str | None) -> str:
+    if message.edited_from is not None and message.record is None:
+        return "edited"
+    return _CUT_BY.get(reason or "", "interrupted")
 
 
 def waiting_item(conversation_id: str, line: str) -> TranscriptItem:

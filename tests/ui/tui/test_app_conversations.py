@@ -237,7 +237,7 @@ async def test_the_answer_is_copied_whole(tmp_path: Path) -> None:
 
 async def test_help_lists_every_key_and_command(tmp_path: Path) -> None:
     chat = app(tmp_path)
-    async with chat.run_test(size=(120, 90)) as pilot:
+    async with chat.run_test(size=(120, 130)) as pilot:
         await pilot.press("f1")
         await pilot.pause()
         screen = shown(chat)
@@ -321,7 +321,7 @@ async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_p
     [
         ("/continue", "the last answer was not cut; there is nothing to continue"),
         ("/retry", "there is nothing to answer yet"),
-        ("/undo", "nothing was deleted since the start"),
+        ("/undo", "this conversation is new"),
         ("/copy", "there is no answer to copy yet"),
         ("/delete", "this conversation is new and has nothing to delete"),
         ("/rename Harbour", "a new conversation has no title yet; write in it first"),

@@ -22,6 +22,7 @@ from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key
+from exlchat.ui.tui.message_commands import MessageCommands
 from exlchat.ui.tui.model_commands import ModelCommands
 from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
@@ -95,6 +96,7 @@ class ChatScreen(Screen[None]):
         self.model = ModelDisplay(self, services.model_name, is_guide=services.is_guide)
         self.model_commands = ModelCommands(self)
         self.persona_commands = PersonaCommands(self)
+        self.message_commands = MessageCommands(self)
         self.commands = Commands(self)
         self.answers = AnswerDisplay(self)
         self.unsent = Unsent(self)
@@ -151,18 +153,22 @@ class ChatScreen(Screen[None]):
 
     def show_conversation(self) -> None:
         """Show the open conversation from its beginning to its tip, with its draft."""
+        self.message_commands.end_edit()
         self.show_messages()
         self.composer.set_text(self.unsent.text())
         self.answers.show_figures_of(self.session.last_answer)
 
-    def show_messages(self, *, but: str | None = None) -> None:
-        """Show the messages of the open conversation anew, without the one of the id `but`."""
+    def show_messages(self, *, but: str | None = None, at: str | None = None) -> None:
+        """Show the messages of the open conversation anew: without that of the id `but`, with the cursor `at` one."""
         session = self.session
-        items = branch_items(session.branch, session.answering)
+        items = branch_items(session.branch, session.answering, session.places)
         hidden = () if but is None else (but, thoughts_key(but))
         self.transcript.set_messages([item for item in items if item.key not in hidden])
         self.answers.show_waiting()
-        self.transcript.scroll_to_end()
+        if at is not None and self.transcript.holds(at):
+            self.transcript.move_cursor_to(at)
+        else:
+            self.transcript.scroll_to_end()
         self.refresh_around()
 
     def show_prompt(self, prompt: ChatMessage) -> None:
@@ -171,7 +177,7 @@ class ChatScreen(Screen[None]):
             self.show_messages()
             return
         self.take_away(UNANSWERED)
-        for item in message_items(prompt):
+        for item in message_items(prompt, self.session.places):
             self.transcript.append_message(item)
         self.answers.show_waiting()
         self.transcript.scroll_to_end()
@@ -252,6 +258,9 @@ class ChatScreen(Screen[None]):
 
     @on(Composer.Submitted)
     def _take_input(self, event: Composer.Submitted) -> None:
+        if self.message_commands.editing:
+            self.commands.attempt(lambda: self.message_commands.submit_edit(event.text))
+            return
         match parse_input(event.text):
             case BadCommand(line=line):
                 self.composer.give_back(event.text)
@@ -300,7 +309,7 @@ class ChatScreen(Screen[None]):
 
     @on(Sidebar.UndoWanted)
     def _undo_delete(self) -> None:
-        self.commands.run("undo")
+        self.commands.attempt(self.message_commands.undo_delete)
 
     @on(Sidebar.Left)
     def _leave_sidebar(self) -> None:
@@ -312,6 +321,12 @@ class ChatScreen(Screen[None]):
         """A terminal that becomes narrow keeps the conversation in sight, not the list."""
         if event.size.width < NARROW_CELLS and self.sidebar_shown and not self.sidebar.has_focus:
             self.show_sidebar(False)
+
+    # Messages
+
+    @on(Transcript.Wanted)
+    def _message_wanted(self, event: Transcript.Wanted) -> None:
+        self.commands.run_at_cursor(event.action_id, event.key)
 
     # The engine thread
 
@@ -338,7 +353,7 @@ class ChatScreen(Screen[None]):
         """Keys of actions that cannot be done now do nothing."""
         if action != "act":
             return True
-        if parameters == ("stop",) and self.is_mounted and self.prompt.offering:
+        if parameters == ("stop",) and self.is_mounted and (self.prompt.offering or self.message_commands.editing):
             return True
         return BY_ID[str(parameters[0])].available(self.situation())
 

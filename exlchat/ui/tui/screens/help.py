@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-_HEADINGS: dict[Place, str] = {"everywhere": "Keys", "composer": "In the message", "sidebar": "In the sidebar"}
+_HEADINGS: dict[Place, str] = {
+    "everywhere": "Keys",
+    "composer": "In the message you write",
+    "message": "On a message",
+    "sidebar": "In the sidebar",
+}
 
 
 class HelpScreen(ModalScreen[None]):

@@ -58,6 +58,18 @@ class Composer(TextArea):
         self._prompts: Sequence[str] = ()
         self._at: int | None = None
         self._draft = ""
+        self._beside_edit: str | None = None
+        """What was typed before a message was put here to be edited."""
+
+    def begin_edit(self, text: str) -> None:
+        """Put a message here to be changed; `typed` stays what was typed before."""
+        self._beside_edit = self.typed
+        self.set_text(text)
+
+    def end_edit(self) -> None:
+        """Put back what was typed before."""
+        typed, self._beside_edit = self._beside_edit, None
+        self.set_text(typed or "")
 
     def set_prompts(self, prompts: Sequence[str]) -> None:
         """The earlier prompts of this conversation, oldest first. A recall goes on when there are only more of them."""
@@ -68,6 +80,8 @@ class Composer(TextArea):
     @property
     def typed(self) -> str:
         """What was typed and not sent: the draft while an earlier prompt stands here unchanged, else the text."""
+        if self._beside_edit is not None:
+            return self._beside_edit
         recalled = self._at is not None and self.text == self._prompts[self._at]
         return self._draft if recalled else self.text
 

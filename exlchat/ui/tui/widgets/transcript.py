@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
+from exlchat.ui.tui.widgets.transcript_cursor import CursorView
 from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem
-from exlchat.ui.tui.widgets.transcript_view import MessageView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ PAINT_SHARE: Final = 0.25
 """At most this share of the time goes into laying out, however large the open end of a message is."""
 
 
-class Transcript(MessageView):
+class Transcript(CursorView):
     """Shows messages, follows the end while text arrives, and stays put once the user has scrolled up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,0 +1,211 @@
+"""What is done to one message: by key under the cursor of the transcript, and by slash command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from exlchat.ui.tui.app import ChatApp
+from tests.ui.app_harness import app, idle, say, shown, told, until
+from tests.ui.scripted_engine import ScriptedEngine
+
+
+async def talked(pilot: Pilot[int], *prompts: str) -> None:
+    for prompt in prompts:
+        await say(pilot, prompt)
+        await idle(pilot)
+
+
+def branch(chat: ChatApp) -> list[str]:
+    return [one.text for one in chat.session.branch]
+
+
+async def test_the_cursor_goes_over_messages_and_copies_one(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await pilot.press("ctrl+up")
+        assert chat.chat_screen.transcript.has_focus
+        await pilot.press("up", "up", "c")
+        assert chat.clipboard == "one"
+        await pilot.press("k", "k", "k", "y")
+        assert chat.clipboard == "1?"
+        await pilot.press("end", "c")
+        assert chat.clipboard == "two"
+        await pilot.press("escape")
+        assert chat.chat_screen.composer.has_focus
+        await pilot.press(*"typed")
+        assert chat.chat_screen.composer.text == "typed"
+
+
+async def test_an_edited_prompt_is_answered_beside_the_old_one(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two", "other"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        chat.chat_screen.composer.set_text("half a thought")
+        await pilot.press("ctrl+up", "home", "e")
+        assert chat.chat_screen.composer.text == "1?"
+        assert "Editing your message" in shown(chat)
+        await pilot.press(*" really?", "enter")
+        await until(pilot, lambda: branch(chat) == ["1? really?", "other"])
+        await idle(pilot)
+        assert "‹2/2›" in shown(chat)
+        assert "Editing" not in shown(chat)
+        assert chat.chat_screen.composer.text == "half a thought"
+        await pilot.press("ctrl+up", "home", "left")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one", "2?", "two"]
+        await pilot.press("left")
+        await pilot.pause()
+        assert "this is the first of 2 alternatives" in told(chat)
+        await pilot.press("right")
+        await pilot.pause()
+        assert branch(chat) == ["1? really?", "other"]
+
+
+async def test_an_edit_can_be_left_and_the_draft_is_the_same(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        chat.chat_screen.composer.set_text("half a thought")
+        await pilot.press("ctrl+up", "e", *"xyz")
+        ident = chat.session.conversation_id
+        chat.chat_screen.unsent.keep()
+        assert chat.services.drafts.get(ident) == "half a thought"
+        await pilot.press("escape")
+        assert chat.chat_screen.composer.text == "half a thought"
+        assert branch(chat) == ["1?", "one"]
+        await pilot.press("ctrl+up", "e", "enter")
+        await pilot.pause()
+        assert "nothing was changed" in told(chat)
+        assert chat.chat_screen.composer.text == "one"
+
+
+async def test_an_edited_answer_is_gone_on_from_with_its_thoughts(tmp_path: Path) -> None:
+    from tests.ui.tui.test_app import THINKING
+
+    engine = ScriptedEngine("<think>Hm.</think>\n\nYes.", " and no", chat_template=THINKING)
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        await say(pilot, "/edit")
+        await pilot.pause()
+        assert chat.chat_screen.composer.text == "Yes."
+        chat.chat_screen.composer.set_text("Yes")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert branch(chat)[-1] == "<think>Hm.</think>\n\nYes"
+        assert "edited · /continue goes on" in shown(chat)
+        await say(pilot, "/continue")
+        await until(pilot, lambda: "Yes and no" in shown(chat))
+        await idle(pilot)
+        assert engine.prompts[-1].endswith("<think>Hm.</think>\n\nYes")
+        assert "‹3/3›" in shown(chat)
+
+
+async def test_an_answer_is_given_again_from_the_middle(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two", "again", "once more"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await pilot.press("ctrl+up", "home", "down", "r")
+        await until(pilot, lambda: branch(chat) == ["1?", "again"])
+        await idle(pilot)
+        await pilot.press("home", "r")
+        await until(pilot, lambda: branch(chat) == ["1?", "once more"])
+        await idle(pilot)
+        await say(pilot, "/alternative 1")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one", "2?", "two"]
+        await say(pilot, "/alternative 4")
+        await pilot.pause()
+        assert "alternatives 1 to 3" in told(chat)
+
+
+async def test_a_branch_is_a_conversation_of_its_own(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two", "three"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        first = chat.session.conversation_id
+        await say(pilot, "/branch 3")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one"]
+        assert chat.session.conversation_id != first
+        await talked(pilot, "3?")
+        assert first is not None
+        assert [one.text for one in chat.session.store.load(first).branch] == ["1?", "one", "2?", "two"]
+        assert len(chat.session.store.list_conversations()) == 2
+
+
+async def test_what_was_deleted_comes_back_step_by_step(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await pilot.press("ctrl+up", "up", "d")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one"]
+        await say(pilot, "/cut 1")
+        await pilot.pause()
+        assert branch(chat) == ["1?"]
+        await pilot.press("ctrl+up", "u")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one"]
+        await say(pilot, "/undo")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one", "2?", "two"]
+        await say(pilot, "/redo")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one"]
+        await say(pilot, "/delete")
+        await pilot.pause()
+        await say(pilot, "/undo")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "one"]
+
+
+async def test_a_message_is_pinned_under_the_cursor(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        await pilot.press("ctrl+up", "home", "p")
+        await pilot.pause()
+        assert [one.pinned for one in chat.session.branch] == [True, False]
+        assert "pinned" in shown(chat)
+        await pilot.press("p")
+        await pilot.pause()
+        assert [one.pinned for one in chat.session.branch] == [False, False]
+
+
+async def test_while_an_answer_comes_the_tree_is_left_alone(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one", "two")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        engine.hold()
+        await say(pilot, "2?")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        for key in "erbdp":
+            await pilot.press("ctrl+up", "home", key)
+            await pilot.pause()
+            assert "an answer is on its way" in told(chat)
+            chat.clear_notifications()
+        await pilot.press("c")
+        assert chat.clipboard == "1?"
+        engine.release()
+        await idle(pilot)
+    assert [one.text for one in chat.session.branch] == ["1?", "one", "2?", "two"]
+
+
+async def test_a_message_longer_than_the_screen_is_read_through(tmp_path: Path) -> None:
+    long = "\n\n".join(f"paragraph {number}" for number in range(60))
+    chat = app(tmp_path, ScriptedEngine(long, "short"))
+    async with chat.run_test(size=(80, 20)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await pilot.press("ctrl+up", "home", "down")
+        seen: list[str] = []
+        for _ in range(40):
+            seen.append(shown(chat))
+            await pilot.press("down")
+        assert all(any(f"paragraph {number}" in screen for screen in seen) for number in range(60))
+        await pilot.press("c")
+        assert chat.clipboard == "short"
