@@ -13,6 +13,7 @@ from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import storable
 from exlchat.chat.thinking import unpack_marks
+from exlchat.chat.thought_meter import Thought
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -70,9 +71,14 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             stop=tuple(content.get("stop", ())),
             persona=content.get("persona"),
             thinking_on=content.get("thinking_on"),
+            thought=_thought(content.get("thought")),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _thought(content: Any) -> Thought | None:
+    return None if content is None else Thought(int(content["tokens"]), float(content["seconds"]))
 
 
 def unpack_message(row: MessageRow) -> Message:

@@ -158,7 +158,9 @@ def answer(
         system=plan.system,
         edited_from=continue_from,
     )
-    journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids)
+    # An answer that goes on was thought about when it began.
+    marks = None if plan.text else plan.record.thinking
+    journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids, marks=marks)
     finished: Finished | None = None
     failure: Exception | None = None
     try:
@@ -297,7 +299,8 @@ def _closed(
 ) -> AnswerClosed:
     """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
     journal.stop()
-    text, ids, record, status = journal.text, journal.token_ids, plan.record, _status(finished)
+    text, ids, status = journal.text, journal.token_ids, _status(finished)
+    record = replace(plan.record, thought=journal.thought)
     if finished is not None:
         text, ids = plan.text + finished.text, plan.token_ids + finished.token_ids
         record = replace(record, stats=finished.stats, finish_reason=finished.reason)

@@ -37,7 +37,7 @@ def test_the_commands_of_the_product_exist() -> None:
     named = (
         "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
         "/models /stats /copy /pin /unpin /summary /cache /cost /sidebar /quit /messages /edit /alternative /branch "
-        "/cut /redo"
+        "/cut /redo /find /tree /search"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}
 
@@ -99,8 +99,8 @@ def test_any_text_means_something_and_nothing_is_lost(text: str) -> None:
 
 
 def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
-    assert [action.slash for action in completions("/re")] == ["/redo", "/rename", "/retry"]
-    assert [action.slash for action in completions("/RE")] == ["/redo", "/rename", "/retry"]
+    assert [action.slash for action in completions("/ret")] == ["/retry"]
+    assert [action.slash for action in completions("/RET")] == ["/retry"]
     assert completions("/rename x") == []
     assert completions("//re") == []
     assert completions("re") == []

@@ -17,6 +17,7 @@ from exlchat.chat.tree import TreeMessage
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, day
+from exlchat.ui.tree_lines import tree_lines
 
 _LINE = 100
 
@@ -116,19 +117,11 @@ def _said(one: TreeMessage) -> str:
 
 
 def _tree_lines(kept: Sequence[TreeMessage], shown: set[str]) -> list[str]:
-    """Only where branches part is there a step to the right: a long conversation stays narrow."""
-    children: dict[str | None, list[TreeMessage]] = {}
-    for one in kept:
-        children.setdefault(one.parent_id, []).append(one)
-    lines: list[str] = []
-    waiting = [(one, 0) for one in reversed(children.get(None, []))]
-    while waiting:
-        one, depth = waiting.pop()
+    lines = []
+    for line in tree_lines(kept):
+        one = line.message
         mark = "*" if one.id in shown else " "
-        indent = "  " * min(depth, 12)
-        lines.append(f"{one.id[:SHORT]} {mark} {indent}{one.role}: {one_line(answer_parts(one).answer, 60)}")
-        below = children.get(one.id, [])
-        waiting += [(child, depth + (len(below) > 1)) for child in reversed(below)]
+        lines.append(f"{one.id[:SHORT]} {mark} {'  ' * line.depth}{one.role}: {line.text}")
     return lines
 
 

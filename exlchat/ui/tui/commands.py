@@ -69,13 +69,16 @@ class Commands:
             "undo": screen.message_commands.undo,
             "redo": screen.message_commands.redo,
             "messages": self._messages,
+            "find": screen.find_bar_open,
+            "tree": screen.pickers.tree,
+            "search": screen.pickers.search,
             "edit": partial(screen.message_commands.counted, "edit"),
             "branch": partial(screen.message_commands.counted, "branch"),
             "cut": partial(screen.message_commands.counted, "cut"),
             "alternative": screen.message_commands.numbered_alternative,
             "system": self._system,
-            "persona": screen.persona_commands.run,
-            "preset": partial(use_preset, screen),
+            "persona": lambda name: screen.persona_commands.run(name) if name else screen.pickers.persona(),
+            "preset": lambda name: use_preset(screen, name) if name else screen.pickers.preset(),
             "template": self._template,
             "theme": self._theme,
             "set": self._set,
@@ -109,7 +112,7 @@ class Commands:
         """Do an action to the message under the cursor of the transcript, whose item has the key."""
         if action_id == "leave-messages":
             self._screen.composer.focus()
-        elif action_id in ("undo", "redo"):
+        elif action_id in ("undo", "redo", "tree"):
             return self.run(action_id)
         return action_id == "leave-messages" or self.attempt(
             lambda: self._screen.message_commands.at_cursor(action_id, key)
@@ -251,7 +254,7 @@ class Commands:
             if session.last_said is not None:
                 self._ask_cost("With it")
         else:
-            self._screen.note(f"Prompt template: {session.template or 'model'}")
+            self._screen.pickers.template()
 
     def _theme(self, name: str) -> None:
         themes = self._app.reload_themes()
@@ -341,7 +344,7 @@ class Commands:
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
-        if action.argument_required or action.id in ("system", "persona", "preset", "set", "template"):
+        if action.argument_required or action.id in ("system", "set"):
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()
         else:

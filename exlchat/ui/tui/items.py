@@ -67,7 +67,7 @@ def message_items(message: Message, places: Places) -> list[TranscriptItem]:
     """One finished message, behind what the model thought before it."""
     said = answer_parts(message)
     answer = TranscriptItem(message.id, message.role, said.answer, footer(message, places), message.status)
-    return [*_thoughts(message, said.thinking or "", "complete"), answer]
+    return [*_thoughts(message, said.thinking or "", "complete", folded=True), answer]
 
 
 def live_items(message: Message, thoughts: str, answer: str) -> list[TranscriptItem]:
@@ -88,8 +88,20 @@ def message_of(key: str) -> str | None:
     return key.removeprefix(f"{_THOUGHTS}:") or None
 
 
-def _thoughts(message: Message, text: str, status: MessageStatus) -> list[TranscriptItem]:
-    return [TranscriptItem(thoughts_key(message.id), "thinking", text, status=status)] if text else []
+def _thoughts(message: Message, text: str, status: MessageStatus, *, folded: bool = False) -> list[TranscriptItem]:
+    if not text:
+        return []
+    key, fold = thoughts_key(message.id), thought_line(message, text)
+    return [TranscriptItem(key, "thinking", text, status=status, fold=fold, folded=folded)]
+
+
+def thought_line(message: Message, text: str) -> str:
+    """What stands for thoughts while they are folded: how long they took, as far as that is known."""
+    thought = message.record.thought if message.record is not None else None
+    if thought is None:
+        return f"thought in {len(text.split())} words"
+    seconds = f"{thought.seconds:.1f}" if thought.seconds < 10 else f"{thought.seconds:.0f}"
+    return f"thought for {seconds} s · {thought.tokens} tokens"
 
 
 def footer(message: Message, places: Places) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.code_files import CodeBlock, SaveError, code_blocks, save_code, usual_name
 from exlchat.ui.tui.items import message_of
+from exlchat.ui.tui.screens.line import LineScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.widgets.transcript_items import View
 
 _TITLE_CELLS = 60
 _EDITING = {
@@ -47,6 +51,7 @@ class MessageCommands:
             "branch": self._branch,
             "cut": self._cut,
             "pin-message": self._pin,
+            "save-code": self._save_code,
         }
 
     @property
@@ -57,6 +62,9 @@ class MessageCommands:
 
     def at_cursor(self, action_id: str, key: str) -> None:
         """Do an action to the message whose item has the key."""
+        if action_id in ("fold", "source"):
+            self._show_as(key, "folded" if action_id == "fold" else "source")
+            return
         message_id = message_of(key)
         if message_id is None or not any(one.id == message_id for one in self._session.branch):
             raise NotPossibleError("go to a message first, with the arrow keys")
@@ -173,6 +181,32 @@ class MessageCommands:
         pinned = self._session.pin(len(said) - said.index(message_id), not message.pinned)
         self._screen.show_messages(at=message_id)
         self._screen.tell(pin_line(pinned))
+
+    def _show_as(self, key: str, view: View) -> None:
+        """That way, or as it is meant if it is shown so already."""
+        transcript = self._screen.transcript
+        if not transcript.holds(key):
+            raise NotPossibleError("go to a message first, with the arrow keys")
+        transcript.show_as(key, "whole" if transcript.view_of(key) == view else view)
+        transcript.move_cursor_to(key)
+
+    def _save_code(self, message_id: str) -> None:
+        blocks = code_blocks(answer_parts(self._message(message_id)).answer)
+        if not blocks:
+            raise NotPossibleError("there is no code in this message")
+        many = "Save the code" if len(blocks) == 1 else f"Save {len(blocks)} blocks of code"
+        asked = LineScreen(many, usual_name(blocks, Path.cwd()), hint="Enter saves · Esc leaves")
+        self._screen.app.push_screen(asked, lambda name: self._save(blocks, name))
+
+    def _save(self, blocks: list[CodeBlock], name: str | None) -> None:
+        if name is None:
+            return
+        try:
+            saved = save_code(blocks, Path(name))
+        except SaveError as error:
+            self._screen.tell(str(error), warning=True)
+            return
+        self._screen.tell(f"Saved {', '.join(str(path) for path in saved)}")
 
     def _message(self, message_id: str) -> Message:
         return next(one for one in self._session.branch if one.id == message_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
 from exlchat.ui.tui.app import ChatApp
@@ -209,3 +210,97 @@ async def test_a_message_longer_than_the_screen_is_read_through(tmp_path: Path) 
         assert all(any(f"paragraph {number}" in screen for screen in seen) for number in range(60))
         await pilot.press("c")
         assert chat.clipboard == "short"
+
+
+CODE = "Two files:\n\n```python\nprint(1)\n```\n\nand\n\n```sh\necho 2\n```\n"
+
+
+async def test_code_is_saved_and_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "code-1.py").write_text("mine")
+    chat = app(tmp_path, ScriptedEngine(CODE))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        await pilot.press("ctrl+up", "s")
+        await pilot.pause()
+        assert "Save 2 blocks of code" in shown(chat)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert (folder / "code-2.py").read_text() == "print(1)\n"
+        assert (folder / "code-2-2.sh").read_text() == "echo 2\n"
+        await pilot.press("s", *["backspace"] * 9, *"code-1.py", "enter")
+        await pilot.pause()
+        assert "is there already; choose another name" in told(chat)
+        assert (folder / "code-1.py").read_text() == "mine"
+        await pilot.press("home", "s")
+        await pilot.pause()
+        assert "there is no code in this message" in told(chat)
+
+
+async def test_a_message_is_folded_and_shown_as_it_was_written(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("# Head\n\n**bold**\n\nend"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        await pilot.press("ctrl+up", "space")
+        await pilot.pause()
+        assert "▸ # Head … 5 lines" in shown(chat)
+        assert "bold" not in shown(chat)
+        await pilot.press("space", "o")
+        await pilot.pause()
+        assert "**bold**" in shown(chat)
+        await pilot.press("o")
+        await pilot.pause()
+        assert "**bold**" not in shown(chat)
+        assert "bold" in shown(chat)
+
+
+async def test_thoughts_are_folded_when_the_answer_has_ended(tmp_path: Path) -> None:
+    from tests.ui.tui.test_app import THINKING
+
+    chat = app(tmp_path, ScriptedEngine("<think>Let me see.</think>Yes.", chat_template=THINKING))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        assert "Let me see." not in shown(chat)
+        assert "▸ thought for" in shown(chat)
+        assert "s · 26 tokens" in shown(chat)
+        await pilot.press("ctrl+up", "up", "space")
+        await pilot.pause()
+        assert "⋮ Let me see." in shown(chat)
+
+
+async def test_a_text_is_found_and_gone_to(tmp_path: Path) -> None:
+    long = "\n\n".join(f"paragraph {number}" for number in range(60)) + "\n\nthe Needle, and a needle"
+    chat = app(tmp_path, ScriptedEngine(long, "nothing", "a needle again"))
+    async with chat.run_test(size=(80, 24)) as pilot:
+        await talked(pilot, "1?", "2?", "3?")
+        await pilot.press("ctrl+f", *"NEEDLE")
+        await pilot.pause()
+        assert "2 messages" in shown(chat)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "1 of 2 messages" in shown(chat)
+        assert "the Needle" in shown(chat)
+        await pilot.press("down")
+        await pilot.pause()
+        assert "2 of 2 messages" in shown(chat)
+        assert "a needle again" in shown(chat)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "1 of 2 messages" in shown(chat)
+        await pilot.press("up")
+        await pilot.pause()
+        assert "2 of 2 messages" in shown(chat)
+        await pilot.press("escape")
+        await pilot.press("c")
+        assert chat.clipboard == "a needle again"
+        await say(pilot, "/find paragraph 17")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "paragraph 17" in shown(chat)
+        assert "paragraph 40" not in shown(chat)
+        await pilot.press("escape", "escape")
+        await pilot.press("ctrl+f", "x", "y", "z", "enter")
+        await pilot.pause()
+        assert "0 messages" in shown(chat)

@@ -27,9 +27,11 @@ from exlchat.ui.tui.model_commands import ModelCommands
 from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.persona_commands import PersonaCommands
-from exlchat.ui.tui.screens.rename import RenameScreen
+from exlchat.ui.tui.pickers import Pickers
+from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.unsent import Unsent
 from exlchat.ui.tui.widgets.composer import Composer
+from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusFacts, StatusLine
@@ -86,6 +88,7 @@ class ChatScreen(Screen[None]):
     composer = getters.query_one("#composer", Composer)
     sidebar = getters.query_one("#conversations", Sidebar)
     side = getters.query_one("#side", Vertical)
+    find_bar = getters.query_one("#find-bar", FindBar)
     status = getters.query_one("#status", StatusLine)
 
     def __init__(self, session: ChatSession, services: Services, change_model: Callable[[Load], None]) -> None:
@@ -97,6 +100,7 @@ class ChatScreen(Screen[None]):
         self.model_commands = ModelCommands(self)
         self.persona_commands = PersonaCommands(self)
         self.message_commands = MessageCommands(self)
+        self.pickers = Pickers(self)
         self.commands = Commands(self)
         self.answers = AnswerDisplay(self)
         self.unsent = Unsent(self)
@@ -111,6 +115,7 @@ class ChatScreen(Screen[None]):
             with Vertical(id="main"):
                 yield Transcript(id="transcript")
                 yield Welcome(id="welcome")
+                yield FindBar(id="find-bar")
                 yield PromptArea(id="prompt")
                 yield StatusLine(id="status")
 
@@ -252,7 +257,8 @@ class ChatScreen(Screen[None]):
         except StoreError as error:
             self.tell(str(error), warning=True)
             return
-        self.app.push_screen(RenameScreen(title), lambda new: self.commands.rename_to(conversation_id, new))
+        asked = LineScreen("Rename", title, hint="Enter keeps · Esc leaves")
+        self.app.push_screen(asked, lambda new: self.commands.rename_to(conversation_id, new))
 
     # Typing
 
@@ -327,6 +333,34 @@ class ChatScreen(Screen[None]):
     @on(Transcript.Wanted)
     def _message_wanted(self, event: Transcript.Wanted) -> None:
         self.commands.run_at_cursor(event.action_id, event.key)
+
+    def find_bar_open(self, text: str = "") -> None:
+        """Ask what to find in the conversation."""
+        if self.session.branch:
+            self.find_bar.open(text)
+
+    @on(FindBar.Wanted)
+    def _find(self, event: FindBar.Wanted) -> None:
+        self._count_found(len(self.transcript.look_for(event.text)), None)
+
+    @on(FindBar.Step)
+    def _find_next(self, event: FindBar.Step) -> None:
+        found = self.transcript.look_for(self.find_bar.field.value)
+        self._count_found(len(found), self.transcript.go_to_found(event.by), found)
+
+    def _count_found(self, many: int, place: int | None, found: tuple[int, ...] = ()) -> None:
+        number = f"{found.index(place) + 1} of " if place in found else ""
+        messages = "1 message" if many == 1 else f"{many} messages"
+        self.find_bar.count.update(f"{number}{messages}" if self.find_bar.field.value else "")
+
+    @on(FindBar.Left)
+    def _find_left(self) -> None:
+        """Go on where it was found."""
+        self.transcript.look_for("")
+        if self.transcript.cursor is not None and self.session.branch:
+            self.transcript.focus()
+        else:
+            self.composer.focus()
 
     # The engine thread
 

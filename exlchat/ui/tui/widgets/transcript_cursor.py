@@ -15,7 +15,7 @@ from exlchat.ui.tui.widgets.transcript_view import MessageView
 if TYPE_CHECKING:
     from textual import events
 
-    from exlchat.ui.tui.widgets.transcript_items import Role
+    from exlchat.ui.tui.widgets.transcript_items import Role, View
 
 _SAID: Final[tuple[Role, ...]] = ("system", "user", "assistant", "thinking")
 _CURSOR = Style(reverse=True, bold=True)
@@ -71,6 +71,29 @@ class CursorView(MessageView):
             self.scroll_to(y=start, animate=False)
         elif start + height > top + room:
             self.scroll_to(y=start + height - room, animate=False)
+        self.refresh()
+
+    def view_of(self, key: str) -> View:
+        """How a message is shown.
+
+        Raises:
+            KeyError: there is no message of that key.
+        """
+        return self._messages[self._messages.index(key)].view
+
+    def show_as(self, key: str, view: View) -> None:
+        """Show a message as it is meant, folded to a line, or as it was written; the lines on screen stay in place.
+
+        Raises:
+            KeyError: there is no message of that key.
+        """
+        index = self._messages.index(key)
+        self._messages[index].show_as(view)
+        self._drop_selection()
+        start = self._messages.heights.start(index)
+        self._messages.lay_out(index)
+        top = self.scroll_offset.y
+        self._settle(start if start < top else top)
         self.refresh()
 
     def on_focus(self) -> None:
