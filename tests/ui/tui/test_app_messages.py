@@ -28,6 +28,8 @@ async def test_the_cursor_goes_over_messages_and_copies_one(tmp_path: Path) -> N
         await talked(pilot, "1?", "2?")
         await pilot.press("ctrl+up")
         assert chat.chat_screen.transcript.has_focus
+        await pilot.pause()
+        assert "e edit · r answer again" in shown(chat)
         await pilot.press("up", "up", "c")
         assert chat.clipboard == "one"
         await pilot.press("k", "k", "k", "y")
@@ -36,6 +38,8 @@ async def test_the_cursor_goes_over_messages_and_copies_one(tmp_path: Path) -> N
         assert chat.clipboard == "two"
         await pilot.press("escape")
         assert chat.chat_screen.composer.has_focus
+        await pilot.pause()
+        assert "e edit" not in shown(chat)
         await pilot.press(*"typed")
         assert chat.chat_screen.composer.text == "typed"
 

@@ -7,7 +7,7 @@ import datetime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import getters, on
+from textual import events, getters, on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
@@ -42,7 +42,6 @@ from exlchat.ui.typed_input import BadCommand, Command, parse_input
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from textual import events
     from textual.app import ComposeResult
 
     from exlchat.chat.conversation import ConversationSummary
@@ -329,6 +328,10 @@ class ChatScreen(Screen[None]):
             self.show_sidebar(False)
 
     # Messages
+
+    @on(events.DescendantFocus)
+    def _focus_moved(self) -> None:
+        self.composer.hint_at_keys(self.transcript.has_focus)
 
     @on(Transcript.Wanted)
     def _message_wanted(self, event: Transcript.Wanted) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
+ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
+"""While the cursor is on a message above."""
 _NEW_LINE_KEYS = frozenset(BY_ID["new-line"].keys) | MODIFY_OTHER_KEYS_NEW_LINE
 
 
@@ -58,6 +60,7 @@ class Composer(TextArea):
         self._prompts: Sequence[str] = ()
         self._at: int | None = None
         self._draft = ""
+        self._on_a_message = False
         self._beside_edit: str | None = None
         """What was typed before a message was put here to be edited."""
 
@@ -180,5 +183,18 @@ class Composer(TextArea):
 
     def on_resize(self, event: events.Resize) -> None:
         """A long placeholder would be cut in a narrow terminal."""
-        fits = event.size.width > len(PLACEHOLDER)
-        self.placeholder = PLACEHOLDER if fits else NARROW_PLACEHOLDER
+        self._hint(event.size.width)
+
+    def hint_at_keys(self, wanted: bool) -> None:
+        """Say what the keys do to the message above that has the cursor, or what is done here."""
+        self._on_a_message = wanted
+        self._hint(self.size.width)
+
+    def _hint(self, width: int) -> None:
+        if self._on_a_message:
+            parts = ON_A_MESSAGE.split(" · ")
+            while len(parts) > 1 and len(" · ".join(parts)) >= width:
+                parts.pop()
+            self.placeholder = " · ".join(parts)
+        else:
+            self.placeholder = PLACEHOLDER if width > len(PLACEHOLDER) else NARROW_PLACEHOLDER
