@@ -99,8 +99,8 @@ def test_any_text_means_something_and_nothing_is_lost(text: str) -> None:
 
 
 def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
-    assert [action.slash for action in completions("/ret")] == ["/retry"]
-    assert [action.slash for action in completions("/RET")] == ["/retry"]
+    assert [action.slash for action in completions("/ret")] == ["/retry", "/preset"]
+    assert [action.slash for action in completions("/RET")] == ["/retry", "/preset"]
     assert completions("/rename x") == []
     assert completions("//re") == []
     assert completions("re") == []

@@ -120,6 +120,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
+        self.prompt.situation = self.situation
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")

@@ -14,7 +14,11 @@ from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import ComposeResult
+
+    from exlchat.ui.actions import Situation
 
 
 class PromptArea(Vertical):
@@ -24,6 +28,9 @@ class PromptArea(Vertical):
     menu = getters.query_one(CommandMenu)
     composer = getters.query_one(Composer)
     editing = getters.query_one("#editing", Static)
+
+    situation: Callable[[], Situation | None] = staticmethod(lambda: None)
+    """What the commands that are offered depend on."""
 
     def begin_edit(self, text: str, line: str) -> None:
         """Put a message into the composer to be changed, with a line above it that says so."""
@@ -64,7 +71,7 @@ class PromptArea(Vertical):
 
     @on(TextArea.Changed)
     def _offer(self) -> None:
-        offered = [] if self.editing.display else completions(self.composer.text)
+        offered = [] if self.editing.display else completions(self.composer.text, self.situation())
         self.menu.offer(offered)
         self.composer.offering = bool(offered)
 
