@@ -169,6 +169,15 @@ ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_messages,
     ),
     Action(
+        "compare",
+        "Compare answers",
+        "Have N answers to the last message, else two, side by side, and keep one; the others are its alternatives.",
+        (),
+        "/compare",
+        "[N]",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
         "tree",
         "Branches",
         "Show all branches of this conversation, and go to one.",

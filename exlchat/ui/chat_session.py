@@ -211,6 +211,10 @@ class ChatSession(OpenConversation):
         """Stop the answer of the open conversation, else the one being written elsewhere; whether there was one."""
         return self._under_way.stop(self.answering or self.being_written)
 
+    def stop_in(self, conversation_id: str) -> bool:
+        """Stop the answer of a conversation; whether there was one."""
+        return self._under_way.stop(self._under_way.of(conversation_id))
+
     def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
         """Prompts of a conversation that wait for the answer before them."""
         return self._under_way.waiting(conversation_id)
@@ -313,9 +317,16 @@ class ChatSession(OpenConversation):
             raise NotPossibleError("this conversation is new; write in it first")
         return self.conversation.id
 
-    def answer_tip(self, *, retry_of: str | None = None) -> None:
-        """Have the last message of the open branch answered, or an answer given again beside itself."""
-        self._submit(self.require_open(), prompt=None, retry_of=retry_of)
+    def answer_tip(self, *, retry_of: str | None = None, generation: GenerationSettings | None = None) -> None:
+        """Have the last message of the open branch answered, or an answer given again beside itself.
+
+        `generation` is how this answer is drawn; `None` takes what holds.
+        """
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of, generation=generation)
+
+    def under_way_in(self, conversation_id: str) -> Answering | None:
+        """The answer on its way in a conversation, whether it is open or not."""
+        return self._under_way.of(conversation_id)
 
     def _submit(
         self,
@@ -324,11 +335,12 @@ class ChatSession(OpenConversation):
         prompt: Message | None,
         retry_of: str | None = None,
         continue_from: str | None = None,
+        generation: GenerationSettings | None = None,
     ) -> None:
         job = turn_job(
             self.store,
             conversation_id,
-            self.generation,
+            generation or self.generation,
             template=self.template,
             retry_of=retry_of,
             continue_from=continue_from,

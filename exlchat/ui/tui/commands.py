@@ -71,6 +71,7 @@ class Commands:
             "messages": self._messages,
             "find": screen.find_bar_open,
             "tree": screen.pickers.tree,
+            "compare": screen.message_commands.compare,
             "search": screen.pickers.search,
             "edit": partial(screen.message_commands.counted, "edit"),
             "branch": partial(screen.message_commands.counted, "branch"),

@@ -11,7 +11,9 @@ from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.code_files import CodeBlock, SaveError, code_blocks, save_code, usual_name
+from exlchat.ui.comparison import Comparison
 from exlchat.ui.tui.items import message_of
+from exlchat.ui.tui.screens.compare import CompareScreen
 from exlchat.ui.tui.screens.line import LineScreen
 
 if TYPE_CHECKING:
@@ -85,6 +87,20 @@ class MessageCommands:
             raise NotPossibleError(f"there are alternatives 1 to {of} of this message")
         if int(number) != at:
             self._alternative(last.id, by=int(number) - at)
+
+    def compare(self, many: str) -> None:
+        """Have several answers to the last message, side by side."""
+        if many and not many.isdecimal():
+            raise NotPossibleError(f"{many!r} is no number of answers, such as 3")
+        comparison = Comparison(self._session, int(many or 2))
+
+        def kept(number: int | None) -> None:
+            comparison.stop()
+            if number is not None:
+                self._screen.commands.attempt(lambda: comparison.keep(number))
+            self._screen.show_messages()
+
+        self._screen.app.push_screen(CompareScreen(comparison), kept)
 
     def undo(self, _: str) -> None:
         """Take back what was done last."""
