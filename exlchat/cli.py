@@ -88,10 +88,35 @@ def _ask(arguments: Sequence[str]) -> ExitCode:
     parser = ask_parser()
     typed = parser.parse_args(arguments)
     model, prompt = model_and_prompt(parser, typed.model, typed.words)
+    _require_sense(parser, typed, prompt)
     from exlchat.ui.headless import AskOptions, run_ask
 
-    app = _app_options(parser, typed, model)
-    return run_ask(AskOptions(app, prompt, jsonl=typed.jsonl, stop=tuple(typed.stop), save=typed.save))
+    app = replace(_app_options(parser, typed, model), context_policy=typed.context_policy)
+    return run_ask(
+        AskOptions(
+            app,
+            prompt,
+            jsonl=typed.jsonl,
+            stop=tuple(typed.stop),
+            save=typed.save,
+            conversation=typed.conversation,
+            again=typed.again,
+        )
+    )
+
+
+def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, prompt: str | None) -> None:
+    """Refuses options of `exlchat ask` that contradict each other."""
+    if typed.conversation is not None and not typed.save:
+        parser.error("--no-save keeps nothing, and -c puts the answer into a conversation; leave one of them out")
+    if typed.again is None:
+        return
+    if typed.conversation is None:
+        parser.error(f"--{typed.again} needs the conversation: -c ID, or -c last")
+    if prompt is not None:
+        parser.error(f"--{typed.again} takes no prompt; leave out {prompt[:40]!r}")
+    if typed.persona is not None or typed.system is not None:
+        parser.error(f"--persona and --system speak from a prompt on, so they do not go with --{typed.again}")
 
 
 def _build_ext(arguments: Sequence[str]) -> ExitCode:

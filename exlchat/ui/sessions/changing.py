@@ -7,9 +7,9 @@ import sys
 
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless import PromptInputError, read_prompt
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, message
+from exlchat.ui.typed_text import PromptInputError, read_prompt
 
 
 def run_edit(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:

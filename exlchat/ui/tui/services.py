@@ -15,7 +15,7 @@ from exlchat.state import State, load_state, save_state
 from exlchat.ui.drafts import Drafts
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.library.shelf import Shelf, shown_name
-from exlchat.ui.model_loading import load_model
+from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.themes import DEFAULT_THEME, ThemeFile
 
@@ -153,23 +153,10 @@ def _no_model(_: Callable[[LoadProgress], None]) -> EnginePort:
 
 
 def _loader(path: Path, options: AppOptions, settings: Settings, memory: ModelMemory, *, kept: bool) -> Loader:
-    cache_sizes = options.cache_sizes.or_settings(settings)
-
     def load(on_progress: Callable[[LoadProgress], None]) -> EnginePort:
         # Read when it is loaded: it may have been changed since.
         wanted = memory.settings_of(path).typed_or(options, settings)
-        engine = load_model(
-            path,
-            device=options.device,
-            kv_cache=wanted.kv_cache or "auto",
-            context=wanted.context,
-            # Pages tell what was said, so nothing is kept of them either.
-            cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
-            extension=settings.extension if options.extension is None else options.extension,
-            quantize_head=options.quantize_head,
-            usual_head=settings.quantize_head,
-            on_progress=on_progress,
-        )
+        engine = load_wanted(path, options, settings, wanted, kept=kept, on_progress=on_progress)
         _remember(path.absolute())
         with contextlib.suppress(paths.FolderError):
             memory.mark_used(path)
