@@ -96,6 +96,16 @@ def forget_changes(db: sqlite3.Connection, *, before: float) -> None:
     db.execute("DELETE FROM message WHERE deleted_at < ? AND status <> 'streaming'", (before,))
 
 
+def forget_deletions(db: sqlite3.Connection) -> int:
+    """Remove all messages that are hidden, and what could be undone where they were; returns how many there were.
+
+    Undoing older changes there might lead to what is gone.
+    """
+    gone = "deleted_at IS NOT NULL AND status <> 'streaming'"
+    db.execute(f"DELETE FROM change WHERE conversation_id IN (SELECT conversation_id FROM message WHERE {gone})")
+    return db.execute(f"DELETE FROM message WHERE {gone}").rowcount
+
+
 def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: bool) -> Change | None:
     tip_of(db, conversation_id)
     row = db.execute(

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from exlchat.chat.context import ContextFull, ContextPolicy, Seen, plan_context, require_room, seen_since, turns_of
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.engine_port import EnginePort, TextPort
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
 from exlchat.chat.summary import Summarising, summarise, summary_possible, summary_room, with_summary
@@ -39,18 +39,18 @@ def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
 
 
 def messages_now(
-    engine: EnginePort, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
+    engine: TextPort, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
 ) -> list[PromptMessage]:
     """What of `branch` the model would be shown now: by the cut and the summary of its last answer."""
     record = newest_record(branch)
     if record is None or policy == "stop":
         return prompt_messages(branch)
     seen = seen_since(branch, record.seen_from)
-    return _messages(engine, form, seen, record.summary if policy == "summarise" else None)[0]
+    return messages_seen(engine, form, seen, record.summary if policy == "summarise" else None)[0]
 
 
-def _messages(
-    engine: EnginePort, form: PromptFormat, seen: Seen, summary: str | None
+def messages_seen(
+    engine: TextPort, form: PromptFormat, seen: Seen, summary: str | None
 ) -> tuple[list[PromptMessage], bool]:
     """What the model is shown, and whether the summary is in it."""
     messages = prompt_messages(seen.messages)
@@ -123,7 +123,7 @@ class _View:
         self._known = [one.record for one in (*branch, *([earlier] if earlier else [])) if one.record is not None]
 
     def ids(self, seen: Seen, summary: str | None) -> list[int]:
-        messages, _ = _messages(self._engine, self._form, seen, summary)
+        messages, _ = messages_seen(self._engine, self._form, seen, summary)
         return prompt_ids(self._engine, messages, self._form) + list(self._begun)
 
     def plan(self, *, summarised: bool) -> Seen:
@@ -151,7 +151,7 @@ class _View:
             return self.sight(seen, "", made)
 
     def sight(self, seen: Seen, summary: str | None, made: str | None = None) -> Sight:
-        messages, told = _messages(self._engine, self._form, seen, summary)
+        messages, told = messages_seen(self._engine, self._form, seen, summary)
         ids = prompt_ids(self._engine, messages, self._form) + list(self._begun)
         require_room(len(ids), self._limit, max_new_tokens=self._max_new_tokens)
         if summary and not told:

@@ -325,6 +325,12 @@ def bench_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def loading_options(group: argparse._ArgumentGroup) -> None:
+    """How a model is loaded, for a command that lives in a package of its own."""
+    _memory_options(group)
+    _kernel_options(group)
+
+
 def _memory_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from exlchat import paths
 from exlchat.chat.sampling.shelf import all_presets
+from exlchat.ui.command_line import ask_parser
 from exlchat.ui.presets.command_line import presets_parser
+from exlchat.ui.sessions.parser import sessions_parser
 from exlchat.ui.themes import PALETTE_NEEDED, USES
 from exlchat.ui.tui.screens.help import help_rows
 
@@ -48,3 +50,23 @@ def test_the_command_line_page_has_every_command_and_option_of_presets() -> None
         options = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
         for option in options - {"--help", "--version"}:
             assert f"`{option}" in rows[name]
+
+
+def test_the_command_line_page_has_every_option_of_ask_and_of_sessions() -> None:
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    options = page.partition("\n## Options\n")[2].partition("\n## template\n")[0]
+    sessions = page.partition("\n## sessions\n")[2].partition("\n## personas\n")[0]
+    for parser, section in ((ask_parser(), options), (sessions_parser(), sessions)):
+        (*below,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        parsers = [parser, *(one for action in below for one in action.choices.values())]
+        named = {one for each in parsers for action in each._actions for one in action.option_strings}
+        for option in named - {"--help", "-h", "--version", "--ext"}:
+            assert f"`{option}" in section, option
+
+
+def test_the_chat_page_has_every_command_of_sessions() -> None:
+    page = (DOCS / "chat.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `exlchat sessions ")]
+    (commands,) = (one for one in sessions_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    for name in commands.choices.keys() - {"export", "import"}:
+        assert any(f"sessions {name}" in row or f"`{name}" in row for row in rows), name

@@ -17,6 +17,14 @@ from exlchat.ui.sessions.parser import EXCHANGE
 
 Command = Callable[[ConversationStore, argparse.Namespace], ExitCode]
 
+
+def _run_reproduce(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    # The others load no model.
+    from exlchat.ui.sessions.reproducing import run_reproduce
+
+    return run_reproduce(store, typed)
+
+
 _COMMANDS: dict[str, Command] = {
     "list": looking.run_list,
     "show": looking.run_show,
@@ -29,6 +37,9 @@ _COMMANDS: dict[str, Command] = {
     "tag": arranging.run_tag,
     "pin": arranging.run_pin,
     "archive": arranging.run_archive,
+    "pin-message": arranging.run_pin_message,
+    "purge": arranging.run_purge,
+    "reproduce": _run_reproduce,
     "edit": changing.run_edit,
     "choose": changing.run_choose,
     "branch": changing.run_branch,

@@ -9,14 +9,14 @@ from exlchat.chat.store import ConversationStore
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, message
-from exlchat.ui.typed_text import PromptInputError, read_prompt
+from exlchat.ui.typed_text import PromptInputError, read_text
 
 
 def run_edit(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """Puts a changed copy beside a message; prints its id."""
     ident = message(store, typed.message)
     try:
-        text = read_prompt(typed.text, None if typed.text or sys.stdin is None else sys.stdin.buffer)
+        text = read_text(typed.text, None if sys.stdin is None else sys.stdin.buffer)
     except PromptInputError as error:
         ErrorLines(sys.stderr).say(str(error))
         return ExitCode.USAGE
