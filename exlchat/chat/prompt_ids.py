@@ -307,10 +307,13 @@ class _Prompt:
 
 
 def _shown(text: str, following: str, rendered: str, position: int) -> str | None:
-    """How `text` stands at `position`: as it is, or with outer white space stripped by the template."""
+    """How `text` stands at `position`: as it is, or with outer white space stripped by the template.
+
+    Nothing stands there of a text without a word, where the template keeps the marks around it.
+    """
     stripped = (text.strip(), text.lstrip(), text.rstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
     for candidate in (text, *stripped):
-        if candidate and rendered.startswith(candidate + following, position):
+        if (candidate or not text.strip()) and rendered.startswith(candidate + following, position):
             return candidate
     return None
 
