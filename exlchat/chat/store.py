@@ -121,7 +121,7 @@ class ConversationStore(TreeStore, ShelfStore):
         text: str = "",
         token_ids: Sequence[int] = (),
         record: AnswerRecord | None = None,
-        system: str | None = None,
+        system: Message | None = None,
         edited_from: str | None = None,
     ) -> Message:
         """A new answer under `parent_id` with status `streaming`; the tip moves to it.
@@ -132,7 +132,7 @@ class ConversationStore(TreeStore, ShelfStore):
             text: what it starts from when a cut answer is continued.
             token_ids: the ids of `text`.
             record: what is known already, so that an answer cut by a crash still says who wrote it.
-            system: a system message to put between `parent_id` and the answer.
+            system: what is said by whoever speaks, persona and text of it, to put between `parent_id` and the answer.
             edited_from: the cut answer that it goes on from.
         """
         now = self._clock()
@@ -140,7 +140,7 @@ class ConversationStore(TreeStore, ShelfStore):
             tip_id = statements.tip_of(db, conversation_id)
             self._writer.announce()
             if system is not None:
-                told = Message(new_id(), parent_id, "system", system, now)
+                told = Message(new_id(), parent_id, "system", system.text, now, persona=system.persona)
                 statements.insert_message(db, conversation_id, told)
                 parent_id = told.id
             message = Message(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
@@ -103,7 +103,7 @@ class _Plan:
     record: AnswerRecord
     notice: str | None
     context_notice: str | None
-    system: str | None
+    system: Message | None
     text: str = ""
     token_ids: tuple[int, ...] = ()
 
@@ -190,7 +190,7 @@ class _Ground:
 
     parent_id: str
     branch: tuple[Message, ...]
-    system: str | None
+    system: Message | None
     earlier: Message | None
     goes_on: bool
 
@@ -206,14 +206,20 @@ def _ground(
     parent_id = conversation.tip_id if earlier is None else earlier.parent_id
     branch = conversation.branch if earlier is None else store.branch(parent_id)
     # A system prompt set after the old answer is meant for the new one, but it is not on the way to it.
-    system = conversation.system_prompt if retry_of is not None else None
-    if system == next((one.text for one in reversed(branch) if one.role == "system"), None):
+    system = _speaker(conversation.branch) if retry_of is not None else None
+    before = _speaker(branch)
+    if system is not None and before is not None and (system.text, system.persona) == (before.text, before.persona):
         system = None
-    told = branch if system is None else (*branch, Message("", parent_id, "system", system, 0.0))
+    told = branch if system is None else (*branch, system)
     last = next((one for one in reversed(told) if one.role != "system"), None)
     if parent_id is None or last is None or last.role != "user":
         raise TurnError("there is no message to answer; write one, or have the last answer given again")
     return _Ground(parent_id, told, system, earlier, goes_on=continue_from is not None)
+
+
+def _speaker(branch: Sequence[Message]) -> Message | None:
+    """The message that says who speaks at the end of a branch."""
+    return next((one for one in reversed(branch) if one.role == "system"), None)
 
 
 def _planned(
