@@ -6,6 +6,7 @@ Nothing here imports torch or textual; `exlchat --version` and a mistyped option
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from exlchat import paths
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.events import ModelError
 from exlchat.ext.driver import hidden_cards
-from exlchat.settings import Settings, SettingsError, load_settings
+from exlchat.settings import Settings, SettingsError, load_settings, unknown_variables
 from exlchat.state import load_state
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.command_line import (
@@ -192,10 +193,20 @@ def _presets(arguments: Sequence[str]) -> ExitCode:
     return run_presets(parser, parser.parse_args(arguments))
 
 
+def _config(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.config.command_line import config_parser
+
+    typed = config_parser().parse_args(arguments)
+    from exlchat.ui.config.commands import run_config
+
+    return run_config(typed)
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "ask": _ask,
     "bench": _bench,
     "build-ext": _build_ext,
+    "config": _config,
     "doctor": _doctor,
     "models": _models,
     "personas": _personas,
@@ -235,7 +246,10 @@ def _app_options(
         sampling=sampling,
         seed=typed.seed,
         continue_last=continue_last,
-        notices=tuple(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
+        notices=(
+            *unknown_variables(os.environ),
+            *(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
+        ),
     )
     if persona is None:
         return options

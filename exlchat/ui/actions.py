@@ -352,6 +352,7 @@ ACTIONS: tuple[Action, ...] = (
         ("ctrl+p",),
         in_palette=False,
     ),
+    Action("settings", "Settings", "See all settings and change them.", ("f2",), "/settings"),
     Action("help", "Help", "Show keys and commands.", ("f1",), "/help"),
     Action(
         "scroll-page",

@@ -57,7 +57,7 @@ class ChatSession(OpenConversation):
         self._deleted: list[tuple[str, str]] = []
         self.deleted_last = False
         """Whether a conversation was deleted after everything else that can be undone."""
-        self._titles = titles
+        self.titles = titles
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
 
@@ -259,7 +259,7 @@ class ChatSession(OpenConversation):
 
     def title_when_idle(self, conversation_id: str) -> None:
         """Have the model title a conversation that is called after its first line, unless there is anything to do."""
-        if self._titles and not self.busy and conversation_id not in self._titled:
+        if self.titles and not self.busy and conversation_id not in self._titled:
             self._jobs.submit(title_job(self.store, conversation_id, template=self.template))
 
     def _title_made(self, conversation_id: str) -> None:

@@ -41,6 +41,7 @@ _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat bench [MODEL] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
+       exlchat config COMMAND [options]
        exlchat doctor"""
 _CHAT_ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
 on the CPU.
@@ -54,6 +55,7 @@ on the CPU.
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations
   exlchat build-ext compile the CUDA kernels now, not at the first start
+  exlchat config    show, edit and change the settings
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
 _CHAT_EPILOG = """examples:

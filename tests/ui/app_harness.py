@@ -18,6 +18,7 @@ from exlchat.engine.sampling_settings import GREEDY
 from exlchat.settings import Settings
 from exlchat.ui.drafts import Drafts
 from exlchat.ui.generation_settings import GenerationSettings
+from exlchat.ui.keymap import Keymap
 from exlchat.ui.library.memory import ModelMemory
 from exlchat.ui.library.shelf import Shelf
 from exlchat.ui.options import AppOptions
@@ -42,6 +43,8 @@ def app(
     settings: Settings | None = None,
     persona: FrozenPersona | None = None,
     titles: bool = False,
+    keys: Keymap | None = None,
+    theme: str = "exlchat-dark",
 ) -> ChatApp:
     """A new app whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
@@ -57,7 +60,7 @@ def app(
         template=None,
         system=persona.system_text if persona else None,
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
-        theme="exlchat-dark",
+        theme=theme,
         sidebar=True,
         drafts=Drafts(store, folder / "drafts.json"),
         model_name="scripted",
@@ -66,6 +69,7 @@ def app(
         notices=notices,
         persona=persona,
         titles=titles,
+        keys=keys or Keymap(),
     )
     return ChatApp(services)
 

@@ -152,6 +152,14 @@ class ChatApp(App[int], inherit_bindings=False):
         self._register_themes()
         return self._themes
 
+    def show_theme(self, name: str) -> None:
+        """Use a theme now, if there is one of that name."""
+        if name not in self.reload_themes():
+            self.chat_screen.tell(f"There is no theme {name}; there are {', '.join(self._themes)}", warning=True)
+            return
+        self._chosen_theme = name
+        self.theme = name
+
     def choose_theme(self, name: str) -> None:
         """Use a theme now and from now on."""
         self._chosen_theme = name

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptError
@@ -85,6 +87,7 @@ class Commands:
             "set": self._set,
             "model": screen.model_commands.run,
             "models": lambda _: screen.model_commands.choose(),
+            "settings": lambda _: screen.settings_commands.open(),
             "stats": lambda _: screen.note(screen.answers.describe_last()),
             "cache": self._cache,
             "cost": self._cost,
@@ -175,7 +178,8 @@ class Commands:
         else:
             self._last_ctrl_c = now
             stopped = screen.session.stop()
-            screen.tell("Stopped; ctrl+c again quits" if stopped else "ctrl+c again quits")
+            key = screen.keys.keys("copy-or-stop")[0]
+            screen.tell(f"Stopped; {key} again quits" if stopped else f"{key} again quits")
 
     # Conversations
 
@@ -319,15 +323,16 @@ class Commands:
     # The rest
 
     def _show_help(self) -> None:
-        self._app.push_screen(HelpScreen())
+        self._app.push_screen(HelpScreen(self._screen.keys))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:
         """Actions that can be done now."""
         now = self._screen.situation()
         for action in ACTIONS:
             if action.in_palette and action.available(now):
-                keys = f"{action.help}  {', '.join(action.keys)}" if action.keys else action.help
-                yield PaletteEntry(action.title, keys, partial(self._from_palette, action.id))
+                keys = ", ".join(self._screen.keys.keys(action.id))
+                told = f"{action.help}  {escape(keys)}" if keys else action.help
+                yield PaletteEntry(action.title, told, partial(self._from_palette, action.id))
 
     def palette_themes(self) -> Iterable[PaletteEntry]:
         """Themes; those of the user are read anew."""

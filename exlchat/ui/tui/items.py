@@ -48,7 +48,7 @@ def branch_items(branch: Sequence[Message], answering: Answering | None, places:
             yield from message_items(message, places)
     said = [message for message in branch if message.role != "system"]
     if said and said[-1].role == "user" and answering is None:
-        yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; ctrl+r has it answered.")
+        yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; /retry has it answered.")
 
 
 def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:

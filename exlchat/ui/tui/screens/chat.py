@@ -29,6 +29,7 @@ from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.persona_commands import PersonaCommands
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.settings_commands import SettingsCommands
 from exlchat.ui.tui.unsent import Unsent
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from exlchat.chat.conversation import Message as ChatMessage
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.engine_jobs import Load
+    from exlchat.ui.keymap import Keymap
     from exlchat.ui.tui.services import Services
 
 NARROW_CELLS = 80
@@ -100,7 +102,9 @@ class ChatScreen(Screen[None]):
         self.persona_commands = PersonaCommands(self)
         self.message_commands = MessageCommands(self)
         self.pickers = Pickers(self)
+        self.settings_commands = SettingsCommands(self)
         self.commands = Commands(self)
+        self.keys = services.keys
         self.answers = AnswerDisplay(self)
         self.unsent = Unsent(self)
         self._notes = 0
@@ -123,6 +127,7 @@ class ChatScreen(Screen[None]):
         self.prompt.situation = self.situation
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
+        self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None
         if newest is None or not self.open_conversation(newest.id):
@@ -131,6 +136,12 @@ class ChatScreen(Screen[None]):
         self.composer.focus()
         for notice in self.services.notices:
             self.tell(notice, warning=True)
+
+    def use_keys(self, keys: Keymap) -> None:
+        """Have these keys do what they are for, here and in the widgets."""
+        self.keys = keys
+        self.app.set_keymap(keys.bindings())
+        self.composer.use_keys(keys.keys("send"), keys.keys("new-line"))
 
     # What is shown
 
@@ -195,7 +206,7 @@ class ChatScreen(Screen[None]):
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
         self.welcome.lines = tuple(
-            welcome_lines(self.model.name, is_guide=self.model.is_guide, failure=self.model.failure)
+            welcome_lines(self.model.name, is_guide=self.model.is_guide, failure=self.model.failure, keys=self.keys)
         )
         self.welcome.display = empty
         self.transcript.display = not empty

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from exlchat.ui.actions import ACTIONS, Place
+from exlchat.ui.keymap import Keymap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,10 +34,14 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,f1,q,enter", "dismiss_help", "Close", priority=True),
     ]
 
+    def __init__(self, keys: Keymap) -> None:
+        super().__init__()
+        self._keys = keys
+
     def compose(self) -> ComposeResult:
         """One scrolling column, for terminals of any height."""
         with VerticalScroll(id="help"):
-            yield Static(_table(self.app.theme_variables), id="help-text")
+            yield Static(_table(self.app.theme_variables, self._keys), id="help-text")
 
     def on_mount(self) -> None:
         """Say how to leave on the frame itself, where there is always room."""
@@ -50,13 +55,14 @@ class HelpScreen(ModalScreen[None]):
         self.dismiss()
 
 
-def help_rows() -> Iterable[tuple[str, str]]:
+def help_rows(keys: Keymap | None = None) -> Iterable[tuple[str, str]]:
     """Everything of the registry, keys by place and then slash commands; headings have an empty right side."""
+    keys = keys or Keymap()
     for place, heading in _HEADINGS.items():
         yield heading, ""
         for action in ACTIONS:
             if action.place == place and action.keys:
-                yield ", ".join(action.keys), action.help
+                yield ", ".join(keys.keys(action.id)), action.help
     yield "Commands", ""
     for action in ACTIONS:
         if action.slash:
@@ -64,11 +70,11 @@ def help_rows() -> Iterable[tuple[str, str]]:
     yield "//text", "Send text that begins with a slash."
 
 
-def _table(colors: Mapping[str, str]) -> Table:
+def _table(colors: Mapping[str, str], keys: Keymap) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0), expand=True)
     table.add_column(style=colors["secondary"], ratio=2)
     table.add_column(ratio=5)
-    for number, (left, right) in enumerate(help_rows()):
+    for number, (left, right) in enumerate(help_rows(keys)):
         if right:
             table.add_row(Text(left), Text(right))
         else:

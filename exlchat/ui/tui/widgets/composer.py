@@ -22,7 +22,6 @@ PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
 ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
 """While the cursor is on a message above."""
-_NEW_LINE_KEYS = frozenset(BY_ID["new-line"].keys) | MODIFY_OTHER_KEYS_NEW_LINE
 
 
 class Composer(TextArea):
@@ -33,10 +32,10 @@ class Composer(TextArea):
         Binding("down", "later", "Later prompt", show=False, id="later-prompt"),
         Binding("tab", "complete", "Complete", show=False, id="complete"),
         # The text area would take ctrl+y for "redo", which most editors also have on ctrl+shift+z.
-        Binding("ctrl+y", "screen.act('copy')", show=False),
+        Binding("ctrl+y", "screen.act('copy')", show=False, id="copy"),
         Binding("ctrl+shift+z", "redo", show=False),
-        Binding("pageup", "screen.scroll_page(-1)", show=False),
-        Binding("pagedown", "screen.scroll_page(1)", show=False),
+        Binding("pageup", "screen.scroll_page(-1)", show=False, id="scroll-page-up"),
+        Binding("pagedown", "screen.scroll_page(1)", show=False, id="scroll-page-down"),
     ]
 
     @dataclass
@@ -63,6 +62,15 @@ class Composer(TextArea):
         self._on_a_message = False
         self._beside_edit: str | None = None
         """What was typed before a message was put here to be edited."""
+        self._placeholder = PLACEHOLDER
+        self.use_keys(BY_ID["send"].keys, BY_ID["new-line"].keys)
+
+    def use_keys(self, send: Sequence[str], new_line: Sequence[str]) -> None:
+        """Which keys send and which make a new line; Enter in any form that does not send does as well."""
+        self._send_keys = frozenset(send)
+        self._new_line_keys = frozenset(new_line) | MODIFY_OTHER_KEYS_NEW_LINE
+        self._placeholder = PLACEHOLDER.replace("Enter", "Enter" if send[0] == "enter" else send[0])
+        self._show_placeholder()
 
     def begin_edit(self, text: str) -> None:
         """Put a message here to be changed; `typed` stays what was typed before."""
@@ -172,29 +180,30 @@ class Composer(TextArea):
         Not a binding, because Textual runs a priority binding at once, ahead of the letters that still wait in this
         widget's queue: a line that arrives in one piece would be sent before its end was typed.
         """
-        if event.key == "enter":
+        if event.key in self._send_keys:
             self._submit()
-        elif event.key in _NEW_LINE_KEYS:
+        elif event.key == "enter" or event.key in self._new_line_keys:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
         else:
             return
         event.stop()
         event.prevent_default()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """A long placeholder would be cut in a narrow terminal."""
-        self._hint(event.size.width)
+        self._show_placeholder()
 
     def hint_at_keys(self, wanted: bool) -> None:
         """Say what the keys do to the message above that has the cursor, or what is done here."""
         self._on_a_message = wanted
-        self._hint(self.size.width)
+        self._show_placeholder()
 
-    def _hint(self, width: int) -> None:
+    def _show_placeholder(self) -> None:
+        width = self.size.width
         if self._on_a_message:
             parts = ON_A_MESSAGE.split(" · ")
             while len(parts) > 1 and len(" · ".join(parts)) >= width:
                 parts.pop()
             self.placeholder = " · ".join(parts)
         else:
-            self.placeholder = PLACEHOLDER if width > len(PLACEHOLDER) else NARROW_PLACEHOLDER
+            self.placeholder = self._placeholder if width > len(self._placeholder) else NARROW_PLACEHOLDER

@@ -10,6 +10,8 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from exlchat.ui.keymap import Keymap
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -55,7 +57,9 @@ def _sun() -> list[str]:
     return rows
 
 
-def welcome_lines(model: str, *, is_guide: bool, failure: str | None = None) -> Sequence[str]:
+def welcome_lines(
+    model: str, *, is_guide: bool, failure: str | None = None, keys: Keymap | None = None
+) -> Sequence[str]:
     """The three lines: what this is or why there is no model, how to stop and quit, how to come to a real model."""
     if failure is not None:
         first = failure
@@ -66,4 +70,9 @@ def welcome_lines(model: str, *, is_guide: bool, failure: str | None = None) -> 
     else:
         first = f"You are talking to {model}." if model else "No model is loaded."
         last = "For another model: /models. For the guide: /model guide."
-    return (first, "Esc stops an answer, ctrl+q quits, F1 shows keys and commands.", last)
+    stop, leave, tell = (_shown((keys or Keymap()).keys(one)[0]) for one in ("stop", "quit", "help"))
+    return (first, f"{stop} stops an answer, {leave} quits, {tell} shows keys and commands.", last)
+
+
+def _shown(key: str) -> str:
+    return "Esc" if key == "escape" else key.upper() if key[1:].isdigit() else key
