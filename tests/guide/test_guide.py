@@ -23,6 +23,7 @@ from exlchat.ui.command_line import (
     models_parser,
     pull_parser,
 )
+from exlchat.ui.config.command_line import config_parser
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.presets.command_line import presets_parser
@@ -37,6 +38,7 @@ PARSERS = {
     "ask": ask_parser,
     "bench": bench_parser,
     "build-ext": build_ext_parser,
+    "config": config_parser,
     "doctor": doctor_parser,
     "models": models_parser,
     "personas": personas_parser,

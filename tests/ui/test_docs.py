@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import pytest
+
 from exlchat import paths
 from exlchat.chat.sampling.shelf import all_presets
 from exlchat.ui.command_line import ask_parser
+from exlchat.ui.config.command_line import config_parser
+from exlchat.ui.config.telling import key_rows, page_rows
 from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
 from exlchat.ui.themes import PALETTE_NEEDED, USES
@@ -70,3 +74,20 @@ def test_the_chat_page_has_every_command_of_sessions() -> None:
     (commands,) = (one for one in sessions_parser()._actions if isinstance(one, argparse._SubParsersAction))
     for name in commands.choices.keys() - {"export", "import"}:
         assert any(f"sessions {name}" in row or f"`{name}" in row for row in rows), name
+
+
+def test_the_settings_page_has_every_setting_and_every_key_as_they_are_declared() -> None:
+    page = (DOCS / "settings.md").read_text(encoding="utf-8").splitlines()
+    for rows in (list(page_rows()), list(key_rows())):
+        at = page.index(rows[0])
+        assert page[at : at + len(rows) + 1] == [*rows, ""]
+
+
+@pytest.mark.parametrize("name", ["command-line.md", "settings.md"])
+def test_the_pages_have_every_command_of_config(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    heading = "config" if name == "command-line.md" else "exlchat config"
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = {line.split("`")[1].split()[0] for line in section.splitlines() if line.startswith("| `")}
+    (commands,) = (one for one in config_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    assert rows == commands.choices.keys()

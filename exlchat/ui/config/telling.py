@@ -94,3 +94,11 @@ def page_rows() -> Iterator[str]:
             beaten = ", ".join(f"`{name}`" for name in one.about.options)
             about = f"{one.about.help} It must be {one.about.kind.what}."
             yield f"| `{one.key}` | {default} | {about} | {one.about.when} | {beaten} |"
+
+
+def key_rows() -> Iterator[str]:
+    """The rows of the table of actions in docs/settings.md."""
+    where = {"everywhere": "everywhere", "composer": "in the message", "sidebar": "in the sidebar"}
+    for action in ACTIONS:
+        if action.keys:
+            yield f"| `{action.id}` | {', '.join(f'`{key}`' for key in action.keys)} | {where[action.place]} |"

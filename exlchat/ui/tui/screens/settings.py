@@ -85,6 +85,7 @@ class SettingsScreen(ModalScreen[None]):
         self._door = door
         self._rows: dict[str, Row] = {}
         self._editing: Row | None = None
+        self._told = ""
 
     def compose(self) -> ComposeResult:
         """The list; below it the editor of the chosen row, what is wrong with what is typed, and what the row means."""
@@ -146,7 +147,9 @@ class SettingsScreen(ModalScreen[None]):
             f"! {beaten} In the file: {row.text(self._door.reading) or 'nothing'}" if beaten else file,
         )
         self.about.update(printable("\n".join(line for line in told if line)))
-        if self._editing is None:
+        if row.key != self._told:
+            # What was said of the row before; the same row is drawn anew when it has been written.
+            self._told = row.key
             self._say("")
 
     @on(OptionList.OptionSelected, "#settings-list")
