@@ -180,6 +180,9 @@ class Text(Kind):
         """Checked as a name if it is one."""
         if not isinstance(value, str) or (self.name and (not value.strip() or not value.isprintable())):
             raise self.refused(value)
+        if any("\ud800" <= mark <= "\udfff" for mark in value):
+            # What the shell hands over as bytes that are no text.
+            raise ValueError("has bytes that are no UTF-8; give a text without them")
         return value
 
 

@@ -139,11 +139,18 @@ def save_setting(key: str, value: TomlValue, path: Path | None = None) -> Settin
     path = path or paths.folders().settings_file
     text = read_text(path)
     _table(path, text)
-    new = _without(path, text, key) if value is None else _with(text, key, value)
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        new = _without(path, text, key) if value is None else _with(path, text, key, value)
+    except TOMLKitError as error:
+        raise SettingsError(f"{path}: {key} cannot be written into it ({error}); edit the file itself") from None
     for problem in _problems(path, new) if value is not None else ():
         raise SettingsError(problem)
     try:
         paths.atomic_write(path, new)
+    except UnicodeEncodeError:
+        raise SettingsError(f"{key} has bytes that are no UTF-8; give a text without them") from None
     except paths.FolderError as error:
         raise SettingsError(str(error)) from None
     return read_settings(path, {}).settings
@@ -174,12 +181,14 @@ def file_problems(path: Path) -> list[str]:
         return [str(error)]
 
 
-def _with(text: str, key: str, value: TomlValue) -> str:
+def _with(path: Path, text: str, key: str, value: TomlValue) -> str:
     import tomlkit
 
     document = tomlkit.parse(text)
     table, _, action = key.partition(".")
     if action and table == "keys":
+        if not isinstance(document.get("keys", {}), dict):
+            raise SettingsError(f"{path}: keys is no table; exlchat config unset keys takes it out")
         document.setdefault("keys", tomlkit.table())[action] = value
     elif key not in document and (where := below_its_comment(text, key, f"{toml_key(key)} = {toml_text(value)}")):
         if _parsed(where) == {**document.unwrap(), key: value}:

@@ -326,6 +326,20 @@ def test_a_comment_inside_a_text_is_no_place(file: Path) -> None:
     assert save_setting("top_k", 4, file) == Settings(system="# top_k = 0\n", top_k=4)
 
 
+def test_keys_that_are_no_table_are_not_written_into(file: Path) -> None:
+    file.write_text('keys = "ctrl+t"\n')
+    with pytest.raises(SettingsError, match="keys is no table; exlchat config unset keys"):
+        save_setting("keys.retry", "f5", file)
+    assert save_setting("keys", None, file) == Settings()
+
+
+@pytest.mark.parametrize(("key", "value"), [("system", "a\udcff"), ("model_folders", ["a\udcff"])])
+def test_bytes_that_are_no_text_are_refused(file: Path, key: str, value: TomlValue) -> None:
+    with pytest.raises(SettingsError, match=f"{key} has bytes that are no UTF-8"):
+        save_setting(key, value, file)
+    assert not file.exists()
+
+
 def test_what_is_unknown_can_be_taken_out(file: Path) -> None:
     file.write_text('themee = "a"\ntop_k = 5\n')
     assert save_setting("themee", None, file) == Settings(top_k=5)

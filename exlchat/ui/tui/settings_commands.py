@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from exlchat.chat.plain_text import one_line
 from exlchat.settings import SETTINGS, Reading, read_settings, save_setting
 from exlchat.ui.keymap import keymap
 from exlchat.ui.library.memory import NAMES, ModelSettings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _SAMPLED = ("temperature", "top_k", "top_p", "min_p")
 _NARROW_CELLS = 80
+_SHOWN_CELLS = 60
 
 
 class SettingsCommands:
@@ -50,22 +52,25 @@ class SettingsCommands:
         return list(self._app.reload_themes())
 
     def holds(self, row: Row) -> Any:
-        """The value in force: what this start was given, else the environment, else the file."""
-        typed = given(self._screen.services.shelf.options, row.setting.key)
-        return getattr(self.reading.settings, row.setting.key) if typed is None else typed
+        """The value in force: what this start was given, else the environment, the model's memory, the file."""
+        key, options = row.setting.key, self._screen.services.shelf.options
+        if key in NAMES:
+            return getattr(self._remembered().typed_or(options, self.reading.settings), key)
+        typed = given(options, key)
+        return getattr(self.reading.settings, key) if typed is None else typed
 
     def beaten_by(self, row: Row) -> str:
         """What stands over the file, in a sentence; empty if nothing does."""
         key = row.setting.key
         if (typed := given(self._screen.services.shelf.options, key)) is not None:
             options = " or ".join(row.setting.about.options)
-            return f"This start was given {typed} ({options}), which holds until you quit."
+            return f"This start was given {_short(typed)} ({options}), which holds until you quit."
         if key in self.reading.environment:
             return f"The environment variable {row.setting.variable} beats the file."
-        remembered = getattr(self._remembered(), key, None) if key in NAMES else None
-        return (
-            "" if remembered is None else f"For this model {remembered} is remembered, which holds (/model set {key})."
-        )
+        remembered = getattr(self._remembered(), key) if key in NAMES else None
+        if remembered is None:
+            return ""
+        return f"For this model {_short(remembered)} is remembered, which holds (/model set {key})."
 
     def check(self, row: Row, value: TomlValue) -> None:
         """What only the app knows. Raises `PromptError` for a template that the model cannot be given."""
@@ -151,3 +156,7 @@ class SettingsCommands:
     def _remembered(self) -> ModelSettings:
         info = self._screen.model.info
         return ModelSettings() if info is None else self._screen.services.shelf.memory.settings_of(Path(info.path))
+
+
+def _short(value: Any) -> str:
+    return one_line(str(value), _SHOWN_CELLS) or "nothing"

@@ -42,7 +42,9 @@ async def test_the_help_the_palette_and_the_welcome_show_the_keys_in_force(tmp_p
         lines = [line for line in shown(chat).splitlines() if "Start a new conversation." in line]
         assert "ctrl+t" in lines[0]
         assert "ctrl+n" not in lines[0]
-        await pilot.press("escape", "ctrl+p", *"new conv")
+        await pilot.press("f3")
+        assert chat.screen is chat.chat_screen
+        await pilot.press("ctrl+p", *"new conv")
         await until(pilot, lambda: "Start a new conversation.  ctrl+t" in shown(chat))
         await pilot.press("escape")
         await pilot.press("alt+q")

@@ -293,3 +293,16 @@ async def test_the_palette_has_it(tmp_path: Path) -> None:
     async with chat.run_test(size=(100, 40)) as pilot:
         await pilot.press("ctrl+p", *"Settings")
         await until(pilot, lambda: "See all settings" in shown(chat))
+
+
+async def test_what_is_remembered_for_the_model_is_shown_as_what_holds(tmp_path: Path, file: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: chat.chat_screen.model.info is not None)
+        await say(pilot, "/model set context 300")
+        await go_to(pilot, "context")
+        await pilot.press("enter", *"400", "enter")
+        text = words(chat)
+        assert load_settings(file).context == 400
+        assert "! context 300" in text
+        assert "For this model 300 is remembered, which holds (/model set context). In the file: 400" in text

@@ -31,7 +31,8 @@ class HelpScreen(ModalScreen[None]):
     """Any of the listed keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q,enter", "dismiss_help", "Close", priority=True),
+        Binding("escape,q,enter", "dismiss_help", "Close", priority=True),
+        Binding("f1", "dismiss_help", show=False, priority=True, id="help"),
     ]
 
     def __init__(self, keys: Keymap) -> None:
