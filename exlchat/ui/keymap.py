@@ -21,6 +21,7 @@ PAIRS = {
     "earlier-prompt": ("earlier-prompt", "later-prompt"),
     "scroll-page": ("scroll-page-up", "scroll-page-down"),
     "scroll-ends": ("scroll-first", "scroll-last"),
+    "message-ends": ("message-first", "message-last"),
 }
 """Actions of two directions, a key each, and the ids of their bindings."""
 
@@ -117,7 +118,7 @@ def _needed_for(key: str, action: Action) -> str:
     """What a key is needed for where the action's keys work; empty if for nothing."""
     if key in MOVING:
         return "moving about"
-    if action.place != "sidebar" and (is_typed(key) or key in EDITING):
+    if action.place in ("everywhere", "composer") and (is_typed(key) or key in EDITING):
         return "typing"
     return ""
 

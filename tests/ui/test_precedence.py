@@ -13,11 +13,10 @@ import pytest
 from exlchat import cli, paths
 from exlchat.engine.events import ModelError
 from exlchat.settings import SETTINGS, save_setting
-from exlchat.ui import headless
+from exlchat.ui import model_loading
 from exlchat.ui.command_line import chat_parser
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.overriding import given
-from exlchat.ui.tui import services as tui_services
 from exlchat.ui.tui.services import Services, open_services
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -43,7 +42,7 @@ def loading(name: str) -> Loaded:
             raise ModelError("seen")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tui_services, "load_model", load_model)
+            patch.setattr(model_loading, "load_model", load_model)
             with pytest.raises(ModelError, match="seen"):
                 services.load_engine(lambda _: None)
         sizes = seen["cache_sizes"]
@@ -136,7 +135,7 @@ def test_ask_goes_by_the_same_order(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         seen.append(wanted["context"])
         return engine
 
-    monkeypatch.setattr(headless, "load_model", load_model)
+    monkeypatch.setattr(model_loading, "load_model", load_model)
     save_setting("top_k", 5)
     save_setting("context", 500)
     monkeypatch.setenv("EXLCHAT_TOP_K", "6")

@@ -98,7 +98,12 @@ def page_rows() -> Iterator[str]:
 
 def key_rows() -> Iterator[str]:
     """The rows of the table of actions in docs/settings.md."""
-    where = {"everywhere": "everywhere", "composer": "in the message", "sidebar": "in the sidebar"}
+    where = {
+        "everywhere": "everywhere",
+        "composer": "in the message",
+        "message": "on a message",
+        "sidebar": "in the sidebar",
+    }
     for action in ACTIONS:
         if action.keys:
             yield f"| `{action.id}` | {', '.join(f'`{key}`' for key in action.keys)} | {where[action.place]} |"
