@@ -24,10 +24,11 @@ _COLUMNS = {"conversation": {"title", "title_by", "pinned", "archived_at", "dele
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that was done, undone or done again in a conversation."""
+    """Something that was done, undone or done again in a conversation; `kept` names one that an undo left there."""
 
     conversation_id: str
     what: str
+    kept: str | None = None
 
 
 def set_columns(
@@ -67,6 +68,12 @@ def move_shown(db: sqlite3.Connection, conversation_id: str, tip_id: str | None)
 def hide(db: sqlite3.Connection, message_ids: Sequence[str], now: float) -> list[Step]:
     """Hide messages: a whole subtree, so that nothing that is shown hangs on something hidden."""
     return _carried_out(db, [{"do": "hide", "messages": list(message_ids), "at": now}])
+
+
+def branched(db: sqlite3.Connection, conversation_id: str, now: float) -> list[Step]:
+    """A conversation was made as a copy of a branch; taken back, it is deleted unless somebody has written in it."""
+    rows = db.execute("SELECT id FROM message WHERE conversation_id = ?", (conversation_id,))
+    return [{"do": "branch", "id": conversation_id, "at": now, "messages": [ident for (ident,) in rows]}]
 
 
 def record(db: sqlite3.Connection, conversation_id: str, what: What, steps: Sequence[Step], now: float) -> None:
@@ -121,7 +128,8 @@ def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: boo
         raise RefusedError(f"what is noted of the last change ({what}) cannot be read") from None
     packed = json.dumps(turned[::-1] if back else turned)
     db.execute("UPDATE change SET undone = ?, steps = ? WHERE id = ?", (back, packed, ident))
-    return Change(conversation_id, what)
+    kept = next((step["id"] for step in turned if back and step["do"] == "branch" and step["kept"]), None)
+    return Change(conversation_id, what, kept)
 
 
 def _carried_out(db: sqlite3.Connection, steps: list[Step]) -> list[Step]:
@@ -131,6 +139,10 @@ def _carried_out(db: sqlite3.Connection, steps: list[Step]) -> list[Step]:
 def _apply(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
     """Carry a step out, or take it `back`; returns it as it is to be noted."""
     match step["do"]:
+        case "branch":
+            return _turn_branch(db, step, back=back)
+        case "set" if _is_older_branch(step):
+            return _turn_branch(db, {"do": "branch", "id": step["id"], "at": step["before"]}, back=back)
         case "set":
             _set(db, step["table"], step["column"], step["id"], step["before" if back else "after"])
         case "tags":
@@ -146,6 +158,30 @@ def _apply(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
         case other:
             raise KeyError(other)
     return step
+
+
+def _is_older_branch(step: Step) -> bool:
+    """Before this program had a step for it, a branch was noted as a conversation that had been deleted until then."""
+    return (step["table"], step["column"], step["after"]) == ("conversation", "deleted_at", None)
+
+
+def _turn_branch(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
+    """A conversation that holds more than its copies is neither deleted nor, done again, taken out of the bin."""
+    kept = _written_since(db, step) if back else step.get("kept", False)
+    if not kept:
+        db.execute("UPDATE conversation SET deleted_at = ? WHERE id = ?", (step["at"] if back else None, step["id"]))
+    return {**step, "kept": kept}
+
+
+def _written_since(db: sqlite3.Connection, step: Step) -> bool:
+    """Whether a conversation has messages, or words in its composer, that did not come with the branch."""
+    rows = db.execute("SELECT id, created_at FROM message WHERE conversation_id = ?", (step["id"],)).fetchall()
+    draft = db.execute("SELECT 1 FROM conversation WHERE id = ? AND draft <> ''", (step["id"],)).fetchone()
+    if "messages" in step:
+        copies = set(step["messages"])
+        return draft is not None or any(ident not in copies for ident, _ in rows)
+    # What an older program noted does not name the copies; they have the times of what they are copies of.
+    return draft is not None or any(created_at >= step["at"] for _, created_at in rows)
 
 
 def _set(db: sqlite3.Connection, table: str, column: str, ident: str, value: str | float | None) -> None:

@@ -47,4 +47,5 @@ def run_undo(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     if change is None:
         ErrorLines(sys.stderr).say(f"there is nothing to {'do again' if typed.redo else 'undo'} in {ident[:SHORT]}")
         return ExitCode.ERROR
-    return print_report(f"{'done again' if typed.redo else 'undone'}: {change.what}\n")
+    left = f"; conversation {change.kept[:SHORT]} stays: something was written in it since" if change.kept else ""
+    return print_report(f"{'done again' if typed.redo else 'undone'}: {change.what}{left}\n")

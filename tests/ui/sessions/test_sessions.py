@@ -69,6 +69,17 @@ def test_a_conversation_is_shown_with_ids_to_go_on_with(shell: Shell) -> None:
     assert shown["messages"][0]["id"][:8] in text
 
 
+def test_undoing_a_branch_says_that_what_was_written_in_it_stays(shell: Shell, database: Path) -> None:
+    answer = shell.json("show", "last")["messages"][-1]["id"]
+    old = shell.json("list")[0]["id"]
+    new = shell("branch", answer).strip()
+    store = ConversationStore(database)
+    store.add_message(new, "user", "And birds?")
+    store.close()
+    assert shell("undo", old) == f"undone: branch; conversation {new[:8]} stays: something was written in it since\n"
+    assert new in [row["id"] for row in shell.json("list")]
+
+
 def test_what_was_edited_is_undone_and_done_again(shell: Shell) -> None:
     question = shell.json("show", "last")["messages"][0]["id"]
     new = shell("edit", question[:12], "How are birds?").strip()
