@@ -11,9 +11,10 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from exlchat.chat.database import RefusedError
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.statements import tip_of
 
 What = Literal["edit", "jump", "branch", "delete messages", "delete conversation", "rename", "tag", "pin", "archive"]
@@ -113,6 +114,45 @@ def forget_deletions(db: sqlite3.Connection) -> int:
     return db.execute(f"DELETE FROM message WHERE {gone}").rowcount
 
 
+def are_steps(content: object) -> TypeGuard[list[Step]]:
+    """Whether what was kept of a change says what to do: a database may be damaged, or of anybody's making."""
+    return isinstance(content, list) and all(isinstance(step, dict) and _is_step(step) for step in content)
+
+
+def _is_step(step: Step) -> bool:
+    match step:
+        case {"do": "set", "table": str(table), "column": str(column), "id": str(), "before": before, "after": after}:
+            return column in _COLUMNS.get(table, ()) and _fits(column, before) and _fits(column, after)
+        case {"do": "tags", "id": str(), "before": list(before), "after": list(after)}:
+            return _are_texts([*before, *after])
+        case {"do": "tip", "id": str(), "before": str() | None, "after": str() | None}:
+            return True
+        case {"do": "hide", "messages": list(messages), "at": int() | float()}:
+            return _are_texts(messages)
+        case {"do": "branch", "id": str(), "at": int() | float()}:
+            return isinstance(step.get("kept", False), bool) and _are_texts(step.get("messages", []))
+    return False
+
+
+def _fits(column: str, value: object) -> bool:
+    if column == "pinned":
+        return value in (0, 1)
+    if column == "title_by":
+        return value is None or value in ("user", "model", "first line")
+    return value is None or isinstance(value, str if column == "title" else int | float)
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _unpacked(packed: object) -> object:
+    try:
+        return json.loads(packed) if isinstance(packed, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
 def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: bool) -> Change | None:
     tip_of(db, conversation_id)
     row = db.execute(
@@ -121,11 +161,14 @@ def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: boo
     if row is None:
         return None
     ident, what, packed = row
-    try:
-        steps: list[Step] = json.loads(packed)
-        turned = [_apply(db, step, back=back) for step in (reversed(steps) if back else steps)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise RefusedError(f"what is noted of the last change ({what}) cannot be read") from None
+    steps = _unpacked(packed)
+    if not are_steps(steps):
+        raise RefusedError(
+            f"what is noted of the last change ({one_line(str(what), 40)}) cannot be read; "
+            "exlchat sessions check --repair takes it out of the way"
+        )
+    # The names of tables and columns in them are ours, by now.
+    turned = [_apply(db, step, back=back) for step in (reversed(steps) if back else steps)]
     packed = json.dumps(turned[::-1] if back else turned)
     db.execute("UPDATE change SET undone = ?, steps = ? WHERE id = ?", (back, packed, ident))
     kept = next((step["id"] for step in turned if back and step["do"] == "branch" and step["kept"]), None)
@@ -185,9 +228,6 @@ def _written_since(db: sqlite3.Connection, step: Step) -> bool:
 
 
 def _set(db: sqlite3.Connection, table: str, column: str, ident: str, value: str | float | None) -> None:
-    # The names come from the database, which may be of anybody's making.
-    if column not in _COLUMNS[table]:
-        raise KeyError(column)
     db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (value, ident))
 
 

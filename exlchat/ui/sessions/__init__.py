@@ -30,7 +30,6 @@ _COMMANDS: dict[str, Command] = {
     "show": looking.run_show,
     "search": looking.run_search,
     "stats": looking.run_stats,
-    "check": looking.run_check,
     "rm": arranging.run_rm,
     "restore": arranging.run_restore,
     "rename": arranging.run_rename,
@@ -54,6 +53,9 @@ def run_sessions(typed: argparse.Namespace) -> ExitCode:
     try:
         where = paths.folders().conversations
         paths.ensure_folder(where.parent)
+        if typed.command == "check":
+            # What is damaged may not open as a store.
+            return looking.run_check(where, typed)
         with closing(ConversationStore(where)) as store:
             command = _COMMANDS.get(typed.command)
             if command is None:

@@ -7,9 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.backup import backups
+from exlchat.chat.check_file import check_file
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.search import SearchHit
 from exlchat.chat.store import ConversationStore
@@ -87,9 +89,9 @@ def run_stats(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     return _print_lines([f"{store.path}", *lines, *(f"backup: {copy}" for copy in copies)], "")
 
 
-def run_check(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
     """What is wrong, a line each; the exit code is 1 while something is."""
-    problems = store.check(repair=typed.repair)
+    problems = check_file(path, repair=typed.repair)
     wrong = any(not problem.repaired for problem in problems)
     if typed.json:
         code = _print_json([asdict(problem) for problem in problems])
