@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import storable
 from exlchat.chat.thinking import unpack_marks
 from exlchat.chat.thought_meter import Thought
+from exlchat.chat.titles import UNTITLED
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -126,6 +127,27 @@ def unpack_message(row: MessageRow) -> Message:
         None if persona is None else unpack_object(persona),
         edited_from,
     )
+
+
+def shown_title(title: object) -> str:
+    """A title as it is listed; of a damaged row none: what can be seen can be mended."""
+    return title if title and isinstance(title, str) else UNTITLED
+
+
+def shown_time(seconds: object) -> float:
+    """The same of a time; 0.0 where it is none."""
+    return seconds if isinstance(seconds, int | float) else 0.0
+
+
+def require_kinds(conversation_id: str, texts: Iterable[object], times: Iterable[object]) -> None:
+    """Refuses the values of a conversation's row that are of another kind; a text may be missing.
+
+    Raises:
+        RefusedError: a damaged row.
+    """
+    whole = all(one is None or isinstance(one, str) for one in texts)
+    if not whole or not all(isinstance(one, int | float) for one in times):
+        raise RefusedError(f"conversation {conversation_id!s:.60} is damaged; exlchat sessions check --repair mends it")
 
 
 def message_values(message: Message) -> tuple[object, ...]:

@@ -9,7 +9,17 @@ from typing import Any, Literal
 from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
 from exlchat.chat.database import MissingRowError
 from exlchat.chat.plain_text import storable
-from exlchat.chat.rows import MESSAGE_COLUMNS, message_values, pack_ids, pack_object, pack_record, unpack_message
+from exlchat.chat.rows import (
+    MESSAGE_COLUMNS,
+    message_values,
+    pack_ids,
+    pack_object,
+    pack_record,
+    require_kinds,
+    shown_time,
+    shown_title,
+    unpack_message,
+)
 from exlchat.chat.titles import UNTITLED, clean_title
 
 Which = Literal["kept", "archived", "deleted"]
@@ -37,10 +47,10 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
     )
     return [
         ConversationSummary(
-            ident,
-            title or UNTITLED,
-            created_at,
-            updated_at,
+            str(ident),
+            shown_title(title),
+            shown_time(created_at),
+            shown_time(updated_at),
             count,
             bool(pinned),
             bool(archived),
@@ -58,6 +68,7 @@ def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversat
     if row is None:
         raise MissingRowError("conversation", conversation_id)
     title, created_at, updated_at, tip_id, title_by = row
+    require_kinds(conversation_id, (title, tip_id, title_by), (created_at, updated_at))
     branch = load_branch(db, tip_id)
     return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch, title_by)
 

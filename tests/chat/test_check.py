@@ -275,3 +275,25 @@ def test_a_damaged_index_of_sqlite_is_made_anew(path: Path) -> None:
     assert store.check() == []
     assert len(store.list_conversations()) == 2
     store.close()
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_no_command_stumbles_over_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    path = path.rename(tmp_path / "data" / "conversations.db")
+    damaged = sqlite3.connect(path)
+    damaged.execute("PRAGMA ignore_check_constraints = ON")
+    idents = [ident for (ident,) in damaged.execute("SELECT id FROM conversation")]
+    with damaged:
+        damaged.execute(DAMAGES[name][0])
+    damaged.close()
+    for words in (["list"], ["list", "--json"], ["search", "Q1"], ["stats"], ["export", "--all"]):
+        assert cli.main(["sessions", *words]) in (0, 1)
+    for command in ("show", "show --tree", "show --json", "export --format html", "undo"):
+        for ident in idents:
+            first, *options = command.split()
+            assert cli.main(["sessions", first, ident, *options]) in (0, 1)
+    assert all(line.startswith("exlchat: ") for line in capsys.readouterr().err.splitlines())
