@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,19 @@ from exlchat.chat.database import transaction
 from exlchat.chat.statements import automatic_title
 
 _MOST_LINES = 20
+_OF_AN_INDEX = re.compile(r"row \d+ missing from index|wrong # of entries in index|Page \d+(:| is) never used")
+"""Lines about what can be made anew where it stands: the tables themselves are whole."""
+
 _OF_A_VALUE = re.compile(r"(?:CHECK constraint failed|(?:NULL|NUMERIC|TEXT|non-\w+) value) in |.*FTS5")
 """Lines of SQLite's about what we look at ourselves, in the words of its versions."""
+
+
+class BrokenError(Exception):
+    """SQLite's own structures are damaged beyond what it can mend itself; `lines` say how."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__(lines[0])
+        self.lines = tuple(f"SQLite: {line}" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +49,14 @@ def check(db: sqlite3.Connection, path: Path | None, *, repair: bool = False) ->
     read, what can be stays; what is taken out is named, and is in the copy.
 
     Raises:
+        BrokenError: more than an index of SQLite's is damaged; nothing was changed, or only indices.
         sqlite3.Error: the database cannot even be read.
         OSError: the copy cannot be made.
     """
     with _bare(db):
         broken = _structure(db)
+        if not all(_OF_AN_INDEX.match(line) for line in broken):
+            raise BrokenError(broken)
         found: list[Finding] = [(f"SQLite: {line}", _rebuild_indices) for line in broken]
         if not broken:
             found = _findings(db, path)
@@ -69,7 +83,8 @@ def _bare(db: sqlite3.Connection) -> Iterator[None]:
 def _structure(db: sqlite3.Connection) -> list[str]:
     """What SQLite finds wrong with its own structures. Single values are looked at here, by what they are to say."""
     # As many lines again: damaged values must not crowd out what is worse.
-    lines = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES * 50})") if line != "ok"]
+    rows = db.execute(f"PRAGMA integrity_check({_MOST_LINES * 50})")
+    lines = [line for (row,) in rows for line in row.splitlines() if line != "ok" and not line.startswith("***")]
     return [line for line in lines if not _OF_A_VALUE.match(line)][:_MOST_LINES]
 
 
@@ -77,12 +92,12 @@ def _repaired(db: sqlite3.Connection, path: Path | None, *, broken: bool) -> lis
     """One repair may bring the next thing to light: a message on its own lets a tip be found again."""
     done: list[Problem] = []
     if broken:
-        with transaction(db, path, write=True):
+        with contextlib.suppress(sqlite3.IntegrityError), transaction(db, path, write=True):
             _rebuild_indices(db)
         _give_back_lost_pages(db)
         left = _structure(db)
         if left:
-            return [Problem(f"SQLite: {line}") for line in left]
+            raise BrokenError(left)
         done.append(Problem("SQLite: an index did not agree with its table", repaired=True))
     with transaction(db, path, write=True):
         done += _mended(db, missing_parts)

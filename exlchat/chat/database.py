@@ -47,6 +47,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
     with explained(path):
         if path is not None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            _require_no_orphan(path)
         database = sqlite3.connect(
             path or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -61,6 +62,13 @@ def open_database(path: Path | None) -> sqlite3.Connection:
             database.close()
             raise
     return database
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether it is the contents of a file that SQLite stumbles over."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return isinstance(error, UnicodeDecodeError)
 
 
 @contextmanager
@@ -98,6 +106,15 @@ def explained(path: Path | None) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise StoreError(f"{name}: cannot be opened ({reason}); mend its permissions or set EXLCHAT_HOME") from error
+
+
+def _require_no_orphan(path: Path) -> None:
+    """SQLite removes the WAL of an empty file, and with it what may be the only copy of what was said."""
+    wal = Path(f"{path}-wal")
+    if path.stat().st_size == 0 and wal.exists() and wal.stat().st_size > 0:
+        damage = sqlite3.DatabaseError("the file is empty, and what was written to it last is beside it")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage
 
 
 def _upgrade(database: sqlite3.Connection, path: Path | None) -> None:
@@ -153,8 +170,9 @@ _CAUSES: dict[int, str] = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; mend the permissions of the file and its folder",
     sqlite3.SQLITE_PERM: "cannot be opened; mend the permissions of the file and its folder",
     sqlite3.SQLITE_FULL: "the disk is full; free some space and try again",
-    sqlite3.SQLITE_NOTADB: "is not a conversation database; move it away and a new one is made",
-    sqlite3.SQLITE_CORRUPT: "is damaged; restore a copy, or move it away and a new one is made",
+    sqlite3.SQLITE_NOTADB: "is not a conversation database, or its beginning is damaged; move it away and a new one is "
+    "made, or let exlchat sessions check --repair save what can be read",
+    sqlite3.SQLITE_CORRUPT: "is damaged; exlchat sessions check --repair saves what can be read",
     sqlite3.SQLITE_BUSY: f"another program has kept it busy for {BUSY_SECONDS:g} s; close that one and try again",
     sqlite3.SQLITE_IOERR: "the disk reports an error; check the disk and its free space",
 }
@@ -170,8 +188,7 @@ def _cause(error: sqlite3.Error) -> str:
 
 def _newest_copy(error: sqlite3.Error, path: Path | None) -> str:
     """Where the newest backup of a damaged file lies, if there is one."""
-    damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    return _copy_beside(path) if damaged else ""
+    return _copy_beside(path) if is_damage(error) else ""
 
 
 def _copy_beside(path: Path | None) -> str:

@@ -187,10 +187,14 @@ class ShelfStore(StoreFile):
             StoreError: it is so damaged that it cannot even be looked at, or the backup cannot be made.
         """
         # No start needs it.
-        from exlchat.chat.check import check
+        from exlchat.chat.check import BrokenError, Problem, check
 
         with self._lock, explained(self.path):
-            return check(self._db, self.path, repair=repair)
+            try:
+                return check(self._db, self.path, repair=repair)
+            except BrokenError as error:
+                # Only a file that nobody has open can be replaced by what is left of it.
+                return [Problem(line) for line in error.lines]
 
     def _record(self, what: What, conversation_id: str, steps: list[Step]) -> None:
         changes.record(self._db, conversation_id, what, steps, self._clock())

@@ -21,7 +21,7 @@ from exlchat.ui.headless_output import print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, day
 from exlchat.ui.tree_lines import tree_lines
 
-_LINE = 100
+_LINE = 1000
 
 
 def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -96,7 +96,7 @@ def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
     if typed.json:
         code = _print_json([asdict(problem) for problem in problems])
     else:
-        lines = [f"{'mended' if one.repaired else 'wrong'}: {one_line(one.text, _LINE * 2)}" for one in problems]
+        lines = [f"{'mended' if one.repaired else 'wrong'}: {one_line(one.text, _LINE)}" for one in problems]
         if wrong and not typed.repair:
             lines.append("exlchat sessions check --repair mends what can be mended, after a copy of the database")
         code = _print_lines(lines, "Nothing is wrong.")
