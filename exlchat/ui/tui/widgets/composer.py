@@ -11,8 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
+from exlchat.chat.plain_text import REPLACEMENT
 from exlchat.ui.actions import BY_ID, BY_SLASH
-from exlchat.ui.markdown.sanitize import REPLACEMENT, printable
+from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
 
 if TYPE_CHECKING:
