@@ -89,7 +89,7 @@ def _json_lines(text: str, problems: Problems) -> Parsed:
             if broken > _BROKEN_LINES_IN_A_ROW:
                 raise ExchangeError(f"from line {number - broken + 1} on it is no JSON lines") from None
             what = str(error) if isinstance(error, ExchangeError) else _why(error, line)
-            problems.add(f"line {number}", f"left out: {what}")
+            problems.leave_out(f"line {number}", f"left out: {what}")
     return Parsed(values, numbers, by_line=True)
 
 
