@@ -184,7 +184,8 @@ class Tree(RuleBasedStateMachine):
         target = self.pick(choice)
         other = self.store.branch_off(target)
         assert [one.text for one in other.branch] == [self.rows[one].text for one in self.way(target)]
-        said = any(one.role == "user" for one in other.branch)
+        # One that begins before anybody spoke has the title of the other, if that has one.
+        said = any(one.role == "user" for one in self.rows.values())
         self.branches[other.id] = Branch(len(other.branch), said)
         self.changed(self.tip, branch=self.branches[other.id])
 
