@@ -10,7 +10,7 @@ from exlchat.chat.context import ContextFull, ContextPolicy, Seen, plan_context,
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.engine_port import EnginePort, TextPort
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
+from exlchat.chat.prompt_ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
 from exlchat.chat.summary import Summarising, summarise, summary_possible, summary_room, with_summary
 
 
@@ -89,6 +89,7 @@ def see(
     """
     view = _View(engine, form, branch, begun=begun, earlier=earlier, max_new_tokens=max_new_tokens)
     if policy == "stop":
+        _require_readable(branch, engine.info.max_seq_len)
         ids = view.ids(Seen(tuple(branch)), None)
         can_drop = len(turns_of(branch)) > 1
         require_room(len(ids), engine.info.max_seq_len, max_new_tokens=max_new_tokens, can_drop=can_drop)
@@ -96,6 +97,15 @@ def see(
     if policy == "drop":
         return view.sight(view.plan(summarised=False), None)
     return (yield from view.summarised())
+
+
+def _require_readable(branch: Sequence[Message], max_seq_len: int) -> None:
+    """Refuses what cannot fit before it is encoded: a file of many megabytes that was pasted takes the tokenizer
+    minutes, and it cannot be stopped. The tokens that are told are then the fewest that it can have.
+    """
+    characters = sum(len(message.text) for message in branch)
+    if characters > most_characters(max_seq_len):
+        raise ContextFull(characters // CHARACTERS_A_TOKEN, 0, max_seq_len, can_drop=len(turns_of(branch)) > 1)
 
 
 class _View:
