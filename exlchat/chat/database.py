@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ APPLICATION_ID = 0x65786C63
 """Written into the file's header ("exlc"), so that another program's database is never taken for ours."""
 
 BUSY_SECONDS = 5.0
+
+_ROOM = 65536
+"""Bytes: what the smallest of SQLite's files beside the database take."""
 
 
 class StoreError(Exception):
@@ -34,16 +38,35 @@ class MissingRowError(RefusedError):
         super().__init__(f"there is no {what} {ident}; it may have been removed by another program")
 
 
-def open_database(path: Path | None) -> sqlite3.Connection:
+def open_database(path: Path | None, *, or_read: bool = False) -> sqlite3.Connection:
     """Open the file at `path` (made if missing, readable by its owner only), or a database in memory for `None`.
 
     The connection is in autocommit mode and may be used from any thread by one caller at a time. WAL lets other
     processes read while this one writes; `synchronous=FULL` makes a commit survive a power cut, not only a crash,
     for one fsync about three times a second while an answer is written.
 
+    Where the disk is full even reading needs a file beside it; with `or_read` it is then opened without, for this
+    program alone, and nothing can be written (`is_read_only`).
+
     Raises:
         StoreError: not writable, not a database, another program's, damaged, or of a newer exlchat.
     """
+    try:
+        return _opened(path, alone=False)
+    except StoreError as error:
+        if path is None or not or_read or not _disk_is_full(path, error.__cause__):
+            raise
+    # SQLite wants a file beside it for what programs tell each other. Alone it goes without, and reads the WAL too.
+    return _opened(path, alone=True)
+
+
+def is_read_only(database: sqlite3.Connection) -> bool:
+    """Whether it could be opened for reading only, because the disk is full."""
+    return bool(database.execute("PRAGMA query_only").fetchone()[0])
+
+
+def _opened(path: Path | None, *, alone: bool) -> sqlite3.Connection:
+    """With `alone` no other program can have it open, and nothing is written."""
     with explained(path):
         if path is not None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -52,6 +75,11 @@ def open_database(path: Path | None) -> sqlite3.Connection:
             path or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
+            if alone:
+                database.execute("PRAGMA locking_mode = EXCLUSIVE")
+                database.execute("PRAGMA query_only = ON")
+                _version(database, path)
+                return database
             database.execute("PRAGMA foreign_keys = ON")
             database.execute("PRAGMA synchronous = FULL")
             # The first migration that needs titles is of a file that only knows texts.
@@ -97,7 +125,9 @@ def explained(path: Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"{name}: {_cause(error)}{_newest_copy(error, path)}") from error
+        full = path is not None and _disk_is_full(path, error)
+        cause = _CAUSES[sqlite3.SQLITE_FULL] if full else _cause(error)
+        raise StoreError(f"{name}: {cause}{_newest_copy(error, path)}") from error
     except UnicodeDecodeError as error:
         # What is wrong with a damaged schema is said with pieces of it, which need not be text.
         raise StoreError(f"{name}: {_CAUSES[sqlite3.SQLITE_CORRUPT]}{_copy_beside(path)}") from error
@@ -106,6 +136,22 @@ def explained(path: Path | None) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise StoreError(f"{name}: cannot be opened ({reason}); mend its permissions or set EXLCHAT_HOME") from error
+
+
+def _disk_is_full(path: Path, error: BaseException | None) -> bool:
+    """Whether an error comes of there being no room, which SQLite says of what it writes itself alone."""
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code not in _OF_NO_ROOM:
+        return False
+    try:
+        return shutil.disk_usage(path.parent).free < _ROOM
+    except OSError:
+        return False
+
+
+_OF_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
 
 
 def _require_no_orphan(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from exlchat.chat import statements
 from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
-from exlchat.chat.database import StoreError, explained
+from exlchat.chat.database import StoreError, explained, is_read_only
 from exlchat.chat.plain_text import storable
 from exlchat.chat.store_file import new_id
 from exlchat.chat.store_shelf import ShelfStore
@@ -26,13 +26,16 @@ class ConversationStore(TreeStore, ShelfStore):
     and SQLite lets one writer in at a time anyway, so a connection per thread would only add ways to be busy.
     Every method raises `StoreError`; what could not be written is then still in the caller's hands.
 
+    With `or_read` it opens for reading only where the disk is full.
+
     Answers that a crash left unfinished become `partial` on opening; `recovered` says how many there were.
     """
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(path, clock=clock)
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time, or_read: bool = False) -> None:
+        super().__init__(path, clock=clock, or_read=or_read)
         try:
-            self.recovered = self.recover()
+            # On a full disk what is there can be read, and is left as it is.
+            self.recovered = 0 if is_read_only(self._db) else self.recover()
             with explained(path):
                 self._writer.sweep()
         except StoreError:

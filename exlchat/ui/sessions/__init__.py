@@ -56,7 +56,7 @@ def run_sessions(typed: argparse.Namespace) -> ExitCode:
         if typed.command == "check":
             # What is damaged may not open as a store.
             return looking.run_check(where, typed)
-        with closing(ConversationStore(where)) as store:
+        with closing(ConversationStore(where, or_read=True)) as store:
             command = _COMMANDS.get(typed.command)
             if command is None:
                 return ExitCode(importlib.import_module(EXCHANGE).run(store, typed))
