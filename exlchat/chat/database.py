@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -69,7 +71,7 @@ def _opened(path: Path | None, *, alone: bool) -> sqlite3.Connection:
     """With `alone` no other program can have it open, and nothing is written."""
     with explained(path):
         if path is not None:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            _make(path)
             _require_no_orphan(path)
         database = sqlite3.connect(
             path or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -152,6 +154,20 @@ def _disk_is_full(path: Path, error: BaseException | None) -> bool:
 
 
 _OF_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+
+
+def _make(path: Path) -> None:
+    """The file, readable by its owner only, if there is none.
+
+    One that is there is not opened: closing it would take the locks from under every connection that this process has
+    to it (https://sqlite.org/howtocorrupt.html, 2.2).
+    """
+    if path.exists():
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _require_no_orphan(path: Path) -> None:
