@@ -346,6 +346,14 @@ ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_messages,
     ),
     Action(
+        "prompt",
+        "Prompt inspector",
+        "Show the exact prompt: every token, coloured by message, what the cache holds shaded.",
+        ("f4",),
+        "/prompt",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
         "palette",
         "Command palette",
         "Find a command, a theme or a conversation by name.",

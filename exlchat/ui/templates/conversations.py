@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat import paths
-from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.engine_port import SpellingPort
+from exlchat.chat.inspection import to_ask
 from exlchat.chat.plain_text import one_line
-from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage
 from exlchat.chat.reproduce import changed, prompt_again, record_of
-from exlchat.chat.sight import messages_now
-from exlchat.chat.speaking import KeepsNothing, speaker_thinks, with_lore_told
 from exlchat.chat.store import ConversationStore
 from exlchat.settings import load_settings
 from exlchat.state import load_state
@@ -69,14 +67,8 @@ def asked_now(wanted: str, format_name: str | None, model: str | None) -> Asked:
     settings = load_settings()
     options = as_spoken(AppOptions(path, template=format_name), branch)
     template = ModelMemory(paths.folders().model_memory).settings_of(path).typed_or(options, settings).template
-    form, notice = choose_format(engine.info, template, paths.folders().templates)
-    thinks = speaker_thinks(branch)
-    if thinks is not None:
-        form = with_thinking(form, thinks)
-    told = with_lore_told(KeepsNothing(), branch, lambda text: len(engine.encode(text)))
-    own = [with_own_ids(one, engine.info) for one in told]
-    messages = messages_now(engine, form, own, settings.context_policy)
-    return Asked(engine, form, tuple(messages), notices=() if notice is None else (notice,))
+    asked = to_ask(engine, branch, template=template, policy=settings.context_policy)
+    return Asked(engine, asked.form, asked.messages, notices=() if asked.notice is None else (asked.notice,))
 
 
 def asked_for(wanted: str, model: str | None) -> Asked:

@@ -24,6 +24,7 @@ from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.preset_commands import use_preset
 from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
+from exlchat.ui.tui.screens.prompt import PromptScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.cost import PromptCost
+    from exlchat.chat.inspection import Inspected
     from exlchat.engine.events import CacheReport
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
@@ -91,6 +93,7 @@ class Commands:
             "stats": lambda _: screen.note(screen.answers.describe_last()),
             "cache": self._cache,
             "cost": self._cost,
+            "prompt": self._prompt,
             "palette": lambda _: self._app.action_command_palette(),
             "help": lambda _: self._show_help(),
             "copy-or-stop": self._copy_or_stop,
@@ -319,6 +322,20 @@ class Commands:
             self._screen.tell(line[0].upper() + line[1:])
 
         session.ask_cost(show, system)
+
+    def _prompt(self, _: str) -> None:
+        screen = self._screen
+        session = screen.session
+        if (wait := screen.answers.questions_wait_for()) is not None:
+            screen.tell(f"The prompt is shown when {wait}")
+
+        def show(prompt: Inspected) -> None:
+            if self._app.screen is screen:
+                self._app.push_screen(PromptScreen(prompt))
+
+        session.questions.prompt(
+            session.require_open(), show, template=session.template, policy=session.generation.context_policy
+        )
 
     # The rest
 

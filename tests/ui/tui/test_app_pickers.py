@@ -100,3 +100,21 @@ async def test_a_broken_persona_is_named_and_the_others_are_there(tmp_path: Path
         await pilot.pause()
         assert "did you mean system?" in told(chat)
         assert "Narrator" in shown(chat)
+
+
+async def test_the_prompt_is_shown_with_its_tokens_and_what_is_cached(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("Yes.\x1b[2J"))
+    async with chat.run_test(size=(110, 36)) as pilot:
+        await talked(pilot, "Well?")
+        await pilot.press("f4")
+        await pilot.pause()
+        await pilot.pause()
+        screen = shown(chat)
+        assert "<|im_start|>user" in screen
+        assert "Well?<|im_end|>" in screen
+        assert "Yes.␛[2J" in screen
+        assert "user: 5 tokens" in screen
+        assert "in the cache" in screen
+        await pilot.press("escape")
+        await pilot.pause()
+        assert chat.screen is chat.chat_screen
