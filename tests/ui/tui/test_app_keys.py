@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from textual._xterm_parser import XTermParser
+
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.keymap import keymap
 from exlchat.ui.options import AppOptions
 from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui.screens.help import HelpScreen
 from exlchat.ui.tui.services import open_services
 from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine
@@ -110,3 +113,15 @@ def test_the_settings_file_is_where_keys_come_from_and_what_cannot_be_is_a_notic
     assert services.keys.keys("new") == ("ctrl+n",)
     assert services.notices == ("keys.new: ctrl+i cannot be told from tab in terminals; ctrl+n stays",)
     services.close()
+
+
+async def test_alt_with_a_letter_as_terminals_send_it_types_nothing(tmp_path: Path) -> None:
+    chat = with_keys(tmp_path, help=("alt+h",))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        parser = XTermParser()
+        # The end of what is there tells that nothing follows, as a short wait does in the terminal.
+        for event in (*parser.feed("\x1bh"), *parser.feed("")):
+            chat.post_message(event)
+        await until(pilot, lambda: isinstance(chat.screen, HelpScreen))
+        await pilot.press("escape")
+        assert chat.chat_screen.composer.text == ""

@@ -141,7 +141,7 @@ class ChatScreen(Screen[None]):
         """Have these keys do what they are for, here and in the widgets."""
         self.keys = keys
         self.app.set_keymap(keys.bindings())
-        self.composer.use_keys(keys.keys("send"), keys.keys("new-line"))
+        self.composer.use_keys(keys)
 
     # What is shown
 

@@ -12,7 +12,8 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from exlchat.chat.plain_text import REPLACEMENT
-from exlchat.ui.actions import BY_ID, BY_SLASH
+from exlchat.ui.actions import ACTIONS, BY_SLASH
+from exlchat.ui.keymap import Keymap
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
 
@@ -64,13 +65,16 @@ class Composer(TextArea):
         self._beside_edit: str | None = None
         """What was typed before a message was put here to be edited."""
         self._placeholder = PLACEHOLDER
-        self.use_keys(BY_ID["send"].keys, BY_ID["new-line"].keys)
+        self.use_keys(Keymap())
 
-    def use_keys(self, send: Sequence[str], new_line: Sequence[str]) -> None:
-        """Which keys send and which make a new line; Enter in any form that does not send does as well."""
-        self._send_keys = frozenset(send)
-        self._new_line_keys = frozenset(new_line) | MODIFY_OTHER_KEYS_NEW_LINE
-        self._placeholder = PLACEHOLDER.replace("Enter", "Enter" if send[0] == "enter" else send[0])
+    def use_keys(self, keys: Keymap) -> None:
+        """Which keys send and which make a new line; Enter in any form that does not send makes one as well."""
+        self._send_keys = frozenset(keys.keys("send"))
+        self._new_line_keys = frozenset(keys.keys("new-line")) | MODIFY_OTHER_KEYS_NEW_LINE
+        here = (key for action in ACTIONS if action.place in ("everywhere", "composer") for key in keys.keys(action.id))
+        self._alt_keys = frozenset(key for key in here if key.startswith("alt+"))
+        first = keys.keys("send")[0]
+        self._placeholder = PLACEHOLDER.replace("Enter", "Enter" if first == "enter" else first)
         self._show_placeholder()
 
     def begin_edit(self, text: str) -> None:
@@ -185,6 +189,10 @@ class Composer(TextArea):
             self._submit()
         elif event.key == "enter" or event.key in self._new_line_keys:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
+        elif event.key in self._alt_keys:
+            # Terminals send the letter along, which would be typed; the key goes on to what it is for.
+            event.prevent_default()
+            return
         else:
             return
         event.stop()
