@@ -42,7 +42,9 @@ def key_name(text: str) -> str:
     base, modifiers = _parts(text.strip())
     base = base if len(base) == 1 else base.lower()
     base = _OTHER_NAMES.get(base, base)
-    if modifiers and "ctrl" in modifiers:
+    if "alt" in modifiers and len(base) == 1 and base.isupper():
+        modifiers.append("shift")
+    if "ctrl" in modifiers or "alt" in modifiers:
         base = base.lower()
     if not (base in _NAMED or (len(base) == 1 and base.isprintable() and not base.isspace())):
         raise KeyNameError(f"{shown} is no key; keys are named like ctrl+t, alt+x, f5 or pageup")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual._xterm_parser import XTermParser
 from textual.binding import Binding
+from textual.events import Key
 from textual.widgets import TextArea
 
 from exlchat.ui.actions import ACTIONS, BY_ID
@@ -88,6 +90,17 @@ def test_enter_may_make_new_lines_where_another_key_sends() -> None:
 
 def test_letters_are_free_in_the_sidebar() -> None:
     assert keymap((("rename-selected", ("t", "T")),)).keys("rename-selected") == ("t", "T")
+
+
+@pytest.mark.parametrize("data", ["\x1bh", "\x1bH", "\x1b[104;4u", "\x14", "\x1b[15~", "\x1b[1;3A", "\x1b[1;6C", "T"])
+def test_names_are_those_that_terminals_give_rise_to(data: str) -> None:
+    parser = XTermParser()
+    (event,) = (one for one in (*parser.feed(data), *parser.feed("")) if isinstance(one, Key))
+    assert key_name(event.key) == event.key
+
+
+def test_a_capital_with_alt_is_shift() -> None:
+    assert key_name("alt+H") == key_name("Alt+Shift+h") == "alt+shift+h"
 
 
 def test_one_row_is_checked_beside_the_others() -> None:
