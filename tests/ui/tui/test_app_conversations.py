@@ -311,7 +311,7 @@ async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_p
         assert chat.theme == "dusk"
         (themes / "dusk.toml").write_text('[colors]\nbackground = "blue"\n')
         await say(pilot, "/theme dusk")
-        await until(pilot, lambda: "dusk.toml: colors.background" in told(chat))
+        await until(pilot, lambda: "dusk.toml: line 2: colors.background" in told(chat))
         assert chat.theme == "dusk"
         assert chat.theme_variables["background"].lower() == "#102030"
 

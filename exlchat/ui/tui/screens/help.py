@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from exlchat.ui.actions import ACTIONS, Place
 from exlchat.ui.keymap import Keymap
+from exlchat.ui.theme_colors import for_rich
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,7 +74,7 @@ def help_rows(keys: Keymap | None = None) -> Iterable[tuple[str, str]]:
 
 def _table(colors: Mapping[str, str], keys: Keymap) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0), expand=True)
-    table.add_column(style=colors["secondary"], ratio=2)
+    table.add_column(style=for_rich(colors["secondary"]), ratio=2)
     table.add_column(ratio=5)
     for number, (left, right) in enumerate(help_rows(keys)):
         if right:
@@ -81,5 +82,5 @@ def _table(colors: Mapping[str, str], keys: Keymap) -> Table:
         else:
             if number:
                 table.add_row("", "")
-            table.add_row(Text(left, style=f"bold {colors['primary']}"), "")
+            table.add_row(Text(left, style=f"bold {for_rich(colors['primary'])}"), "")
     return table

@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from exlchat.chat.plain_text import one_line
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.theme_colors import for_rich
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,8 +85,8 @@ def painted(prompt: Inspected, colors: Mapping[str, str]) -> Text:
     for place in range(first, len(layout.ids)):
         role = owner.get(place)
         style = Style(
-            color=colors[f"roles-{role}"] if role else colors["quiet"],
-            bgcolor=colors["panel"] if place < prompt.cached else None,
+            color=for_rich(colors[f"roles-{role}"] if role else colors["quiet"]),
+            bgcolor=for_rich(colors["panel"]) if place < prompt.cached else None,
             underline=place % 2 == 1,
         )
         text.append(printable(layout.pieces[place]), style)
