@@ -202,6 +202,15 @@ def _config(arguments: Sequence[str]) -> ExitCode:
     return run_config(typed)
 
 
+def _themes(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.themes_cli.command_line import themes_parser
+
+    typed = themes_parser().parse_args(arguments)
+    from exlchat.ui.themes_cli.commands import run_themes
+
+    return run_themes(typed)
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "ask": _ask,
     "bench": _bench,
@@ -214,6 +223,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "pull": _pull,
     "template": _template,
     "sessions": _sessions,
+    "themes": _themes,
 }
 
 

@@ -38,6 +38,7 @@ _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat presets COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat sessions COMMAND [options]
+       exlchat themes [COMMAND] [options]
        exlchat bench [MODEL] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
@@ -54,6 +55,7 @@ on the CPU.
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations
+  exlchat themes    list the themes in their colours, begin one of your own
   exlchat build-ext compile the CUDA kernels now, not at the first start
   exlchat config    show, edit and change the settings
   exlchat bench     measure how fast a model runs here
@@ -184,7 +186,7 @@ def chat_parser() -> argparse.ArgumentParser:
     _model_options(model)
     chat = parser.add_argument_group("chat")
     chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
-    chat.add_argument("--theme", metavar="NAME", help="colours of this start: exlchat-dark, exlchat-light or your own")
+    chat.add_argument("--theme", metavar="NAME", help="colours of this start, of exlchat themes list")
     _prompt_options(chat)
     _sampling_group(parser)
     about_group(parser)

@@ -91,7 +91,7 @@ class ThemeFile:
 
     def _variables(self) -> dict[str, str]:
         colors = self.colors
-        own = {key.replace(".", "-"): value for key, value in colors.items() if not key.startswith("interface.")}
+        own = {key.replace(".", "-"): colors[key] for key in (*PALETTE_NEEDED, *_keys("roles", "text", "syntax"))}
         styles = {f"{key}-style": value for key, value in self.styles.items()}
         background = colors["background"]
         # A colour of the terminal cannot be half transparent.
@@ -200,6 +200,10 @@ class ThemeFile:
         background = self.colors["text.code-background"]
         shown = {} if is_ansi(background) else {"background_color": background}
         return type(class_name, (Style,), {**shown, "styles": styles})
+
+
+def _keys(*sections: str) -> list[str]:
+    return [f"{section}.{key}" for section in sections for key in USES[section]]
 
 
 def _for_code(words: str) -> str:

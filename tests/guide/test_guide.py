@@ -29,6 +29,7 @@ from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
 from exlchat.ui.templates.arguments import template_parser
+from exlchat.ui.themes_cli.command_line import themes_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
@@ -46,6 +47,7 @@ PARSERS = {
     "pull": pull_parser,
     "sessions": sessions_parser,
     "template": template_parser,
+    "themes": themes_parser,
 }
 
 

@@ -76,7 +76,7 @@ class LiveThemes:
         if isinstance(found, ThemeError):
             problems = {_SHIPPED: str(found)}
         else:
-            problems = {**found.problems}
+            problems = dict(found.problems.items())
             self._change(found)
         for file in [file for file in self._told if file not in problems]:
             self._forget(self._told.pop(file)[1])
