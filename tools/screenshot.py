@@ -55,6 +55,7 @@ async def take(theme: str) -> None:
         os.environ[paths.HOME_VARIABLE] = home
         chat = ChatApp(open_services(AppOptions(paths.bundled_model(), theme=theme)))
         async with chat.run_test(size=SIZE) as pilot:
+            chat.chat_screen.composer.cursor_blink = False
             for earlier in EARLIER:
                 chat.chat_screen.send(earlier)
                 await answered(chat, pilot.pause)
@@ -74,13 +75,14 @@ async def take_themes() -> None:
         os.environ[paths.HOME_VARIABLE] = home
         services = open_services(AppOptions(paths.bundled_model()))
         conversation = services.store.create_conversation()
-        for role, text in (("user", ASKED), ("assistant", ANSWER)):
-            services.store.add_message(conversation.id, role, text)
+        services.store.add_message(conversation.id, "user", ASKED)
+        services.store.add_message(conversation.id, "assistant", ANSWER)
         chat = ChatApp(services)
         async with chat.run_test(size=THEME_SIZE) as pilot:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not chat.engine_thread.loaded:
                     await pilot.pause(0.05)
+            chat.chat_screen.composer.cursor_blink = False
             chat.chat_screen.show_sidebar(False)
             chat.chat_screen.open_conversation(conversation.id)
             for name in services.themes:

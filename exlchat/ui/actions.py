@@ -304,7 +304,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "theme",
         "Theme",
-        "Choose the colours: exlchat-dark, exlchat-light, or a theme of your own.",
+        "Choose the colours, of those that exlchat themes shows or of your own.",
         (),
         "/theme",
         "[NAME]",

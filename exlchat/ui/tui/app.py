@@ -25,6 +25,7 @@ from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.services import Services, open_services
 from exlchat.ui.tui.terminal_input import TerminalDriver
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
+from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +42,8 @@ _STOP_SECONDS = 5.0
 """How long a quit waits for the answer being written to be put on disk; a stop takes one token."""
 _ABANDON_LOAD_SECONDS = 0.5
 _SHORT_ROWS = 12
+_TALL_ROWS = 18
+"""Below, the list of commands would push what is being typed off the screen."""
 
 
 class ChatApp(App[int], inherit_bindings=False):
@@ -58,7 +61,7 @@ class ChatApp(App[int], inherit_bindings=False):
         self.services = services
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_CELLS, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (_SHORT_ROWS, "-tall")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (_SHORT_ROWS, "-low"), (_TALL_ROWS, "-tall")]
         self.themes = LiveThemes(self, services.themes)
         self._chosen_theme = services.theme
         self.use_themes(services.themes.values())
@@ -166,12 +169,14 @@ class ChatApp(App[int], inherit_bindings=False):
     def take_toast(self, toast: Notification) -> None:
         """Take a toast away before its time; nothing where that is over."""
         if toast in self._notifications:
-            self._unnotify(toast)
+            # With what it lies in, as when its time is over; else that would go on to hold its rows.
+            self.screen.query(f"#--textual-toast-{toast.identity}").remove()
+            self._unnotify(toast, refresh=False)
 
     def show_theme(self, name: str) -> None:
         """Use a theme now, if there is one of that name."""
-        if name not in self.reload_themes():
-            self.chat_screen.tell(f"There is no theme {name}; there are {', '.join(self._themes)}", warning=True)
+        if name not in (themes := self.reload_themes()):
+            self.chat_screen.tell(f"There is no theme {name}; there are {', '.join(themes)}", warning=True)
             return
         self._chosen_theme = name
         self.theme = name
@@ -187,10 +192,17 @@ class ChatApp(App[int], inherit_bindings=False):
         except SettingsError as error:
             self.chat_screen.tell(f"The theme holds for this session only: {error}", warning=True)
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """The palette too: Textual leaves it out when it lies over all, and a preview would stand under the old one."""
+        super().refresh_css(animate)
+        if isinstance(self.screen, Palette):
+            self.stylesheet.update(self.screen, animate=animate)
+
     def watch_theme(self, name: str) -> None:
         """Code blocks follow the theme."""
-        if name in self.themes.themes and self.chat_screen.is_mounted:
-            self.chat_screen.transcript.code_style = self.themes.themes[name].pygments_style()
+        if name in self.themes.themes:
+            for transcript in self.chat_screen.query(Transcript):
+                transcript.code_style = self.themes.themes[name].pygments_style()
 
     def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
         """Show a theme while it is highlighted."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
+from textual.markup import escape
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
@@ -354,8 +354,8 @@ class Commands:
     def palette_themes(self) -> Iterable[PaletteEntry]:
         """Themes; those of the user are read anew."""
         for name, theme in self._app.reload_themes().items():
-            brightness = "dark" if theme.dark else "light"
-            yield PaletteEntry(f"{THEME_PREFIX}{name}", brightness, partial(self._app.choose_theme, name))
+            told = escape(theme.description) or ("dark" if theme.dark else "light")
+            yield PaletteEntry(f"{THEME_PREFIX}{name}", told, partial(self._app.choose_theme, name))
 
     def palette_conversations(self, summaries: Sequence[ConversationSummary]) -> Iterable[PaletteEntry]:
         """Conversations, newest first."""

@@ -264,6 +264,7 @@ async def test_the_palette_previews_a_theme_and_escape_brings_the_old_one_back(t
         await pilot.press("ctrl+p")
         await pilot.press(*"theme: exlchat-light")
         await until(pilot, lambda: chat.theme == "exlchat-light")
+        await until(pilot, lambda: chat.screen.styles.background.rgb == (0xFB, 0xF8, 0xF1))
         await pilot.press("escape")
         await until(pilot, lambda: chat.theme == "exlchat-dark")
         await pilot.press("ctrl+p")

@@ -61,6 +61,8 @@ async def test_an_error_is_told_once_with_file_line_and_key_and_the_last_good_on
         dusk.write_text("\n" + GROUND.format("blue"))
         await until(pilot, lambda: f"{dusk}: line 3: colors.background" in told(chat))
         assert len(chat._notifications) == 1
+        # Nothing is left of the first: the second stands where that was.
+        await until(pilot, lambda: [toast.region.y for toast in chat.screen.query("Toast")] == [2])
         assert ground(chat) == "#102030"
         dusk.write_text(GROUND.format("#302010"))
         await until(pilot, lambda: told(chat) == "dusk.toml can be used again")

@@ -18,6 +18,7 @@ from exlchat.ui.theme_colors import for_rich
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from textual import events
     from textual.app import ComposeResult
 
 _HEADINGS: dict[Place, str] = {
@@ -26,6 +27,7 @@ _HEADINGS: dict[Place, str] = {
     "message": "On a message",
     "sidebar": "In the sidebar",
 }
+_TWO_COLUMNS_CELLS = 36
 
 
 class HelpScreen(ModalScreen[None]):
@@ -43,7 +45,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """One scrolling column, for terminals of any height."""
         with VerticalScroll(id="help"):
-            yield Static(_table(self.app.theme_variables, self._keys), id="help-text")
+            yield Static(id="help-text")
 
     def on_mount(self) -> None:
         """Say how to leave on the frame itself, where there is always room."""
@@ -51,6 +53,11 @@ class HelpScreen(ModalScreen[None]):
         panel.border_title = "Help"
         panel.border_subtitle = "Esc closes"
         panel.focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Side by side, or one below the other where there is no room for two columns."""
+        make = _table if event.size.width >= _TWO_COLUMNS_CELLS else _stack
+        self.query_one("#help-text", Static).update(make(self.app.theme_variables, self._keys))
 
     def action_dismiss_help(self) -> None:
         """Close."""
@@ -70,6 +77,17 @@ def help_rows(keys: Keymap | None = None) -> Iterable[tuple[str, str]]:
         if action.slash:
             yield action.usage, action.help
     yield "//text", "Send text that begins with a slash."
+
+
+def _stack(colors: Mapping[str, str], keys: Keymap) -> Text:
+    heading, key = f"bold {for_rich(colors['primary'])}", for_rich(colors["secondary"])
+    parts: list[tuple[str, str]] = []
+    for left, right in help_rows(keys):
+        if right:
+            parts += [(f"{left}\n", key), (f"{right}\n", "")]
+        else:
+            parts.append((f"\n{left}\n" if parts else f"{left}\n", heading))
+    return Text.assemble(*parts)
 
 
 def _table(colors: Mapping[str, str], keys: Keymap) -> Table:

@@ -208,7 +208,7 @@ class Composer(TextArea):
         self._show_placeholder()
 
     def _show_placeholder(self) -> None:
-        width = self.size.width
+        width = self.content_size.width
         if self._on_a_message:
             parts = ON_A_MESSAGE.split(" · ")
             while len(parts) > 1 and len(" · ".join(parts)) >= width:
