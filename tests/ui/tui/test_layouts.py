@@ -31,7 +31,7 @@ async def test_every_theme_draws_every_screen_at_every_size(tmp_path: Path, them
             for open_it, close_it, seen in (
                 (("f1",), ("escape",), "Esc closes"),
                 (("ctrl+p",), ("escape",), "Search for"),
-                (("/",), ("backspace",), "/cache"),
+                (("/",), ("backspace",), "/alternative"),
             ):
                 await pilot.press(*open_it)
                 await until(pilot, lambda seen=seen: seen in shown(chat))  # type: ignore[misc]

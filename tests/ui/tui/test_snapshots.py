@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from exlchat.ui.tui.screens.rename import RenameScreen
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -17,6 +16,7 @@ from textual.widgets import Input
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import FitReport, ModelCard
 from exlchat.ui.library.listing import Entry
+from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.models import ModelsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 from tests.ui.app_harness import app, chat_app, shown, until
@@ -105,7 +105,7 @@ async def models(pilot: Pilot[int]) -> None:
 
 async def rename(pilot: Pilot[int]) -> None:
     await conversation(pilot)
-    await pilot.app.push_screen(RenameScreen("Words by length"))
+    await pilot.app.push_screen(LineScreen("Rename", "Words by length", hint="Enter keeps · Esc leaves"))
 
 
 async def palette(pilot: Pilot[int]) -> None:
