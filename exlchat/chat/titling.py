@@ -106,4 +106,10 @@ def _title_in(finished: Finished, marks: ThinkingMarks) -> str | None:
     if not lines or (finished.reason == "max_new_tokens" and len(lines) == 1):
         return None
     bare = re.sub(r"^\W*title\W*:", "", lines[0], flags=re.IGNORECASE).strip(_DECORATION).rstrip(".")
-    return clean_title(bare)
+    return clean_title(bare) if _is_said(bare) else None
+
+
+def _is_said(title: str) -> bool:
+    """Whether it is mostly words: models that were never taught to answer give signs and halves of characters."""
+    marks = [mark for mark in title if not mark.isspace()]
+    return "\ufffd" not in title and 2 * sum(mark.isalnum() for mark in marks) > len(marks)

@@ -53,6 +53,8 @@ def test_the_answers_first_line_is_the_title(answer: str, title: str) -> None:
         '""',
         "Certainly, I would be glad to think about a title for this conversation",
         "<think>The user wants a title for it, so I",
+        "。i。\ufffd。\nand more",
+        "-- *** --",
     ],
 )
 def test_what_is_no_title_leaves_the_first_line(answer: str) -> None:

@@ -31,7 +31,9 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def exlchat(home: Path, *arguments: str, size: tuple[int, int] = (140, 40)) -> Tmux:
     command = [sys.executable, "-m", "exlchat.cli", *arguments]
-    return Tmux(command, environment={"EXLCHAT_HOME": str(home), "LANG": "C.UTF-8"}, size=size)
+    # A model of random weights has no titles to give.
+    environment = {"EXLCHAT_HOME": str(home), "LANG": "C.UTF-8", "EXLCHAT_TITLE_BY": "first line"}
+    return Tmux(command, environment=environment, size=size)
 
 
 def only_conversation(home: Path) -> Conversation:

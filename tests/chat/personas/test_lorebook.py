@@ -289,7 +289,7 @@ def test_a_lorebook_of_patterns_takes_no_time(key: str) -> None:
 
 def test_a_large_lorebook_takes_no_time() -> None:
     chain = Lorebook(tuple(entry(f"key{n}.", f"so key{n + 1}.") for n in range(10_000)), recursive_scanning=True)
-    began = time.monotonic()
+    began = time.process_time()
     told = triggered(chain, ["word " * 10_000 + "key0."] * 4)
-    assert time.monotonic() - began < 1.5
+    assert time.process_time() - began < 1.5
     assert [one.index for one in told] == list(range(8))
