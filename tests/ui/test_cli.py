@@ -161,7 +161,12 @@ def in_a_terminal(*arguments: str, stderr: str = "") -> tuple[int, str]:
     master, slave = pty.openpty()
     command = f'"$0" -m exlchat.cli "$@" {stderr}'
     program = subprocess.Popen(
-        ["sh", "-c", command, sys.executable, *arguments], stdin=slave, stdout=slave, stderr=slave, close_fds=True
+        ["sh", "-c", command, sys.executable, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        close_fds=True,
+        env={**os.environ, "TERM": "xterm"},
     )
     os.close(slave)
     output = b""

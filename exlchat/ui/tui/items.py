@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.sight import newest_record
-from exlchat.ui.answering import was_cut
+from exlchat.ui.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
+    from exlchat.chat.conversation import Message, MessageStatus
     from exlchat.ui.answering import Answering
 
 UNANSWERED = "unanswered"
 SEEN_FROM = "seen-from"
 _WAITING = "waiting"
 _THOUGHTS = "thoughts"
-_CUT_BY = {
-    "max_new_tokens": "cut at the answer limit",
-    "context_full": "cut: the context is full",
-    "cancelled": "stopped",
-}
 
 
 def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iterable[TranscriptItem]:
@@ -38,20 +33,12 @@ def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iter
             yield from live_items(message, "".join(answering.thoughts), "".join(answering.answer))
         elif message.status == "streaming":
             *thoughts, answer = message_items(message)
-            yield from (*thoughts, replace(answer, footer="being written by another exlchat", status="partial"))
+            yield from (*thoughts, replace(answer, footer=WRITTEN_ELSEWHERE, status="partial"))
         else:
             yield from message_items(message)
     said = [message for message in branch if message.role != "system"]
     if said and said[-1].role == "user" and answering is None:
-        yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; ctrl+r has it answered.")
-
-
-def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:
-    """Where the part of a conversation begins that the model sees."""
-    but = " but what is pinned" if any_pinned else ""
-    if record.summary:
-        return f"— the model sees a summary of what is above{but}; /summary shows it —"
-    return f"— the model no longer sees what is above{but} —"
+        yield TranscriptItem(UNANSWERED, "notice", unanswered_line("ctrl+r"))
 
 
 def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
@@ -78,16 +65,6 @@ def thoughts_key(message_id: str) -> str:
 
 def _thoughts(message: Message, text: str, status: MessageStatus) -> list[TranscriptItem]:
     return [TranscriptItem(thoughts_key(message.id), "thinking", text, status=status)] if text else []
-
-
-def footer(message: Message) -> str:
-    """Whether a message is pinned, and why an answer is not whole; empty for everything else."""
-    pinned = "pinned" if message.pinned else ""
-    if not was_cut(message):
-        return pinned
-    reason = message.record.finish_reason if message.record else None
-    cut = f"{_CUT_BY.get(reason or '', 'interrupted')} · /continue goes on"
-    return f"{pinned} · {cut}" if pinned else cut
 
 
 def waiting_item(conversation_id: str, line: str) -> TranscriptItem:

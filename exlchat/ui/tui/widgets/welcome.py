@@ -11,8 +11,6 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from textual.app import RenderResult
 
 _HORIZON_CELLS = 46
@@ -53,17 +51,3 @@ def _sun() -> list[str]:
             cells += _EIGHTHS[round(8 * min(1.0, max(0.0, height - row)))]
         rows.append(cells)
     return rows
-
-
-def welcome_lines(model: str, *, is_guide: bool, failure: str | None = None) -> Sequence[str]:
-    """The three lines: what this is or why there is no model, how to stop and quit, how to come to a real model."""
-    if failure is not None:
-        first = failure
-        last = "Conversations can be read; to chat, choose a model: /models. Or start again: exlchat MODEL_DIR"
-    elif is_guide:
-        first = "This is the guide, a tiny model that knows exlchat and little else."
-        last = "For a real model: /models, or exlchat MODEL_DIR (EXL2, GPTQ, AWQ or safetensors)."
-    else:
-        first = f"You are talking to {model}." if model else "No model is loaded."
-        last = "For another model: /models. For the guide: /model guide."
-    return (first, "Esc stops an answer, ctrl+q quits, F1 shows keys and commands.", last)
