@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from exlchat.ui.markdown.blocks import Code
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from exlchat.chat.thinking import Piece
     from exlchat.ui.line.ink import Ink, Part
     from exlchat.ui.line.paper import Fragments
@@ -25,6 +27,15 @@ class AnswerLines:
         self._speaker = speaker
         self._section: _Section | None = None
         self._finished: list[Fragments] = []
+        self._written: list[Fragments] = []
+
+    def go_on_from(self, pieces: Sequence[Piece]) -> None:
+        """Begin with text that is on the paper already: its lines are left out, but for what more text changes."""
+        before = AnswerLines(self._ink, self._speaker)
+        for piece in pieces:
+            before.add(piece)
+            self.add(piece)
+        self._written = before.close()
 
     def add(self, piece: Piece) -> None:
         """More text."""
@@ -37,15 +48,22 @@ class AnswerLines:
         """The lines that were finished since the last call, and the open end, which is at most `room` lines of code."""
         finished, self._finished = self._finished, []
         if self._section is None:
-            return finished, []
+            return self._new(finished), []
         more, tail = self._section.take(room)
-        return finished + more, tail
+        new = self._new(finished + more)
+        return new, tail[_same(tail, self._written) :]
 
     def close(self) -> list[Fragments]:
         """The rest."""
         self._end_section()
         finished, self._finished = self._finished, []
-        return finished
+        return self._new(finished)
+
+    def _new(self, lines: list[Fragments]) -> list[Fragments]:
+        """Those that are not on the paper; from the first one that differs on, all are written."""
+        same = _same(lines, self._written)
+        self._written = self._written[same:] if same == len(lines) else []
+        return lines[same:]
 
     def _end_section(self) -> None:
         if self._section is not None:
@@ -54,6 +72,12 @@ class AnswerLines:
             if self._section.part == "thinking":
                 self._finished += self._ink.gap()
             self._section = None
+
+
+def _same(lines: Sequence[Fragments], others: Sequence[Fragments]) -> int:
+    """How many lines are the same at the beginning of both."""
+    both = zip(lines, others, strict=False)
+    return next((number for number, (one, other) in enumerate(both) if one != other), min(len(lines), len(others)))
 
 
 class _Section:

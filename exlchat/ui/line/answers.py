@@ -89,14 +89,18 @@ class Answers:
         self.write_finished()
         self._chat.paper.refresh()
 
-    def go_on(self, answering: Answering) -> None:
-        """Show an answer that grows, from its beginning."""
+    def go_on(self, answering: Answering, *, written: bool = False) -> None:
+        """Show an answer that grows, from its beginning; `written` is whether its text so far is on the paper."""
         assert answering.message is not None
         self._lines = AnswerLines(self._chat.paper.ink, self._chat.speaker)
         self._message_id = answering.message.id
         self._chat.transcript.mark_written(answering.message.id)
-        for piece in answering.so_far:
-            self._lines.add(piece)
+        if written:
+            self._chat.paper.put(self._chat.paper.ink.head("answer", self._chat.speaker))
+            self._lines.go_on_from(answering.so_far)
+        else:
+            for piece in answering.so_far:
+                self._lines.add(piece)
         self._paint_soon()
 
     def leave(self) -> None:
@@ -200,11 +204,8 @@ class Answers:
             chat.note(started.context_notice)
         if not shown or answering.message is None or self._message_id == answering.message.id:
             return
-        self.go_on(answering)
-        if answering.replaces is not None and self._lines is not None:
-            # What a cut answer had before is on the paper already: only its last block is written again, as a whole.
-            self._lines.take(0)
-            chat.paper.put(chat.paper.ink.head("answer", chat.speaker))
+        # A cut answer that is gone on with.
+        self.go_on(answering, written=bool(answering.so_far))
         self._status("reading")
 
     def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:

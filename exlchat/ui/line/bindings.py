@@ -11,7 +11,7 @@ from prompt_toolkit.keys import Keys
 
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
-from exlchat.ui.line.input_text import goes_on
+from exlchat.ui.line.input_text import fence_is_open
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindingsBase, KeyPressEvent
@@ -69,6 +69,10 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
     def _quit(_: KeyPressEvent) -> None:
         chat.commands.run("quit")
 
+    @keys.add("c-z")
+    def _suspend(_: KeyPressEvent) -> None:
+        screen.suspend()
+
     @keys.add("f1")
     def _help(_: KeyPressEvent) -> None:
         chat.commands.run("help")
@@ -85,10 +89,10 @@ def _press_enter(screen: LineScreen) -> None:
         chosen = state.current_completion if state is not None else None
         screen.set_text(chosen.text if chosen is not None else f"{offered[0].usage.partition(' ')[0]} ")
         return
-    before, after = buffer.document.text_before_cursor, buffer.document.text_after_cursor
-    longer = goes_on(before) if not after or before.endswith("\\") else None
-    if longer is None:
-        screen.submit()
+    if buffer.document.is_cursor_at_the_end_of_line and buffer.document.char_before_cursor == "\\":
+        buffer.delete_before_cursor()
+        buffer.insert_text("\n")
+    elif fence_is_open(text):
+        buffer.insert_text("\n")
     else:
-        buffer.text = longer + after
-        buffer.cursor_position = len(longer)
+        screen.submit()

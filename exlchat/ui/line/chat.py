@@ -112,7 +112,10 @@ class LineChat:
 
     def show_conversation(self) -> None:
         """The open conversation's end, with what was typed in it and not sent."""
-        self.transcript.show_conversation()
+        self._show(titled=True)
+
+    def _show(self, *, titled: bool) -> None:
+        self.transcript.show_conversation(titled=titled)
         self.paper.set_text(self.unsent.text())
         self.answers.show_figures()
         self.refresh_around()
@@ -147,7 +150,7 @@ class LineChat:
             self.session.start_new()
         except StoreError as error:
             self.tell(str(error), warning=True)
-        self.show_conversation()
+        self._show(titled=False)
 
     # Typing
 

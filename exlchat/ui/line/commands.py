@@ -59,7 +59,10 @@ class LineCommands(ChatCommands):
             return
         self._last_ctrl_c = now
         stopped = self.front.session.stop()
-        self.front.tell("Stopped; ctrl+c again quits" if stopped else "ctrl+c again quits")
+        if self._chat.paper.repaints or not stopped:
+            # A written line would stand before the end of the answer, which says by itself that it was stopped.
+            said = "Stopped; ctrl+c again quits" if stopped else "ctrl+c again quits"
+            self._chat.paper.hint(said, QUIT_WITHIN_SECONDS)
 
     def _copy_text(self, text: str) -> None:
         self._chat.paper.copy(text)

@@ -34,6 +34,9 @@ class Paper(Protocol):
     def refresh(self) -> None:
         """Paint again what may change: the open end, prompts that wait, the figures."""
 
+    def hint(self, line: str, seconds: float) -> None:
+        """A line that holds for some seconds, where it can be taken away again; else it is written."""
+
     def typed(self) -> str:
         """What is typed and not sent."""
 

@@ -78,6 +78,11 @@ class PlainPaper:
         if self._ended is not None and not self._ended.done():
             asyncio.get_running_loop().call_soon(self._prompt)
 
+    def hint(self, line: str, seconds: float) -> None:
+        """Written: nothing can be taken away."""
+        del seconds
+        self._chat.tell(line)
+
     def typed(self) -> str:
         """Lines of a message that is not finished, behind what was typed in another run."""
         return "\n\n".join(part for part in (self._draft, "\n".join(self._lines)) if part)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import signal
 from typing import TYPE_CHECKING, TextIO
 
-from prompt_toolkit.application import Application
+from prompt_toolkit.application import Application, run_in_terminal
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import ThreadedCompleter
@@ -59,6 +60,7 @@ class LineScreen:
         self._chat = chat
         self._output = output
         self._keys = keys
+        self._hint = ""
         self._held: list[Fragments] | None = None
         """Lines that wait while an editor has the terminal."""
         self.set_theme()
@@ -118,6 +120,16 @@ class LineScreen:
         """As soon as the loop is free."""
         self.app.invalidate()
 
+    def hint(self, line: str, seconds: float) -> None:
+        """In the place of the figures."""
+        self._hint = line
+        self.refresh()
+        self._chat.later(seconds, self._forget_hint)
+
+    def _forget_hint(self) -> None:
+        self._hint = ""
+        self.refresh()
+
     def typed(self) -> str:
         """The text of the message."""
         return self.buffer.text
@@ -176,6 +188,16 @@ class LineScreen:
             self._report_keys(True)
             self.put(held)
 
+    def suspend(self) -> None:
+        """Give the terminal back to the shell until it brings this program to the front again."""
+
+        def stop() -> None:
+            self._report_keys(False)
+            os.kill(0, signal.SIGTSTP)
+            self._report_keys(True)
+
+        run_in_terminal(stop)
+
     # Life
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -210,6 +232,8 @@ class LineScreen:
 
     def _below(self) -> str:
         chat = self._chat
+        if self._hint:
+            return self._hint
         persona = chat.session.persona
         return toolbar_text(
             chat.facts,

@@ -27,7 +27,10 @@ def rules_of(theme: ThemeFile) -> dict[str, str]:
     """Rules for prompt_toolkit. Text that nothing is said of keeps the terminal's own colour, on its own background."""
     rules = theme.prompt_toolkit_style()
     quiet = rules["auto-suggestion"]
-    return {name: rule for name, rule in rules.items() if name} | {"quiet": quiet, "waiting": quiet}
+    own = {name: rule for name, rule in rules.items() if name} | {"quiet": quiet}
+    for state in ("completion", "completion.current"):
+        own[f"completion-menu.meta.{state}"] = rules[f"completion-menu.{state}"]
+    return own
 
 
 def text_styles(theme: ThemeFile) -> TextStyles:

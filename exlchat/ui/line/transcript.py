@@ -29,8 +29,8 @@ class Transcript:
         self._written: set[str] = set()
         self._seen_from: str | None = None
 
-    def show_conversation(self) -> None:
-        """The last messages of the conversation that was opened, with its title."""
+    def show_conversation(self, *, titled: bool) -> None:
+        """The last messages of the conversation that was opened, with its title where it is one to come back to."""
         chat, branch = self._chat, self._chat.session.branch
         self._written = {message.id for message in branch[:-_SHOWN]}
         record = newest_record(branch)
@@ -38,10 +38,11 @@ class Transcript:
         if chat.session.conversation is None or not branch:
             return
         ink = chat.paper.ink
-        lines = ink.remark("note", f"— {one_line(chat.session.conversation.title, 60)} —")
+        lines = ink.remark("note", f"— {one_line(chat.session.conversation.title, 60)} —") if titled else []
         if len(branch) > _SHOWN:
             lines += ink.remark("footer", f"— {len(branch) - _SHOWN} earlier messages —")
-        chat.put([*lines, *ink.gap()])
+        if lines:
+            chat.put([*lines, *ink.gap()])
         if record is not None and self._seen_from in self._written:
             chat.put(ink.remark("footer", seen_line(record, any_pinned=any(one.pinned for one in branch))))
         self.show_new()

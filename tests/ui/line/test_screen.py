@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import LoadProgress
+from exlchat.engine.events import LoadProgress, ModelError
 from exlchat.ui.actions import ACTIONS
+from exlchat.ui.engine_jobs import Load
 from exlchat.ui.line.history import open_history
 from tests.ui.line.harness import CONTROL, Line, line_mode
 from tests.ui.scripted_engine import ScriptedEngine
@@ -68,7 +70,7 @@ async def test_ctrl_c_stops_and_keeps_the_text_and_twice_quits(tmp_path: Path) -
         await line.until(lambda: "A very" in line.out.getvalue())
         line.type("\x03")
         await line.sees("(stopped · /continue goes on)")
-        await line.sees("Stopped; ctrl+c again quits")
+        assert line.screen._below() == "Stopped; ctrl+c again quits"
         assert "A very\n" in line.text
         assert line.chat.session.branch[-1].text == "A very"
         line.type("\x03")
@@ -209,6 +211,85 @@ async def test_the_beginning_of_a_command_is_completed_by_enter(tmp_path: Path) 
         await line.until(lambda: line.message == "/stats ")
         line.type("\r")
         await line.sees("There are no figures for the last answer")
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_and_another_one_can_be(tmp_path: Path) -> None:
+    def fail(progress: object) -> ScriptedEngine:
+        raise ModelError("config.json: missing; download the model again")
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    engine = ScriptedEngine("I am the other one.", name="other")
+    async with line_mode(tmp_path, load=fail, loader=lambda _: lambda _: engine) as line:
+        await line.sees("config.json: missing; download the model again")
+        assert line.screen._below() == "scripted · no model"
+        line.chat.change_model(Load("other", lambda _: engine))
+        await line.sees("other answers from here on.")
+        await line.say("Who are you?")
+        await line.sees("I am the other one.")
+
+
+async def test_retry_and_continue_write_only_what_is_new(tmp_path: Path) -> None:
+    engine = ScriptedEngine("First block.\n\nCut he and never said", "re.", "Another answer.")
+    engine.hold()
+    async with line_mode(tmp_path, engine) as line:
+        await line.say("go")
+        engine.step(len("First block.\n\nCut he"))
+        await line.until(lambda: "Cut he" in line.out.getvalue())
+        line.type("\x03")
+        await line.sees("(stopped · /continue goes on)")
+        engine.release()
+        await line.idle()
+        await line.say("/continue")
+        await line.sees("Cut here.\n")
+        assert line.text.count("First block.") == 1
+        await line.idle()
+        await line.say("/retry")
+        await line.sees("Another answer.\n")
+        assert line.text.count("you> go") == 1
+
+
+async def test_opening_another_conversation_during_an_answer_and_coming_back(tmp_path: Path) -> None:
+    engine = ScriptedEngine("A long answer.\n\nIts end.")
+    engine.hold()
+    async with line_mode(tmp_path, engine) as line:
+        await line.say("go")
+        engine.step(8)
+        await line.until(lambda: "A long a" in line.out.getvalue())
+        await line.say("/new")
+        await line.sees("A long a\n(the answer goes on)\n\nA new conversation begins.")
+        await line.say("/open 1")
+        await line.sees("— go —\n\nyou> go\n")
+        engine.release()
+        await line.sees("A long answer.\n\nIts end.\n")
+
+
+async def test_a_persona_greets_at_the_start_and_when_it_is_chosen(tmp_path: Path) -> None:
+    ada = FrozenPersona("Ada", "Ada", "User", 0, system="You are Ada.", greetings=("Come in.", "Hello."))
+    engine = ScriptedEngine("Sit down.")
+    async with line_mode(tmp_path, engine, persona=ada) as line:
+        await line.sees("system> You are Ada.\n\nCome in.\n")
+        await line.say("Thank you.")
+        await line.sees("Sit down.\n")
+        await line.idle()
+        assert "· Ada" in line.screen._below()
+        await line.say("/persona interviewer")
+        await line.sees("speaks from here on")
+        assert line.text.count("Come in.") == 1
+        await line.say("/new")
+        await line.sees("Hello, and thank you for coming.")
+
+
+@pytest.mark.parametrize("streamed", [1, 40])
+async def test_many_tokens_are_written_in_few_paintings(tmp_path: Path, streamed: int) -> None:
+    engine = ScriptedEngine("A paragraph of some length that is written.\n\n" * streamed)
+    async with line_mode(tmp_path, engine) as line:
+        await line.say("go")
+        await line.idle()
+        assert line.text.count("A paragraph of some length") == streamed
+        paintings = line.out.getvalue().count("\x1b[?25l")
+        assert paintings < 150  # 1,800 tokens
 
 
 async def test_every_slash_command_does_something_or_says_why_not(tmp_path: Path) -> None:
