@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import stat
 from pathlib import Path
@@ -290,6 +291,31 @@ async def test_many_tokens_are_written_in_few_paintings(tmp_path: Path, streamed
         assert line.text.count("A paragraph of some length") == streamed
         paintings = line.out.getvalue().count("\x1b[?25l")
         assert paintings < 150  # 1,800 tokens
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+async def test_no_color_turns_colours_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    async with line_mode(tmp_path, ScriptedEngine("# Head\n\n```python\nx = 1\n```")) as line:
+        await line.say("go")
+        await line.sees("x = 1")
+        colours = re.findall(r"\x1b\[[0-9;]*[34]8;[25];", line.out.getvalue())
+        assert bool(colours) is not bool(no_color)
+
+
+async def test_copy_hands_the_last_answer_to_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("WAYLAND_DISPLAY", "DISPLAY", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path))
+    async with line_mode(tmp_path, ScriptedEngine("The **answer**.")) as line:
+        await line.say("go")
+        await line.idle()
+        await line.say("/copy")
+        await line.sees("Copied the last answer")
+        sent = re.search(r"\x1b\]52;c;([A-Za-z0-9+/=]+)\x07", line.out.getvalue())
+        assert sent is not None
+        assert base64.b64decode(sent[1]) == b"The **answer**."
 
 
 async def test_every_slash_command_does_something_or_says_why_not(tmp_path: Path) -> None:
