@@ -6,6 +6,7 @@ Nothing here imports torch or textual; `exlchat --version` and a mistyped option
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from exlchat import paths
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.events import ModelError
 from exlchat.ext.driver import hidden_cards
-from exlchat.settings import Settings, SettingsError, load_settings
+from exlchat.settings import Settings, SettingsError, load_settings, unknown_variables
 from exlchat.state import load_state
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.command_line import (
@@ -110,10 +111,35 @@ def _ask(arguments: Sequence[str]) -> ExitCode:
     parser = ask_parser()
     typed = parser.parse_args(arguments)
     model, prompt = model_and_prompt(parser, typed.model, typed.words)
+    _require_sense(parser, typed, prompt)
     from exlchat.ui.headless import AskOptions, run_ask
 
-    app = _app_options(parser, typed, model)
-    return run_ask(AskOptions(app, prompt, jsonl=typed.jsonl, stop=tuple(typed.stop), save=typed.save))
+    app = replace(_app_options(parser, typed, model), context_policy=typed.context_policy)
+    return run_ask(
+        AskOptions(
+            app,
+            prompt,
+            jsonl=typed.jsonl,
+            stop=tuple(typed.stop),
+            save=typed.save,
+            conversation=typed.conversation,
+            again=typed.again,
+        )
+    )
+
+
+def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, prompt: str | None) -> None:
+    """Refuses options of `exlchat ask` that contradict each other."""
+    if typed.conversation is not None and not typed.save:
+        parser.error("--no-save keeps nothing, and -c puts the answer into a conversation; leave one of them out")
+    if typed.again is None:
+        return
+    if typed.conversation is None:
+        parser.error(f"--{typed.again} needs the conversation: -c ID, or -c last")
+    if prompt is not None:
+        parser.error(f"--{typed.again} takes no prompt; leave out {prompt[:40]!r}")
+    if typed.persona is not None or typed.system is not None:
+        parser.error(f"--persona and --system speak from a prompt on, so they do not go with --{typed.again}")
 
 
 def _build_ext(arguments: Sequence[str]) -> ExitCode:
@@ -189,10 +215,29 @@ def _presets(arguments: Sequence[str]) -> ExitCode:
     return run_presets(parser, parser.parse_args(arguments))
 
 
+def _config(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.config.command_line import config_parser
+
+    typed = config_parser().parse_args(arguments)
+    from exlchat.ui.config.commands import run_config
+
+    return run_config(typed)
+
+
+def _themes(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.themes_cli.command_line import themes_parser
+
+    typed = themes_parser().parse_args(arguments)
+    from exlchat.ui.themes_cli.commands import run_themes
+
+    return run_themes(typed)
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "ask": _ask,
     "bench": _bench,
     "build-ext": _build_ext,
+    "config": _config,
     "doctor": _doctor,
     "models": _models,
     "personas": _personas,
@@ -200,6 +245,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], ExitCode]] = {
     "pull": _pull,
     "template": _template,
     "sessions": _sessions,
+    "themes": _themes,
 }
 
 
@@ -232,7 +278,10 @@ def _app_options(
         sampling=sampling,
         seed=typed.seed,
         continue_last=continue_last,
-        notices=tuple(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
+        notices=(
+            *unknown_variables(os.environ),
+            *(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
+        ),
     )
     if persona is None:
         return options

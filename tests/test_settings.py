@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,9 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat import paths, settings
+from exlchat import paths
 from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.settings import Settings, SettingsError, load_settings, save_setting
+from exlchat.setting_kinds import TomlValue
+from exlchat.settings import (
+    GROUPS,
+    SETTINGS,
+    Reading,
+    Settings,
+    SettingsError,
+    file_problems,
+    load_settings,
+    read_settings,
+    save_setting,
+    unknown_variables,
+)
+from exlchat.ui.command_line import chat_parser
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 
 
@@ -24,8 +39,31 @@ def test_no_file_means_defaults_and_makes_none(file: Path) -> None:
     assert not file.exists()
 
 
-def test_every_setting_has_its_kind() -> None:
-    assert set(settings._KEYS) == {field.name for field in dataclasses.fields(Settings)}
+def test_every_field_is_declared_and_its_default_is_of_its_kind() -> None:
+    assert set(SETTINGS) == {field.name for field in dataclasses.fields(Settings)} - {"from_environment"}
+    for setting in SETTINGS.values():
+        assert setting.about.group in GROUPS
+        assert setting.about.help.endswith(".")
+        if setting.optional:
+            assert setting.about.unset
+            setting.from_toml(setting.about.example)
+        else:
+            assert setting.from_toml(setting.about.kind.to_toml(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_a_value_goes_through_toml_and_through_text_unchanged(key: str) -> None:
+    setting = SETTINGS[key]
+    value = (("retry", ("ctrl+t", "f5")), ("new", ("f3",))) if key == "keys" else setting.default
+    value = setting.about.example if value is None or value == () else value
+    assert setting.from_text(setting.about.kind.to_text(value)) == value
+    table = tomllib.loads(f"{key} = {setting.shown(value)}")
+    assert setting.from_toml(table[key]) == value
+
+
+def test_the_options_that_are_declared_exist() -> None:
+    known = {name for action in chat_parser()._actions for name in action.option_strings}
+    assert {option for setting in SETTINGS.values() for option in setting.about.options} <= known
 
 
 def test_the_users_own_file_is_the_default_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +133,18 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
         ('kv_cache = "q5"', ["kv_cache is 'q5'", "auto, fp32, fp16, fp8, q8, q6, q4"]),
         ("cache_gb = 1e308", ["cache_gb is 1e+308", "at most 100000"]),
         ("cache_gb = 1" + "0" * 400, ["cache_gb has too many digits"]),
-        ("disk_gb = 1e308", ["disk_gb is 1e+308", "from 0 to 100000"]),
+        ("disk_gb = 1e308", ["disk_gb is 1e+308", "at least 0 and at most 100000"]),
         ("disk_gb = nan", ["disk_gb is nan"]),
         ("cache_tokens = 200000000000", ["cache_tokens is 200000000000", "at most 1000000000"]),
         ("cache_tokens = 4096\ncache_gb = 1", ["cache_gb and cache_tokens are both there", "keep one"]),
         ("[sampling]", ["'sampling'"]),
         ("theme = ", ["not TOML", "line 1"]),
+        ("context = 1" + "0" * 5000, ["not TOML"]),
+        ("context = 0x1" + "0" * 5000, ["context is a number of thousands of digits"]),
+        ("x = " + "[" * 20000 + "]" * 20000, ["not TOML", "nested too deep"]),
+        ("[keys]\nretry = 5", ["keys is 5", "a table of actions"]),
+        ('keys = "ctrl+t"', ["keys is 'ctrl+t'", "a table of actions"]),
+        ("\n# a\nsystem = '''a\ntop_k = 1\n'''\n\n# b\ntop_k = -1", ["top_k is -1", "(line 8)"]),
     ],
 )
 def test_a_wrong_line_is_named_with_file_key_and_cure(file: Path, line: str, parts: list[str]) -> None:
@@ -136,7 +180,7 @@ def test_saving_keeps_comments_and_order(file: Path) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("nope", 1), ("nope", None), ("top_k", "x"), ("top_p", 3.0)])
 def test_a_value_that_cannot_be_used_is_refused_before_the_file_is_touched(
-    file: Path, key: str, value: settings.SettingValue
+    file: Path, key: str, value: TomlValue
 ) -> None:
     file.write_text("top_k = 5\n")
     with pytest.raises(SettingsError, match=key):
@@ -168,3 +212,140 @@ def test_any_text_survives_saving(tmp_path_factory: pytest.TempPathFactory, text
     save_setting("system", text, path)
     assert load_settings(path).system == text
     assert tomllib.loads(path.read_text(encoding="utf-8")) == {"system": text}
+
+
+# The environment
+
+
+def reading(file: Path, **variables: str) -> Reading:
+    return read_settings(file, {f"EXLCHAT_{name}": value for name, value in variables.items()})
+
+
+def test_the_environment_beats_the_file_key_by_key(file: Path) -> None:
+    file.write_text('theme = "a"\ntop_k = 5\nsidebar = true\nmodel_folders = ["/m"]\n')
+    found = reading(
+        file, THEME="b", SIDEBAR="off", TEMPERATURE="0", MODEL_FOLDERS="/x:~/y", KEYS="retry=ctrl+t,f5 new=f3"
+    )
+    assert found.settings == Settings(
+        theme="b",
+        top_k=5,
+        sidebar=False,
+        temperature=0.0,
+        model_folders=("/x", "~/y"),
+        keys=(("retry", ("ctrl+t", "f5")), ("new", ("f3",))),
+    )
+    assert [found.source(key) for key in ("theme", "top_k", "min_p")] == ["environment", "file", "default"]
+    assert found.settings.from_environment == {"theme", "sidebar", "temperature", "model_folders", "keys"}
+
+
+def test_none_in_the_environment_takes_a_value_away_and_nothing_leaves_it(file: Path) -> None:
+    file.write_text('template = "chatml"\nmax_tokens = 5\n')
+    assert reading(file, TEMPLATE="none", MAX_TOKENS="").settings == Settings(max_tokens=5)
+
+
+def test_the_one_cache_size_of_the_environment_replaces_whichever_the_file_has(file: Path) -> None:
+    file.write_text("cache_tokens = 4096\n")
+    assert reading(file, CACHE_GB="2").settings == Settings(cache_gb=2.0)
+    both = reading(file, CACHE_GB="2", CACHE_TOKENS="512")
+    assert both.settings == Settings(cache_tokens=4096)
+    assert "EXLCHAT_CACHE_TOKENS and EXLCHAT_CACHE_GB are both there" in both.environment_problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "parts"),
+    [
+        ("TOP_K", "many", ["EXLCHAT_TOP_K is 'many'", "a whole number"]),
+        ("TEMPERATURE", "warm", ["EXLCHAT_TEMPERATURE is 'warm'", "a number", "or none"]),
+        ("TOP_P", "0", ["top_p is 0.0", "above 0"]),
+        ("SIDEBAR", "maybe", ["EXLCHAT_SIDEBAR is 'maybe'", "true or false"]),
+        ("KV_CACHE", "q5", ["EXLCHAT_KV_CACHE is 'q5'", "auto, fp32"]),
+        ("KEYS", "retry", ["EXLCHAT_KEYS is 'retry'", "retry=ctrl+t"]),
+    ],
+)
+def test_a_wrong_variable_is_named_and_the_file_holds(file: Path, name: str, value: str, parts: list[str]) -> None:
+    file.write_text("top_k = 7\n")
+    found = reading(file, **{name: value})
+    assert found.settings == Settings(top_k=7)
+    (line,) = found.environment_problems
+    assert "\n" not in line
+    for part in parts:
+        assert part.lower() in line.lower()
+
+
+def test_load_settings_refuses_a_wrong_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXLCHAT_TOP_K", "many")
+    with pytest.raises(SettingsError, match="EXLCHAT_TOP_K is 'many'"):
+        load_settings(file)
+
+
+def test_unknown_variables_are_named_with_the_nearest_one() -> None:
+    lines = unknown_variables({"EXLCHAT_HOME": "/x", "EXLCHAT_THEME": "a", "EXLCHAT_TEMPRATURE": "1", "OTHER": "1"})
+    assert lines == ["the environment variable EXLCHAT_TEMPRATURE is no setting; did you mean EXLCHAT_TEMPERATURE?"]
+
+
+# The file
+
+
+def test_all_that_is_wrong_is_named_with_its_line(file: Path) -> None:
+    file.write_text('# mine\nthem = "a"\n\ntop_k = -1\nmodel_folders = [\n 1,\n]\nmin_p = 2\n')
+    first, second, third, fourth = file_problems(file)
+    assert "did you mean theme? (line 2)" in first
+    assert second.endswith("(line 4)")
+    assert third.endswith("(line 5)")
+    assert fourth.endswith("(line 8)")
+
+
+def test_a_broken_file_is_not_used_at_all_but_the_environment_is(file: Path) -> None:
+    file.write_text("top_k = 5\nmin_p = 7\n")
+    found = reading(file, THEME="b")
+    assert found.settings == Settings(theme="b")
+    assert "min_p is 7" in found.file_problems[0]
+
+
+def test_keys_are_saved_one_by_one(file: Path) -> None:
+    file.write_text("# mine\n[keys]\n# and these\nnew = 'f3'\n")
+    save_setting("keys.retry", ["ctrl+t", "f5"], file)
+    save_setting("theme", "b", file)
+    assert load_settings(file) == Settings(theme="b", keys=(("new", ("f3",)), ("retry", ("ctrl+t", "f5"))))
+    save_setting("keys.new", None, file)
+    assert load_settings(file).keys == (("retry", ("ctrl+t", "f5")),)
+    assert "# and these" in file.read_text()
+
+
+def test_a_value_takes_the_place_below_its_comment(file: Path) -> None:
+    file.write_text('# The colours.\n# theme = "x"\n\n# Others.\n# top_k = 0\n\n# [keys]\n')
+    save_setting("top_k", 4, file)
+    save_setting("theme", "b", file)
+    assert file.read_text() == (
+        '# The colours.\n# theme = "x"\ntheme = "b"\n\n# Others.\n# top_k = 0\ntop_k = 4\n\n# [keys]\n'
+    )
+
+
+def test_a_comment_inside_a_text_is_no_place(file: Path) -> None:
+    file.write_text('system = """\n# top_k = 0\n"""\n')
+    assert save_setting("top_k", 4, file) == Settings(system="# top_k = 0\n", top_k=4)
+
+
+def test_keys_that_are_no_table_are_not_written_into(file: Path) -> None:
+    file.write_text('keys = "ctrl+t"\n')
+    with pytest.raises(SettingsError, match="keys is no table; exlchat config unset keys"):
+        save_setting("keys.retry", "f5", file)
+    assert save_setting("keys", None, file) == Settings()
+
+
+@pytest.mark.parametrize(("key", "value"), [("system", "a\udcff"), ("model_folders", ["a\udcff"])])
+def test_bytes_that_are_no_text_are_refused(file: Path, key: str, value: TomlValue) -> None:
+    with pytest.raises(SettingsError, match=f"{key} has bytes that are no UTF-8"):
+        save_setting(key, value, file)
+    assert not file.exists()
+
+
+def test_what_is_unknown_can_be_taken_out(file: Path) -> None:
+    file.write_text('themee = "a"\ntop_k = 5\n')
+    assert save_setting("themee", None, file) == Settings(top_k=5)
+    assert file.read_text() == "top_k = 5\n"
+
+
+def test_settings_are_imported_without_torch_and_textual() -> None:
+    code = "import sys, exlchat.settings; print([m for m in ('textual', 'torch', 'tomlkit') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -11,9 +11,10 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from exlchat.chat.database import RefusedError
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.statements import tip_of
 
 What = Literal["edit", "jump", "branch", "delete messages", "delete conversation", "rename", "tag", "pin", "archive"]
@@ -24,10 +25,11 @@ _COLUMNS = {"conversation": {"title", "title_by", "pinned", "archived_at", "dele
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that was done, undone or done again in a conversation."""
+    """Something that was done, undone or done again in a conversation; `kept` names one that an undo left there."""
 
     conversation_id: str
     what: str
+    kept: str | None = None
 
 
 def set_columns(
@@ -69,6 +71,12 @@ def hide(db: sqlite3.Connection, message_ids: Sequence[str], now: float) -> list
     return _carried_out(db, [{"do": "hide", "messages": list(message_ids), "at": now}])
 
 
+def branched(db: sqlite3.Connection, conversation_id: str, now: float) -> list[Step]:
+    """A conversation was made as a copy of a branch; taken back, it is deleted unless somebody has written in it."""
+    rows = db.execute("SELECT id FROM message WHERE conversation_id = ?", (conversation_id,))
+    return [{"do": "branch", "id": conversation_id, "at": now, "messages": [ident for (ident,) in rows]}]
+
+
 def record(db: sqlite3.Connection, conversation_id: str, what: What, steps: Sequence[Step], now: float) -> None:
     """Keep what was done; what was undone before can then no longer be done again. No steps: nothing was done."""
     if not steps:
@@ -96,6 +104,55 @@ def forget_changes(db: sqlite3.Connection, *, before: float) -> None:
     db.execute("DELETE FROM message WHERE deleted_at < ? AND status <> 'streaming'", (before,))
 
 
+def forget_deletions(db: sqlite3.Connection) -> int:
+    """Remove all messages that are hidden, and what could be undone where they were; returns how many there were.
+
+    Undoing older changes there might lead to what is gone.
+    """
+    gone = "deleted_at IS NOT NULL AND status <> 'streaming'"
+    db.execute(f"DELETE FROM change WHERE conversation_id IN (SELECT conversation_id FROM message WHERE {gone})")
+    return db.execute(f"DELETE FROM message WHERE {gone}").rowcount
+
+
+def are_steps(content: object) -> TypeGuard[list[Step]]:
+    """Whether what was kept of a change says what to do: a database may be damaged, or of anybody's making."""
+    return isinstance(content, list) and all(isinstance(step, dict) and _is_step(step) for step in content)
+
+
+def _is_step(step: Step) -> bool:
+    match step:
+        case {"do": "set", "table": str(table), "column": str(column), "id": str(), "before": before, "after": after}:
+            return column in _COLUMNS.get(table, ()) and _fits(column, before) and _fits(column, after)
+        case {"do": "tags", "id": str(), "before": list(before), "after": list(after)}:
+            return _are_texts([*before, *after])
+        case {"do": "tip", "id": str(), "before": str() | None, "after": str() | None}:
+            return True
+        case {"do": "hide", "messages": list(messages), "at": int() | float()}:
+            return _are_texts(messages)
+        case {"do": "branch", "id": str(), "at": int() | float()}:
+            return isinstance(step.get("kept", False), bool) and _are_texts(step.get("messages", []))
+    return False
+
+
+def _fits(column: str, value: object) -> bool:
+    if column == "pinned":
+        return value in (0, 1)
+    if column == "title_by":
+        return value is None or value in ("user", "model", "first line")
+    return value is None or isinstance(value, str if column == "title" else int | float)
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _unpacked(packed: object) -> object:
+    try:
+        return json.loads(packed) if isinstance(packed, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
 def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: bool) -> Change | None:
     tip_of(db, conversation_id)
     row = db.execute(
@@ -104,14 +161,18 @@ def _turn(db: sqlite3.Connection, conversation_id: str, order: str, *, back: boo
     if row is None:
         return None
     ident, what, packed = row
-    try:
-        steps: list[Step] = json.loads(packed)
-        turned = [_apply(db, step, back=back) for step in (reversed(steps) if back else steps)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise RefusedError(f"what is noted of the last change ({what}) cannot be read") from None
+    steps = _unpacked(packed)
+    if not are_steps(steps):
+        raise RefusedError(
+            f"what is noted of the last change ({one_line(str(what), 40)}) cannot be read; "
+            "exlchat sessions check --repair takes it out of the way"
+        )
+    # The names of tables and columns in them are ours, by now.
+    turned = [_apply(db, step, back=back) for step in (reversed(steps) if back else steps)]
     packed = json.dumps(turned[::-1] if back else turned)
     db.execute("UPDATE change SET undone = ?, steps = ? WHERE id = ?", (back, packed, ident))
-    return Change(conversation_id, what)
+    kept = next((step["id"] for step in turned if back and step["do"] == "branch" and step["kept"]), None)
+    return Change(conversation_id, what, kept)
 
 
 def _carried_out(db: sqlite3.Connection, steps: list[Step]) -> list[Step]:
@@ -121,6 +182,10 @@ def _carried_out(db: sqlite3.Connection, steps: list[Step]) -> list[Step]:
 def _apply(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
     """Carry a step out, or take it `back`; returns it as it is to be noted."""
     match step["do"]:
+        case "branch":
+            return _turn_branch(db, step, back=back)
+        case "set" if _is_older_branch(step):
+            return _turn_branch(db, {"do": "branch", "id": step["id"], "at": step["before"]}, back=back)
         case "set":
             _set(db, step["table"], step["column"], step["id"], step["before" if back else "after"])
         case "tags":
@@ -138,10 +203,31 @@ def _apply(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
     return step
 
 
+def _is_older_branch(step: Step) -> bool:
+    """Before this program had a step for it, a branch was noted as a conversation that had been deleted until then."""
+    return (step["table"], step["column"], step["after"]) == ("conversation", "deleted_at", None)
+
+
+def _turn_branch(db: sqlite3.Connection, step: Step, *, back: bool) -> Step:
+    """A conversation that holds more than its copies is neither deleted nor, done again, taken out of the bin."""
+    kept = _written_since(db, step) if back else step.get("kept", False)
+    if not kept:
+        db.execute("UPDATE conversation SET deleted_at = ? WHERE id = ?", (step["at"] if back else None, step["id"]))
+    return {**step, "kept": kept}
+
+
+def _written_since(db: sqlite3.Connection, step: Step) -> bool:
+    """Whether a conversation has messages, or words in its composer, that did not come with the branch."""
+    rows = db.execute("SELECT id, created_at FROM message WHERE conversation_id = ?", (step["id"],)).fetchall()
+    draft = db.execute("SELECT 1 FROM conversation WHERE id = ? AND draft <> ''", (step["id"],)).fetchone()
+    if "messages" in step:
+        copies = set(step["messages"])
+        return draft is not None or any(ident not in copies for ident, _ in rows)
+    # What an older program noted does not name the copies; they have the times of what they are copies of.
+    return draft is not None or any(created_at >= step["at"] for _, created_at in rows)
+
+
 def _set(db: sqlite3.Connection, table: str, column: str, ident: str, value: str | float | None) -> None:
-    # The names come from the database, which may be of anybody's making.
-    if column not in _COLUMNS[table]:
-        raise KeyError(column)
     db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (value, ident))
 
 

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat.chat.backup import back_up
 from exlchat.chat.branches import newest_leaf
 from exlchat.chat.changes import nearest_kept
-from exlchat.chat.check_rows import Finding, damaged_rows, missing_parts, search_index, unreadable
+from exlchat.chat.check_rows import fill_index, missing_parts, search_index, without_triggers
+from exlchat.chat.check_values import Finding, damaged_values
 from exlchat.chat.database import transaction
 from exlchat.chat.statements import automatic_title
 
 _MOST_LINES = 20
+_OF_AN_INDEX = re.compile(r"row \d+ missing from index|wrong # of entries in index|Page \d+(:| is) never used")
+"""Lines about what can be made anew where it stands: the tables themselves are whole."""
+
+_OF_A_VALUE = re.compile(r"(?:CHECK constraint failed|(?:NULL|NUMERIC|TEXT|non-\w+) value) in |.*FTS5")
+"""Lines of SQLite's about what we look at ourselves, in the words of its versions."""
+
+
+class BrokenError(Exception):
+    """SQLite's own structures are damaged beyond what it can mend itself; `lines` say how."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__(lines[0])
+        self.lines = tuple(f"SQLite: {line}" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,52 +45,87 @@ class Problem:
 def check(db: sqlite3.Connection, path: Path | None, *, repair: bool = False) -> list[Problem]:
     """Everything that is found; with `repair` the database is copied first, and what can be mended is.
 
-    No message is removed by a repair: what hangs on nothing becomes a beginning of its own.
+    No message is removed by a repair: what hangs on nothing becomes a beginning of its own. Of a value that cannot be
+    read, what can be stays; what is taken out is named, and is in the copy.
 
     Raises:
+        BrokenError: more than an index of SQLite's is damaged; nothing was changed, or only indices.
         sqlite3.Error: the database cannot even be read.
         OSError: the copy cannot be made.
     """
-    broken = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES})") if line != "ok"]
-    found: list[Finding] = [(f"SQLite: {line}", _rebuild_indices) for line in broken]
-    if not broken:
-        found = _findings(db, path)
-    if not repair or not found:
-        return [Problem(text) for text, _ in found]
-    if path is not None:
-        back_up(path, "check")
-    return _repaired(db, path, broken=bool(broken))
+    with _bare(db):
+        broken = _structure(db)
+        if not all(_OF_AN_INDEX.match(line) for line in broken):
+            raise BrokenError(broken)
+        found: list[Finding] = [(f"SQLite: {line}", _rebuild_indices) for line in broken]
+        if not broken:
+            found = _findings(db, path)
+        if not repair or not found:
+            return [Problem(text) for text, _ in found]
+        if path is not None:
+            back_up(path, "check")
+        return _repaired(db, path, broken=bool(broken))
+
+
+@contextmanager
+def _bare(db: sqlite3.Connection) -> Iterator[None]:
+    """Texts that are no UTF-8 are to be looked at, not refused; what belongs to what is our own concern here."""
+    kept = db.text_factory
+    db.text_factory = lambda text: text.decode("utf-8", "replace")
+    db.execute("PRAGMA foreign_keys = OFF")
+    try:
+        yield
+    finally:
+        db.execute("PRAGMA foreign_keys = ON")
+        db.text_factory = kept
+
+
+def _structure(db: sqlite3.Connection) -> list[str]:
+    """What SQLite finds wrong with its own structures. Single values are looked at here, by what they are to say."""
+    # As many lines again: damaged values must not crowd out what is worse.
+    rows = db.execute(f"PRAGMA integrity_check({_MOST_LINES * 50})")
+    lines = [line for (row,) in rows for line in row.splitlines() if line != "ok" and not line.startswith("***")]
+    return [line for line in lines if not _OF_A_VALUE.match(line)][:_MOST_LINES]
 
 
 def _repaired(db: sqlite3.Connection, path: Path | None, *, broken: bool) -> list[Problem]:
     """One repair may bring the next thing to light: a message on its own lets a tip be found again."""
     done: list[Problem] = []
     if broken:
-        with transaction(db, path, write=True):
+        with contextlib.suppress(sqlite3.IntegrityError), transaction(db, path, write=True):
             _rebuild_indices(db)
         _give_back_lost_pages(db)
-        left = [line for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_LINES})") if line != "ok"]
+        left = _structure(db)
         if left:
-            return [Problem(f"SQLite: {line}") for line in left]
+            raise BrokenError(left)
         done.append(Problem("SQLite: an index did not agree with its table", repaired=True))
-    for look in _LOOKS:
-        with transaction(db, path, write=True):
-            for text, mend in look(db):
-                if mend is not None:
-                    mend(db)
-                done.append(Problem(text, repaired=mend is not None))
+    with transaction(db, path, write=True):
+        done += _mended(db, missing_parts)
+        # The repairs may bring it out of step themselves, so it is looked at before them and filled after them.
+        index = search_index(db)
+        with without_triggers(db):
+            for look in _LOOKS:
+                done += _mended(db, look)
+        done += [Problem(text, repaired=True) for text, _ in index]
+        if done:
+            fill_index(db)
+    return done
+
+
+def _mended(db: sqlite3.Connection, look: Callable[[sqlite3.Connection], list[Finding]]) -> list[Problem]:
+    done: list[Problem] = []
+    for text, mend in look(db):
+        if mend is not None:
+            mend(db)
+        done.append(Problem(text, repaired=mend is not None))
     return done
 
 
 def _findings(db: sqlite3.Connection, path: Path | None) -> list[Finding]:
-    found: list[Finding] = []
-    for look in _LOOKS:
-        with transaction(db, path, write=True):
-            found += look(db)
-        if look is missing_parts and found:
-            # The others look into what is missing.
-            break
-    return found
+    # The index of the search is looked at by writing into it.
+    with transaction(db, path, write=True):
+        # The others look into what is missing.
+        return missing_parts(db) or [finding for look in (*_LOOKS, search_index) for finding in look(db)]
 
 
 def _lost_conversations(db: sqlite3.Connection) -> list[Finding]:
@@ -188,12 +239,7 @@ def _answers(db: sqlite3.Connection) -> list[Finding]:
 
 
 def _ends(message_id: str) -> Callable[[sqlite3.Connection], None]:
-    def mend(db: sqlite3.Connection) -> None:
-        # A message that was closed before is in the index already; what looks at that comes later.
-        db.execute("DELETE FROM searchable WHERE message_id = ?", (message_id,))
-        db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
-
-    return mend
+    return _updates("status = 'partial'", message_id)
 
 
 def _originals(db: sqlite3.Connection) -> list[Finding]:
@@ -222,7 +268,7 @@ def _references(db: sqlite3.Connection) -> list[Finding]:
 
 
 _LOOKS = (
-    missing_parts,
+    damaged_values,
     _lost_conversations,
     _lost_parents,
     _cycles,
@@ -230,10 +276,7 @@ _LOOKS = (
     _tips,
     _answers,
     _originals,
-    damaged_rows,
-    unreadable,
     _references,
-    search_index,
 )
 
 

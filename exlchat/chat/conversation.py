@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from exlchat.chat.thinking import ThinkingMarks
+from exlchat.chat.thought_meter import Thought
 from exlchat.chat.titles import TitleBy
 from exlchat.engine.events import FinishReason, GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
@@ -25,6 +26,7 @@ class AnswerRecord:
     little-endian 32-bit words; `None` in records of before it existed. `stop` is what ended it beside the model's own.
     `thinking_on` is whether the format was told to have the model think; `None`: it was told nothing.
     `thinking` are the marks by which its thoughts are told from the answer; `None` where the format has none.
+    `thought` says how long it thought; `None` when it did not, or before that was measured.
     """
 
     model: str
@@ -40,6 +42,7 @@ class AnswerRecord:
     stop: tuple[str | int, ...] = ()
     persona: str | None = None
     thinking_on: bool | None = None
+    thought: Thought | None = None
 
 
 @dataclass(frozen=True, slots=True)

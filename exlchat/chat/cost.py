@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from exlchat import paths
-from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format
+from exlchat.chat.inspection import to_ask
+from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
-from exlchat.chat.sight import messages_now
 
 _SOME_TEXTS = ("a", "1")
 
@@ -52,13 +50,13 @@ def prompt_cost(
     Raises:
         PromptError: the format cannot take these messages.
     """
-    form, _ = choose_format(engine.info, template, paths.folders().templates)
     if system is not None:
         branch = (*(one for one in branch if one.role != "system"), Message("", None, "system", system, 0.0))
-    messages = messages_now(engine, form, [with_own_ids(one, engine.info) for one in branch], policy)
+    asked = to_ask(engine, branch, template=template, policy=policy)
+    messages = asked.messages
     if not any(message.role == "user" for message in messages):
         return PromptCost(0, 0)
-    ids = prompt_ids(engine, messages, form, add_generation_prompt=messages[-1].role == "user")
+    ids = prompt_ids(engine, messages, asked.form, add_generation_prompt=messages[-1].role == "user")
     return PromptCost(len(ids), min(engine.cached_tokens(ids), max(len(ids) - 1, 0)))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,6 +20,9 @@ APPLICATION_ID = 0x65786C63
 """Written into the file's header ("exlc"), so that another program's database is never taken for ours."""
 
 BUSY_SECONDS = 5.0
+
+_ROOM = 65536
+"""Bytes: what the smallest of SQLite's files beside the database take."""
 
 
 class StoreError(Exception):
@@ -34,23 +40,48 @@ class MissingRowError(RefusedError):
         super().__init__(f"there is no {what} {ident}; it may have been removed by another program")
 
 
-def open_database(path: Path | None) -> sqlite3.Connection:
+def open_database(path: Path | None, *, or_read: bool = False) -> sqlite3.Connection:
     """Open the file at `path` (made if missing, readable by its owner only), or a database in memory for `None`.
 
     The connection is in autocommit mode and may be used from any thread by one caller at a time. WAL lets other
     processes read while this one writes; `synchronous=FULL` makes a commit survive a power cut, not only a crash,
     for one fsync about three times a second while an answer is written.
 
+    Where the disk is full even reading needs a file beside it; with `or_read` it is then opened without, for this
+    program alone, and nothing can be written (`is_read_only`).
+
     Raises:
         StoreError: not writable, not a database, another program's, damaged, or of a newer exlchat.
     """
+    try:
+        return _opened(path, alone=False)
+    except StoreError as error:
+        if path is None or not or_read or not _disk_is_full(path, error.__cause__):
+            raise
+    # SQLite wants a file beside it for what programs tell each other. Alone it goes without, and reads the WAL too.
+    return _opened(path, alone=True)
+
+
+def is_read_only(database: sqlite3.Connection) -> bool:
+    """Whether it could be opened for reading only, because the disk is full."""
+    return bool(database.execute("PRAGMA query_only").fetchone()[0])
+
+
+def _opened(path: Path | None, *, alone: bool) -> sqlite3.Connection:
+    """With `alone` no other program can have it open, and nothing is written."""
     with explained(path):
         if path is not None:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            _make(path)
+            _require_no_orphan(path)
         database = sqlite3.connect(
             path or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
+            if alone:
+                database.execute("PRAGMA locking_mode = EXCLUSIVE")
+                database.execute("PRAGMA query_only = ON")
+                _version(database, path)
+                return database
             database.execute("PRAGMA foreign_keys = ON")
             database.execute("PRAGMA synchronous = FULL")
             # The first migration that needs titles is of a file that only knows texts.
@@ -61,6 +92,13 @@ def open_database(path: Path | None) -> sqlite3.Connection:
             database.close()
             raise
     return database
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether it is the contents of a file that SQLite stumbles over."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return isinstance(error, UnicodeDecodeError)
 
 
 @contextmanager
@@ -89,7 +127,9 @@ def explained(path: Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"{name}: {_cause(error)}{_newest_copy(error, path)}") from error
+        full = path is not None and _disk_is_full(path, error)
+        cause = _CAUSES[sqlite3.SQLITE_FULL] if full else _cause(error)
+        raise StoreError(f"{name}: {cause}{_newest_copy(error, path)}") from error
     except UnicodeDecodeError as error:
         # What is wrong with a damaged schema is said with pieces of it, which need not be text.
         raise StoreError(f"{name}: {_CAUSES[sqlite3.SQLITE_CORRUPT]}{_copy_beside(path)}") from error
@@ -98,6 +138,45 @@ def explained(path: Path | None) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise StoreError(f"{name}: cannot be opened ({reason}); mend its permissions or set EXLCHAT_HOME") from error
+
+
+def _disk_is_full(path: Path, error: BaseException | None) -> bool:
+    """Whether an error comes of there being no room, which SQLite says of what it writes itself alone."""
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code not in _OF_NO_ROOM:
+        return False
+    try:
+        return shutil.disk_usage(path.parent).free < _ROOM
+    except OSError:
+        return False
+
+
+_OF_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+
+
+def _make(path: Path) -> None:
+    """The file, readable by its owner only, if there is none.
+
+    One that is there is not opened: closing it would take the locks from under every connection that this process has
+    to it (https://sqlite.org/howtocorrupt.html, 2.2).
+    """
+    if path.exists():
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _require_no_orphan(path: Path) -> None:
+    """SQLite removes the WAL of an empty file, and with it what may be the only copy of what was said."""
+    wal = Path(f"{path}-wal")
+    if path.stat().st_size == 0 and wal.exists() and wal.stat().st_size > 0:
+        damage = sqlite3.DatabaseError("the file is empty, and what was written to it last is beside it")
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage
 
 
 def _upgrade(database: sqlite3.Connection, path: Path | None) -> None:
@@ -153,8 +232,9 @@ _CAUSES: dict[int, str] = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; mend the permissions of the file and its folder",
     sqlite3.SQLITE_PERM: "cannot be opened; mend the permissions of the file and its folder",
     sqlite3.SQLITE_FULL: "the disk is full; free some space and try again",
-    sqlite3.SQLITE_NOTADB: "is not a conversation database; move it away and a new one is made",
-    sqlite3.SQLITE_CORRUPT: "is damaged; restore a copy, or move it away and a new one is made",
+    sqlite3.SQLITE_NOTADB: "is not a conversation database, or its beginning is damaged; move it away and a new one is "
+    "made, or let exlchat sessions check --repair save what can be read",
+    sqlite3.SQLITE_CORRUPT: "is damaged; exlchat sessions check --repair saves what can be read",
     sqlite3.SQLITE_BUSY: f"another program has kept it busy for {BUSY_SECONDS:g} s; close that one and try again",
     sqlite3.SQLITE_IOERR: "the disk reports an error; check the disk and its free space",
 }
@@ -170,8 +250,7 @@ def _cause(error: sqlite3.Error) -> str:
 
 def _newest_copy(error: sqlite3.Error, path: Path | None) -> str:
     """Where the newest backup of a damaged file lies, if there is one."""
-    damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    return _copy_beside(path) if damaged else ""
+    return _copy_beside(path) if is_damage(error) else ""
 
 
 def _copy_beside(path: Path | None) -> str:

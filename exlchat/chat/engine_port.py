@@ -33,7 +33,7 @@ class SpellingPort(TextPort, Protocol):
         """The text of `ids` with all special tokens."""
 
 
-class EnginePort(TextPort, Protocol):
+class EnginePort(SpellingPort, Protocol):
     """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
 
     Everything is called from one thread at a time, but `cancel`, which may be called from any.

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 
 from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.thinking import ThinkingMarks
+from exlchat.chat.thought_meter import Thought, ThoughtMeter
 
 INTERVAL_SECONDS = 0.3
 """What a crash can cost is this plus one write; the promise to the user is half a second."""
@@ -27,12 +29,14 @@ class AnswerJournal:
         *,
         text: str = "",
         token_ids: Sequence[int] = (),
+        marks: ThinkingMarks | None = None,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
         self.error: StoreError | None = None
         self._store = store
         self._message_id = message_id
         self._interval = interval
+        self._meter = ThoughtMeter(marks)
         self._text = [text]
         self._ids = list(token_ids)
         self._changed = threading.Condition()
@@ -53,11 +57,18 @@ class AnswerJournal:
         with self._changed:
             return tuple(self._ids)
 
+    @property
+    def thought(self) -> Thought | None:
+        """How long the model has thought before it answered."""
+        with self._changed:
+            return self._meter.thought
+
     def add(self, text: str, token_ids: Sequence[int]) -> None:
         """Append to the answer; returns at once."""
         with self._changed:
             self._text.append(text)
             self._ids += token_ids
+            self._meter.add(text, len(token_ids))
             self._dirty = True
             self._changed.notify()
 

@@ -3,6 +3,37 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Final
+
+REPLACEMENT: Final = "\ufffd"
+
+_BIDI_MARKS: Final = (0x061C, 0x200E, 0x200F)
+_BIDI_CONTROLS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_INVISIBLE: Final = (
+    0x00AD,  # soft hyphen
+    0x180E,
+    0x200B,  # zero width space
+    *range(0x2060, 0x2066),  # word joiner, invisible operators
+    *range(0x206A, 0x2070),
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0FFF + 1),  # tag characters carry text that no one can see
+)
+_LINE_SEPARATORS: Final = (0x2028, 0x2029)
+
+
+def _table() -> dict[int, str | None]:
+    table: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n\r"}
+    table[0x7F] = "\u2421"
+    table.update(dict.fromkeys(range(0x80, 0xA0), REPLACEMENT))
+    table.update(dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT))
+    table.update(dict.fromkeys(_BIDI_CONTROLS, REPLACEMENT))
+    table.update(dict.fromkeys(_BIDI_MARKS + _INVISIBLE))
+    table.update(dict.fromkeys(_LINE_SEPARATORS, "\n"))
+    return table
+
+
+_VISIBLE: Final = _table()
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _BREAKS = frozenset("\u2028\u2029")
@@ -20,6 +51,13 @@ def one_line(text: str, limit: int = 200) -> str:
     cut = line[: limit - 1]
     at_word = cut.rpartition(" ")[0]
     return (at_word if len(at_word) * 2 > limit else cut).rstrip() + "…"
+
+
+def visible(text: str) -> str:
+    r"""`text` with what could act on a reader's program shown: C0 by its picture, C1, bidi controls and surrogates by
+    U+FFFD. Invisible characters are removed. Newline, carriage return, tab and the zero-width joiners stay.
+    """
+    return text.translate(_VISIBLE)
 
 
 def storable(text: str) -> str:

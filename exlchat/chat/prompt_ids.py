@@ -31,6 +31,12 @@ _MARK = re.compile(r"[<\[]\S+[>\]]")
 OPENER = "Begin."
 """What the user says, for the model alone, before a greeting: many templates want somebody to answer."""
 
+CHARACTERS_A_TOKEN = 32
+"""More than any text has on average; single tokens of white space are longer."""
+
+_FEWEST_CHARACTERS = 1_000_000
+"""So many are encoded within seconds, whatever the context."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
@@ -119,6 +125,11 @@ def as_shown(engine: TextPort, message: PromptMessage, form: PromptFormat) -> Pr
     )
 
 
+def most_characters(max_seq_len: int) -> int:
+    """More characters than these cannot fit into a context of `max_seq_len` tokens."""
+    return max(CHARACTERS_A_TOKEN * max_seq_len, _FEWEST_CHARACTERS)
+
+
 def template_variables(engine: TextPort) -> dict[str, Any]:
     """What a template sees beside the messages.
 
@@ -185,6 +196,7 @@ class _Prompt:
         guarded = self._guarded(texts, [index for index in self._answers if index not in found])
         if guarded != texts:
             rendered, places = self._located(guarded)
+        self._require_bounds(rendered)
         ids: list[int] = []
         position = 0
         for place in places:
@@ -194,6 +206,19 @@ class _Prompt:
             ids += answer_ids(self._engine, message.text, message.token_ids, stripped=stripped)
             position = place.end
         return ids + self._encode(rendered[position:], first=position == 0)
+
+    def _require_bounds(self, rendered: str) -> None:
+        """Refuses what a template has blown up before it reaches the tokenizer, which cannot be stopped.
+
+        A conversation may be longer than the context, and be cut to it later; what a template adds may not.
+        """
+        said = sum(len(message.text) for message in self._messages)
+        most = most_characters(self._engine.info.max_seq_len)
+        if len(rendered) > 2 * said + most:
+            raise PromptError(
+                f"prompt format {self._form.name} makes {len(rendered):,} characters of {said:,}; "
+                "choose another template, as chatml"
+            )
 
     def _has_ids(self, message: PromptMessage) -> bool:
         if message.role != "assistant" or not message.token_ids or not message.text.strip():
@@ -307,10 +332,13 @@ class _Prompt:
 
 
 def _shown(text: str, following: str, rendered: str, position: int) -> str | None:
-    """How `text` stands at `position`: as it is, or with outer white space stripped by the template."""
+    """How `text` stands at `position`: as it is, or with outer white space stripped by the template.
+
+    Nothing stands there of a text without a word, where the template keeps the marks around it.
+    """
     stripped = (text.strip(), text.lstrip(), text.rstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
     for candidate in (text, *stripped):
-        if candidate and rendered.startswith(candidate + following, position):
+        if (candidate or not text.strip()) and rendered.startswith(candidate + following, position):
             return candidate
     return None
 

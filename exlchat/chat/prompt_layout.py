@@ -24,7 +24,7 @@ class MessageSpan:
     Args:
         start, end: characters of the prompt's text; `None` where the template changes the message or leaves it out.
         first, last: the tokens that hold them, `last` not among them; `None` where the tokens do not tell. At its
-            borders a token may hold a mark's end or beginning too.
+            borders a token may hold a mark's end or beginning too. An empty message has a place between two of them.
     """
 
     role: str
@@ -50,21 +50,34 @@ def lay_out(
     form: PromptFormat,
     *,
     add_generation_prompt: bool = True,
+    begun: Sequence[int] = (),
 ) -> PromptLayout:
     """The prompt of `messages`, exactly as a model would get it.
+
+    Args:
+        engine: whose tokens.
+        messages: what is said.
+        form: the format.
+        add_generation_prompt: whether it ends where the model is to go on.
+        begun: ids behind it, of a cut answer that goes on: one more message of the layout.
 
     Raises:
         PromptError: the format cannot take these messages.
     """
     text = prompt_text(engine, messages, form, add_generation_prompt=add_generation_prompt)
-    ids = prompt_ids(engine, messages, form, add_generation_prompt=add_generation_prompt)
+    ids = [*prompt_ids(engine, messages, form, add_generation_prompt=add_generation_prompt), *begun]
     pieces = _pieces(engine, ids)
     places = message_places(engine, messages, form, add_generation_prompt=add_generation_prompt)
-    tokens = _Tokens(text, pieces)
+    tokens = _Tokens(text, pieces[: len(pieces) - len(begun)])
     spans = [
         MessageSpan(message.role) if place is None else MessageSpan(message.role, *place, *tokens.holding(*place))
         for message, place in zip(messages, places, strict=True)
     ]
+    if begun:
+        first = len(ids) - len(begun)
+        said = "".join(pieces[first:])
+        spans.append(MessageSpan("assistant", len(text), len(text) + len(said), first, len(ids)))
+        text += said
     return PromptLayout(text, tuple(ids), tuple(pieces), tuple(spans))
 
 
@@ -84,11 +97,19 @@ class _Tokens:
 
     def holding(self, start: int, end: int) -> tuple[int, int] | tuple[None, None]:
         """The first token of these characters, and the one behind the last."""
-        if not self._known or start == end:
+        if start == end:
+            return self._between(start)
+        if not self._known:
             return None, None
         if not self._exact:
             start, end = len(_squeezed(self._text[:start])), len(_squeezed(self._text[:end]))
         return bisect_right(self._ends, start), bisect_left(self._ends, end) + 1
+
+    def _between(self, place: int) -> tuple[int, int] | tuple[None, None]:
+        """Twice the token that begins at this character; none where a token goes across it, or cannot be found."""
+        following = bisect_right(self._ends, place)
+        before = self._ends[following - 1] if following else 0
+        return (following, following) if self._exact and before == place else (None, None)
 
 
 def _squeezed(text: str) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from exlchat import paths
 from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.context import seen_since
-from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.prompt_format import choose_format, with_thinking
-from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
+from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.engine_port import EnginePort, TextPort
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
 from exlchat.chat.rows import pack_ids
+from exlchat.chat.sight import messages_seen
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import with_summary
 from exlchat.engine.events import GenerationRequest
 
 
@@ -25,6 +27,67 @@ class NotReproducibleError(Exception):
 def prompt_hash(ids: Sequence[int]) -> str:
     """The name of a prompt in an answer's record: SHA-256 of its ids as little-endian 32-bit words."""
     return hashlib.sha256(pack_ids(ids)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAgain:
+    """The prompt of an answer, made once more.
+
+    Args:
+        form: its format, told to think or not as it was.
+        messages: what the model saw of the conversation.
+        begun: ids of the cut answer that it went on from: the end of the prompt.
+        ids: all of it.
+        same: whether these are the ids that the model saw; `None` where nothing tells.
+    """
+
+    form: PromptFormat
+    messages: tuple[PromptMessage, ...]
+    begun: tuple[int, ...]
+    ids: tuple[int, ...]
+    same: bool | None
+
+
+def record_of(message: Message) -> AnswerRecord:
+    """How an answer came to be.
+
+    Raises:
+        NotReproducibleError: that was not kept.
+    """
+    if message.role != "assistant":
+        raise NotReproducibleError("this is no answer; name one that a model gave")
+    if message.record is None or message.record.stats is None:
+        raise NotReproducibleError("how this answer came to be was not kept; it was cut by a crash, or written by hand")
+    return message.record
+
+
+def prompt_again(store: ConversationStore, engine: TextPort, message: Message) -> PromptAgain:
+    """The prompt that an answer had, by its record; in the tokens of `engine`, which may be another model's.
+
+    Raises:
+        NotReproducibleError: no record.
+        PromptError: its format is not there, or cannot take the conversation.
+        StoreError: the conversation cannot be read.
+    """
+    record = record_of(message)
+    form, _ = choose_format(engine.info, record.template, paths.folders().templates)
+    if record.thinking_on is not None:
+        form = with_thinking(form, record.thinking_on)
+    branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
+    messages, _ = messages_seen(engine, form, seen_since(branch, record.seen_from), record.summary)
+    own = record.model == engine.info.name
+    begun = message.token_ids[: record.begun_tokens] if own else ()
+    ids = (*prompt_ids(engine, messages, form), *begun)
+    known = own and record.prompt_hash is not None
+    return PromptAgain(form, tuple(messages), begun, ids, prompt_hash(ids) == record.prompt_hash if known else None)
+
+
+def changed(record: AnswerRecord) -> str:
+    """Why a prompt is not the same any more."""
+    return (
+        f"the prompt is no longer what the model saw; the format {record.template}, what it tells of the date, "
+        "a pin, or the text of the conversation has changed"
+    )
 
 
 def request_again(store: ConversationStore, engine: EnginePort, message_id: str) -> GenerationRequest:
@@ -38,30 +101,18 @@ def request_again(store: ConversationStore, engine: EnginePort, message_id: str)
         StoreError: the answer cannot be read.
     """
     message = store.message(message_id)
-    record = message.record
-    if record is None or record.stats is None:
-        raise NotReproducibleError("how this answer came to be was not kept; it was cut by a crash, or written by hand")
+    record = record_of(message)
     if record.model != engine.info.name:
         raise NotReproducibleError(f"this is an answer of {record.model}; {engine.info.name} is loaded")
-    form, _ = choose_format(engine.info, record.template, paths.folders().templates)
-    if record.thinking_on is not None:
-        form = with_thinking(form, record.thinking_on)
-    branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
-    seen = seen_since(branch, record.seen_from)
-    messages = prompt_messages(seen.messages)
-    if record.summary and seen.first_id is not None:
-        messages = with_summary(engine, messages, record.summary, form) or messages
-    ids = (*prompt_ids(engine, messages, form), *message.token_ids[: record.begun_tokens])
-    if record.prompt_hash is not None and prompt_hash(ids) != record.prompt_hash:
-        raise NotReproducibleError(
-            f"the prompt is no longer what the model saw; the format {record.template}, what it tells of the date, or "
-            "the text of the conversation has changed"
-        )
+    again = prompt_again(store, engine, message)
+    if again.same is False:
+        raise NotReproducibleError(changed(record))
+    new_tokens = 0 if record.stats is None else record.stats.new_tokens
     return GenerationRequest(
-        prompt_ids=ids,
+        prompt_ids=again.ids,
         sampling=record.sampling,
-        stop=(*record.stop, *stop_conditions(engine, form)),
+        stop=(*record.stop, *stop_conditions(engine, again.form)),
         # An answer that was stopped or had a limit ends where it did.
-        max_new_tokens=max(len(message.token_ids) - record.begun_tokens, record.stats.new_tokens, 1),
-        seed=record.stats.seed,
+        max_new_tokens=max(len(message.token_ids) - record.begun_tokens, new_tokens, 1),
+        seed=None if record.stats is None else record.stats.seed,
     )

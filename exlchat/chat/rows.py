@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, fields
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import storable
 from exlchat.chat.thinking import unpack_marks
+from exlchat.chat.thought_meter import Thought
+from exlchat.chat.titles import UNTITLED
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -55,7 +57,7 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
     try:
         content: dict[str, Any] = json.loads(text)
         stats = content["stats"]
-        return AnswerRecord(
+        record = AnswerRecord(
             model=content["model"],
             template=content["template"],
             sampling=SamplingSettings(**_known(SamplingSettings, content["sampling"])),
@@ -70,9 +72,29 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             stop=tuple(content.get("stop", ())),
             persona=content.get("persona"),
             thinking_on=content.get("thinking_on"),
+            thought=_thought(content.get("thought")),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
+    return record if _is_usable(record) else None
+
+
+def _is_usable(record: AnswerRecord) -> bool:
+    """Whether its values are of the kinds that they are told and drawn as."""
+    optional = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
+    stats = () if record.stats is None else astuple(record.stats)[:-1]
+    return (
+        isinstance(record.model, str)
+        and isinstance(record.template, str)
+        and all(one is None or isinstance(one, str) for one in optional)
+        and all(isinstance(one, int | float) for one in (record.begun_tokens, *stats))
+        and all(isinstance(one, str | int) for one in record.stop)
+        and (record.thinking_on is None or isinstance(record.thinking_on, bool))
+    )
+
+
+def _thought(content: Any) -> Thought | None:
+    return None if content is None else Thought(int(content["tokens"]), float(content["seconds"]))
 
 
 def unpack_message(row: MessageRow) -> Message:
@@ -105,6 +127,27 @@ def unpack_message(row: MessageRow) -> Message:
         None if persona is None else unpack_object(persona),
         edited_from,
     )
+
+
+def shown_title(title: object) -> str:
+    """A title as it is listed; of a damaged row none: what can be seen can be mended."""
+    return title if title and isinstance(title, str) else UNTITLED
+
+
+def shown_time(seconds: object) -> float:
+    """The same of a time; 0.0 where it is none."""
+    return seconds if isinstance(seconds, int | float) else 0.0
+
+
+def require_kinds(conversation_id: str, texts: Iterable[object], times: Iterable[object]) -> None:
+    """Refuses the values of a conversation's row that are of another kind; a text may be missing.
+
+    Raises:
+        RefusedError: a damaged row.
+    """
+    whole = all(one is None or isinstance(one, str) for one in texts)
+    if not whole or not all(isinstance(one, int | float) for one in times):
+        raise RefusedError(f"conversation {conversation_id!s:.60} is damaged; exlchat sessions check --repair mends it")
 
 
 def message_values(message: Message) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass
 
 from exlchat.chat.conversation import Role
-from exlchat.chat.titles import UNTITLED
+from exlchat.chat.rows import shown_time, shown_title
 
 SNIPPET_WORDS = 16
 MOST_WORDS = 24
@@ -73,7 +73,16 @@ def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
     for conversation_id, title, message_id, role, created_at, marked, rank in rows:
         snippet, marks = _unmarked(marked, begin, end)
         hits.append(
-            SearchHit(conversation_id, title or UNTITLED, message_id, role, created_at, snippet, marks, float(rank))
+            SearchHit(
+                conversation_id,
+                shown_title(title),
+                message_id,
+                role,
+                shown_time(created_at),
+                snippet,
+                marks,
+                float(rank),
+            )
         )
     return hits
 

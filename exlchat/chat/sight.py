@@ -8,9 +8,9 @@ from functools import cached_property
 
 from exlchat.chat.context import ContextFull, ContextPolicy, Seen, plan_context, require_room, seen_since, turns_of
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.engine_port import EnginePort, TextPort
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
+from exlchat.chat.prompt_ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
 from exlchat.chat.summary import Summarising, summarise, summary_possible, summary_room, with_summary
 
 
@@ -39,18 +39,18 @@ def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
 
 
 def messages_now(
-    engine: EnginePort, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
+    engine: TextPort, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
 ) -> list[PromptMessage]:
     """What of `branch` the model would be shown now: by the cut and the summary of its last answer."""
     record = newest_record(branch)
     if record is None or policy == "stop":
         return prompt_messages(branch)
     seen = seen_since(branch, record.seen_from)
-    return _messages(engine, form, seen, record.summary if policy == "summarise" else None)[0]
+    return messages_seen(engine, form, seen, record.summary if policy == "summarise" else None)[0]
 
 
-def _messages(
-    engine: EnginePort, form: PromptFormat, seen: Seen, summary: str | None
+def messages_seen(
+    engine: TextPort, form: PromptFormat, seen: Seen, summary: str | None
 ) -> tuple[list[PromptMessage], bool]:
     """What the model is shown, and whether the summary is in it."""
     messages = prompt_messages(seen.messages)
@@ -89,6 +89,7 @@ def see(
     """
     view = _View(engine, form, branch, begun=begun, earlier=earlier, max_new_tokens=max_new_tokens)
     if policy == "stop":
+        _require_readable(branch, engine.info.max_seq_len)
         ids = view.ids(Seen(tuple(branch)), None)
         can_drop = len(turns_of(branch)) > 1
         require_room(len(ids), engine.info.max_seq_len, max_new_tokens=max_new_tokens, can_drop=can_drop)
@@ -96,6 +97,15 @@ def see(
     if policy == "drop":
         return view.sight(view.plan(summarised=False), None)
     return (yield from view.summarised())
+
+
+def _require_readable(branch: Sequence[Message], max_seq_len: int) -> None:
+    """Refuses what cannot fit before it is encoded: a file of many megabytes that was pasted takes the tokenizer
+    minutes, and it cannot be stopped. The tokens that are told are then the fewest that it can have.
+    """
+    characters = sum(len(message.text) for message in branch)
+    if characters > most_characters(max_seq_len):
+        raise ContextFull(characters // CHARACTERS_A_TOKEN, 0, max_seq_len, can_drop=len(turns_of(branch)) > 1)
 
 
 class _View:
@@ -123,7 +133,7 @@ class _View:
         self._known = [one.record for one in (*branch, *([earlier] if earlier else [])) if one.record is not None]
 
     def ids(self, seen: Seen, summary: str | None) -> list[int]:
-        messages, _ = _messages(self._engine, self._form, seen, summary)
+        messages, _ = messages_seen(self._engine, self._form, seen, summary)
         return prompt_ids(self._engine, messages, self._form) + list(self._begun)
 
     def plan(self, *, summarised: bool) -> Seen:
@@ -151,7 +161,7 @@ class _View:
             return self.sight(seen, "", made)
 
     def sight(self, seen: Seen, summary: str | None, made: str | None = None) -> Sight:
-        messages, told = _messages(self._engine, self._form, seen, summary)
+        messages, told = messages_seen(self._engine, self._form, seen, summary)
         ids = prompt_ids(self._engine, messages, self._form) + list(self._begun)
         require_room(len(ids), self._limit, max_new_tokens=self._max_new_tokens)
         if summary and not told:

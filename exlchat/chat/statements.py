@@ -9,7 +9,17 @@ from typing import Any, Literal
 from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
 from exlchat.chat.database import MissingRowError
 from exlchat.chat.plain_text import storable
-from exlchat.chat.rows import MESSAGE_COLUMNS, message_values, pack_ids, pack_object, pack_record, unpack_message
+from exlchat.chat.rows import (
+    MESSAGE_COLUMNS,
+    message_values,
+    pack_ids,
+    pack_object,
+    pack_record,
+    require_kinds,
+    shown_time,
+    shown_title,
+    unpack_message,
+)
 from exlchat.chat.titles import UNTITLED, clean_title
 
 Which = Literal["kept", "archived", "deleted"]
@@ -37,10 +47,10 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
     )
     return [
         ConversationSummary(
-            ident,
-            title or UNTITLED,
-            created_at,
-            updated_at,
+            str(ident),
+            shown_title(title),
+            shown_time(created_at),
+            shown_time(updated_at),
             count,
             bool(pinned),
             bool(archived),
@@ -58,6 +68,7 @@ def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversat
     if row is None:
         raise MissingRowError("conversation", conversation_id)
     title, created_at, updated_at, tip_id, title_by = row
+    require_kinds(conversation_id, (title, tip_id, title_by), (created_at, updated_at))
     branch = load_branch(db, tip_id)
     return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch, title_by)
 
@@ -214,16 +225,28 @@ def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
 
 
 def remove_conversations(db: sqlite3.Connection, *, deleted_before: float, empty_before: float) -> int:
-    """Remove for good what was deleted, and what has stayed without a message, for long enough."""
+    """Remove for good what was deleted, and what has stayed without a message, for long enough.
+
+    One in which an answer is being written stays until that has ended.
+    """
     rows = db.execute(
-        "SELECT c.id FROM conversation c WHERE c.deleted_at < ? OR (c.created_at < ? AND c.foreign_json IS NULL "
-        "AND NOT EXISTS "
-        "(SELECT 1 FROM message m WHERE m.conversation_id = c.id AND m.role <> 'system'))",
+        "SELECT c.id FROM conversation c WHERE (c.deleted_at < ? OR (c.created_at < ? AND c.foreign_json IS NULL "
+        "AND NOT EXISTS (SELECT 1 FROM message m WHERE m.conversation_id = c.id AND m.role <> 'system'))) "
+        "AND NOT EXISTS (SELECT 1 FROM answer_in_progress p JOIN message m ON m.id = p.message_id "
+        "WHERE m.conversation_id = c.id)",
         (deleted_before, empty_before),
     ).fetchall()
     db.executemany("DELETE FROM message WHERE conversation_id = ?", rows)
     db.executemany("DELETE FROM conversation WHERE id = ?", rows)
     return len(rows)
+
+
+def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"]) -> str | None:
+    """The conversation that was archived, or deleted, last."""
+    row = db.execute(
+        f"SELECT c.id FROM conversation c WHERE {_WHICH[which]} ORDER BY c.{which}_at DESC, c.rowid DESC LIMIT 1"
+    ).fetchone()
+    return None if row is None else str(row[0])
 
 
 def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
@@ -252,7 +275,8 @@ def counts(db: sqlite3.Connection) -> dict[str, int]:
         "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
         "deleted": "FROM conversation c WHERE deleted_at IS NOT NULL",
         "messages": "FROM message WHERE deleted_at IS NULL AND role <> 'system'",
-        "deleted_messages": "FROM message WHERE deleted_at IS NOT NULL",
+        "deleted_messages": "FROM message m JOIN conversation c ON c.id = m.conversation_id "
+        "WHERE m.deleted_at IS NOT NULL AND c.deleted_at IS NULL",
         "cut_answers": "FROM message WHERE deleted_at IS NULL AND status = 'partial'",
         "changes_to_undo": "FROM change WHERE undone = 0",
     }

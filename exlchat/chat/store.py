@@ -9,7 +9,7 @@ from typing import Any
 
 from exlchat.chat import statements
 from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
-from exlchat.chat.database import StoreError, explained
+from exlchat.chat.database import StoreError, explained, is_read_only
 from exlchat.chat.plain_text import storable
 from exlchat.chat.store_file import new_id
 from exlchat.chat.store_shelf import ShelfStore
@@ -26,13 +26,16 @@ class ConversationStore(TreeStore, ShelfStore):
     and SQLite lets one writer in at a time anyway, so a connection per thread would only add ways to be busy.
     Every method raises `StoreError`; what could not be written is then still in the caller's hands.
 
+    With `or_read` it opens for reading only where the disk is full.
+
     Answers that a crash left unfinished become `partial` on opening; `recovered` says how many there were.
     """
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(path, clock=clock)
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time, or_read: bool = False) -> None:
+        super().__init__(path, clock=clock, or_read=or_read)
         try:
-            self.recovered = self.recover()
+            # On a full disk what is there can be read, and is left as it is.
+            self.recovered = 0 if is_read_only(self._db) else self.recover()
             with explained(path):
                 self._writer.sweep()
         except StoreError:
@@ -121,7 +124,7 @@ class ConversationStore(TreeStore, ShelfStore):
         text: str = "",
         token_ids: Sequence[int] = (),
         record: AnswerRecord | None = None,
-        system: str | None = None,
+        system: Message | None = None,
         edited_from: str | None = None,
     ) -> Message:
         """A new answer under `parent_id` with status `streaming`; the tip moves to it.
@@ -132,7 +135,7 @@ class ConversationStore(TreeStore, ShelfStore):
             text: what it starts from when a cut answer is continued.
             token_ids: the ids of `text`.
             record: what is known already, so that an answer cut by a crash still says who wrote it.
-            system: a system message to put between `parent_id` and the answer.
+            system: what is said by whoever speaks, persona and text of it, to put between `parent_id` and the answer.
             edited_from: the cut answer that it goes on from.
         """
         now = self._clock()
@@ -140,7 +143,7 @@ class ConversationStore(TreeStore, ShelfStore):
             tip_id = statements.tip_of(db, conversation_id)
             self._writer.announce()
             if system is not None:
-                told = Message(new_id(), parent_id, "system", system, now)
+                told = Message(new_id(), parent_id, "system", system.text, now, persona=system.persona)
                 statements.insert_message(db, conversation_id, told)
                 parent_id = told.id
             message = Message(

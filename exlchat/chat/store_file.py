@@ -17,12 +17,12 @@ from exlchat.chat.writer import Writer
 class StoreFile:
     """What the parts of `ConversationStore` stand on."""
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time, or_read: bool = False) -> None:
         self.path = path
         self._clock = clock
         self._lock = threading.RLock()
         self._writer = Writer(path)
-        self._db = database.open_database(path)
+        self._db = database.open_database(path, or_read=or_read)
 
     def close(self) -> None:
         """Let go of the file; every later call raises `StoreError`."""

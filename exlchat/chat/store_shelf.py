@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from exlchat.chat import changes, statements
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 
 KEEP_DELETED_SECONDS = 30 * 86400.0
 KEEP_EMPTY_SECONDS = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """How much was removed for good; `messages` are those of conversations that stay."""
+
+    conversations: int
+    messages: int
 
 
 class ShelfStore(StoreFile):
@@ -128,6 +138,21 @@ class ShelfStore(StoreFile):
                 db, deleted_before=now - KEEP_DELETED_SECONDS, empty_before=now - KEEP_EMPTY_SECONDS
             )
 
+    def purge_deleted(self) -> Purged:
+        """Remove for good all that is deleted now, however short ago; what was done beside it can not be undone either.
+
+        Only what is being written to stays. The room in the file is used again, and copies of the file are not touched.
+        """
+        self.recover()
+        with self._transaction() as db:
+            conversations = statements.remove_conversations(db, deleted_before=math.inf, empty_before=-math.inf)
+            return Purged(conversations, changes.forget_deletions(db))
+
+    def put_away_last(self, which: Literal["archived", "deleted"]) -> str | None:
+        """The id of the conversation that was archived, or deleted, last."""
+        with self._transaction(write=False) as db:
+            return statements.put_away_last(db, which)
+
     def find_ids(self, table: Literal["conversation", "message"], beginning: str, limit: int = 2) -> list[str]:
         """Ids that begin so, deleted conversations' too; the whole id itself first."""
         with self._transaction(write=False) as db:
@@ -162,10 +187,14 @@ class ShelfStore(StoreFile):
             StoreError: it is so damaged that it cannot even be looked at, or the backup cannot be made.
         """
         # No start needs it.
-        from exlchat.chat.check import check
+        from exlchat.chat.check import BrokenError, Problem, check
 
         with self._lock, explained(self.path):
-            return check(self._db, self.path, repair=repair)
+            try:
+                return check(self._db, self.path, repair=repair)
+            except BrokenError as error:
+                # Only a file that nobody has open can be replaced by what is left of it.
+                return [Problem(line) for line in error.lines]
 
     def _record(self, what: What, conversation_id: str, steps: list[Step]) -> None:
         changes.record(self._db, conversation_id, what, steps, self._clock())

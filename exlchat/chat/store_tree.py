@@ -34,8 +34,7 @@ class TreeStore(StoreFile):
         with self._transaction() as db:
             now, ident = self._clock(), new_id()
             source = branches.branch_off(db, message_id, ident, new_id, now)
-            step = {"do": "set", "table": "conversation", "id": ident, "column": "deleted_at"}
-            changes.record(db, source, "branch", [{**step, "before": now, "after": None}], now)
+            changes.record(db, source, "branch", changes.branched(db, ident, now), now)
             return statements.load_conversation(db, ident)
 
     def jump(self, message_id: str) -> Conversation:
@@ -65,7 +64,8 @@ class TreeStore(StoreFile):
         """Take back the newest change of a conversation; `None` when there is none left.
 
         An edit or a jump is taken back by showing what was shown before: what was written stays an alternative, and
-        nothing that was written since is hidden.
+        nothing that was written since is hidden. A conversation that was branched off stays where somebody has written
+        in it; `Change.kept` names it then.
         """
         with self._transaction() as db:
             return changes.undo(db, conversation_id)
@@ -74,6 +74,11 @@ class TreeStore(StoreFile):
         """Do again what was undone last; `None` when nothing was, or something was done or written since."""
         with self._transaction() as db:
             return changes.redo(db, conversation_id)
+
+    def places(self, conversation_id: str) -> dict[str, tuple[int, int]]:
+        """Which of how many alternatives, from 1, each message is that has any; oldest first, without hidden ones."""
+        with self._transaction(write=False) as db:
+            return branches.places(db, conversation_id)
 
     def read_tree(self, conversation_id: str) -> ConversationTree:
         """A conversation with all its branches, hidden messages too."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort, closing_events
+from exlchat.chat.engine_port import EnginePort, TextPort, closing_events
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.stop_conditions import stop_conditions
@@ -59,7 +59,7 @@ def summary_possible(engine: EnginePort, form: PromptFormat) -> bool:
 
 
 def with_summary(
-    engine: EnginePort, messages: Sequence[PromptMessage], summary: str, form: PromptFormat
+    engine: TextPort, messages: Sequence[PromptMessage], summary: str, form: PromptFormat
 ) -> list[PromptMessage] | None:
     """`messages` with a summary behind the system prompt's text; `None` when the format shows it nowhere.
 

@@ -12,7 +12,7 @@ from exlchat.chat.branches import renamed
 from exlchat.chat.conversation import Message, MessageStatus, Role
 from exlchat.chat.database import MissingRowError, RefusedError
 from exlchat.chat.plain_text import one_line, storable
-from exlchat.chat.rows import MESSAGE_COLUMNS, pack_object, unpack_message, unpack_object
+from exlchat.chat.rows import MESSAGE_COLUMNS, pack_object, require_kinds, unpack_message, unpack_object
 from exlchat.chat.statements import automatic_title, put_message
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
@@ -30,7 +30,10 @@ def read_tree(db: sqlite3.Connection, conversation_id: str) -> ConversationTree:
     if row is None:
         raise MissingRowError("conversation", conversation_id)
     title, created_at, updated_at, tip_id, pinned, archived, draft, foreign = row
-    tags = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,))
+    tags = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,)).fetchall()
+    require_kinds(
+        conversation_id, (title, tip_id, draft, foreign, *(name for (name,) in tags)), (created_at, updated_at)
+    )
     return ConversationTree(
         title,
         created_at,

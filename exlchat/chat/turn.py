@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from exlchat import paths
 from exlchat.chat.answer_ids import answer_ids, with_own_ids
@@ -18,6 +17,7 @@ from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinkin
 from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.sight import see
+from exlchat.chat.speaking import TurnError, speaker_name, speaker_thinks, with_lore_told
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.summary import Summarising, SummaryCancelled
@@ -36,10 +36,6 @@ __all__ = [
     "TurnOptions",
     "answer",
 ]
-
-
-class TurnError(Exception):
-    """A turn that makes no sense at this point of the conversation; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +103,7 @@ class _Plan:
     record: AnswerRecord
     notice: str | None
     context_notice: str | None
-    system: str | None
+    system: Message | None
     text: str = ""
     token_ids: tuple[int, ...] = ()
 
@@ -158,7 +154,9 @@ def answer(
         system=plan.system,
         edited_from=continue_from,
     )
-    journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids)
+    # An answer that goes on was thought about when it began.
+    marks = None if plan.text else plan.record.thinking
+    journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids, marks=marks)
     finished: Finished | None = None
     failure: Exception | None = None
     try:
@@ -192,7 +190,7 @@ class _Ground:
 
     parent_id: str
     branch: tuple[Message, ...]
-    system: str | None
+    system: Message | None
     earlier: Message | None
     goes_on: bool
 
@@ -208,24 +206,30 @@ def _ground(
     parent_id = conversation.tip_id if earlier is None else earlier.parent_id
     branch = conversation.branch if earlier is None else store.branch(parent_id)
     # A system prompt set after the old answer is meant for the new one, but it is not on the way to it.
-    system = conversation.system_prompt if retry_of is not None else None
-    if system == next((one.text for one in reversed(branch) if one.role == "system"), None):
+    system = _speaker(conversation.branch) if retry_of is not None else None
+    before = _speaker(branch)
+    if system is not None and before is not None and (system.text, system.persona) == (before.text, before.persona):
         system = None
-    told = branch if system is None else (*branch, Message("", parent_id, "system", system, 0.0))
+    told = branch if system is None else (*branch, system)
     last = next((one for one in reversed(told) if one.role != "system"), None)
     if parent_id is None or last is None or last.role != "user":
         raise TurnError("there is no message to answer; write one, or have the last answer given again")
     return _Ground(parent_id, told, system, earlier, goes_on=continue_from is not None)
 
 
+def _speaker(branch: Sequence[Message]) -> Message | None:
+    """The message that says who speaks at the end of a branch."""
+    return next((one for one in reversed(branch) if one.role == "system"), None)
+
+
 def _planned(
     store: ConversationStore, engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, _Plan]:
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    thinking = _thinking(ground.branch) if options.thinking is None else options.thinking
+    thinking = speaker_thinks(ground.branch) if options.thinking is None else options.thinking
     if thinking is not None:
         form = with_thinking(form, thinking)
-    told = _with_lore(store, engine, ground.branch)
+    told = with_lore_told(store, ground.branch, engine.count)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
     cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
     kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
@@ -261,25 +265,12 @@ def _planned(
         begun_tokens=len(kept),
         prompt_hash=prompt_hash(sight.ids),
         stop=options.stop,
-        persona=_persona(ground.branch),
+        persona=speaker_name(ground.branch),
         thinking_on=thinking,
         thinking=_marks(engine, form, ground),
     )
     text = "" if cut is None else cut.text
     return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
-
-
-def _with_lore(store: ConversationStore, engine: EnginePort, branch: tuple[Message, ...]) -> tuple[Message, ...]:
-    """See `personas.lore_of_turn`, which is only read where a persona with a lorebook speaks."""
-    if _spoken(branch).get("lorebook") is None:
-        return branch
-    from exlchat.chat.personas.lore_of_turn import with_lore
-    from exlchat.chat.personas.persona import PersonaError
-
-    try:
-        return with_lore(store, branch, count_tokens=engine.count)
-    except PersonaError as error:
-        raise TurnError(str(error)) from error
 
 
 def _marks(engine: EnginePort, form: PromptFormat, ground: _Ground) -> ThinkingMarks | None:
@@ -297,7 +288,8 @@ def _closed(
 ) -> AnswerClosed:
     """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
     journal.stop()
-    text, ids, record, status = journal.text, journal.token_ids, plan.record, _status(finished)
+    text, ids, status = journal.text, journal.token_ids, _status(finished)
+    record = replace(plan.record, thought=journal.thought)
     if finished is not None:
         text, ids = plan.text + finished.text, plan.token_ids + finished.token_ids
         record = replace(record, stats=finished.stats, finish_reason=finished.reason)
@@ -309,24 +301,6 @@ def _closed(
         return AnswerClosed(store.close_answer(message.id, text, ids, status, record=record), finished)
     except StoreError as error:
         return AnswerClosed(ended, finished, error=f"the answer is not on disk: {error}")
-
-
-def _persona(branch: Sequence[Message]) -> str | None:
-    """The name of the persona that speaks at the end of a branch."""
-    name = _spoken(branch).get("name")
-    return name if isinstance(name, str) else None
-
-
-def _thinking(branch: Sequence[Message]) -> bool | None:
-    """Whether the persona that speaks at the end of a branch is to think first."""
-    wanted = _spoken(branch).get("thinking")
-    return wanted if isinstance(wanted, bool) else None
-
-
-def _spoken(branch: Sequence[Message]) -> Mapping[str, Any]:
-    """What was frozen of that persona."""
-    newest = next((one.persona for one in reversed(branch) if one.role == "system"), None)
-    return {} if newest is None else newest
 
 
 def _status(finished: Finished | None) -> MessageStatus:

@@ -12,6 +12,9 @@ from exlchat.chat.plain_text import one_line
 DEEPEST = 64
 """Lists and objects within each other; of the files read here the deepest needs about ten."""
 
+_MOST_DIGITS = 1000
+"""Of a whole number; beyond some thousands Python refuses it in words for programmers."""
+
 
 class JsonError(Exception):
     """What is wrong with a text, as a clause behind "FILE: …"."""
@@ -34,7 +37,7 @@ def read_json(data: bytes, *, most: int) -> Any:
     except UnicodeDecodeError as error:
         raise JsonError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels") from None
     except ValueError as error:
@@ -57,6 +60,12 @@ def _refuse(name: str) -> NoReturn:
 def _finite(digits: str) -> float:
     number = float(digits)
     return number if math.isfinite(number) else _refuse(digits[:20])
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _depth(value: Any) -> int:

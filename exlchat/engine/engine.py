@@ -94,6 +94,10 @@ class Engine:
         """Text of `ids` without special tokens."""
         return self._parts.tokenizer.decode(ids)
 
+    def spell(self, ids: Sequence[int]) -> str:
+        """Text of `ids` with all special tokens."""
+        return self._parts.tokenizer.spell(ids)
+
     def count(self, text: str) -> int:
         """`len(encode(text))`."""
         return len(self.encode(text))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Place = Literal["everywhere", "composer", "sidebar"]
+Place = Literal["everywhere", "composer", "message", "sidebar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,89 @@ ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_answer,
     ),
     Action(
+        "messages",
+        "Go to the messages",
+        "Go to the messages, to copy, edit or branch off from one; escape comes back.",
+        ("ctrl+up",),
+        "/messages",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "find",
+        "Find in this conversation",
+        "Find a text in this conversation; Enter and the arrow keys go from place to place.",
+        ("ctrl+f",),
+        "/find",
+        "[TEXT]",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "compare",
+        "Compare answers",
+        "Have N answers to the last message, else two, side by side, and keep one; the others are its alternatives.",
+        (),
+        "/compare",
+        "[N]",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
+        "tree",
+        "Branches",
+        "Show all branches of this conversation, and go to one.",
+        ("t",),
+        "/tree",
+        place="message",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "search",
+        "Search everything",
+        "Search all conversations, and go to the message that was found.",
+        ("f3",),
+        "/search",
+        "[TEXT]",
+    ),
+    Action(
+        "edit",
+        "Edit a message",
+        "Change a message of yours, which is answered anew, or of the model; with N the Nth from the end.",
+        ("e",),
+        "/edit",
+        "[N]",
+        place="message",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
+        "alternative",
+        "Show an alternative",
+        "Show alternative number N of the last message that has any.",
+        (),
+        "/alternative",
+        "N",
+        available=lambda now: now.has_messages and not now.answering,
+        in_palette=False,
+    ),
+    Action(
+        "branch",
+        "Branch off",
+        "Open a new conversation with copies of the messages up to this one, or to the Nth from the end.",
+        ("b",),
+        "/branch",
+        "[N]",
+        place="message",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
+        "cut",
+        "Delete from here",
+        "Delete a message and what follows it: the last one, or from the Nth from the end on; /undo brings it back.",
+        ("d", "delete"),
+        "/cut",
+        "[N]",
+        place="message",
+        available=lambda now: now.can_retry and not now.answering,
+    ),
+    Action(
         "rename",
         "Rename this conversation",
         "Give this conversation a title.",
@@ -177,11 +260,21 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "undo",
-        "Undo the delete",
-        "Bring back the conversation that was deleted last.",
-        (),
+        "Undo",
+        "Take back what was done last: an edit, a jump, a pin, a deleted message or conversation.",
+        ("u",),
         "/undo",
-        available=lambda now: now.can_undo_delete,
+        place="message",
+        available=lambda now: (now.has_messages or now.can_undo_delete) and not now.answering,
+    ),
+    Action(
+        "redo",
+        "Redo",
+        "Do again what was undone last in this conversation.",
+        ("U",),
+        "/redo",
+        place="message",
+        available=lambda now: now.has_messages and not now.answering,
     ),
     Action(
         "system",
@@ -218,7 +311,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "theme",
         "Theme",
-        "Choose the colours: exlchat-dark, exlchat-light, or a theme of your own.",
+        "Choose the colours, of those that exlchat themes shows or of your own.",
         (),
         "/theme",
         "[NAME]",
@@ -260,12 +353,21 @@ ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_messages,
     ),
     Action(
+        "prompt",
+        "Prompt inspector",
+        "Show the exact prompt: every token, coloured by message, what the cache holds shaded.",
+        ("f4",),
+        "/prompt",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
         "palette",
         "Command palette",
         "Find a command, a theme or a conversation by name.",
         ("ctrl+p",),
         in_palette=False,
     ),
+    Action("settings", "Settings", "See all settings and change them.", ("f2",), "/settings"),
     Action("help", "Help", "Show keys and commands.", ("f1",), "/help"),
     Action(
         "scroll-page",
@@ -289,6 +391,78 @@ ACTIONS: tuple[Action, ...] = (
         in_palette=False,
     ),
     Action("quit", "Quit", "Quit; an answer being written is kept as far as it has come.", ("ctrl+q",), "/quit"),
+    Action("message-up", "Message above", "Go to the message above.", ("up", "k"), place="message", in_palette=False),
+    Action(
+        "message-down", "Message below", "Go to the message below.", ("down", "j"), place="message", in_palette=False
+    ),
+    Action(
+        "message-ends",
+        "First and last message",
+        "Go to the first or the last message.",
+        ("home", "end"),
+        place="message",
+        in_palette=False,
+    ),
+    Action("copy-message", "Copy", "Copy the message to the clipboard.", ("c", "y"), place="message", in_palette=False),
+    Action(
+        "answer-again",
+        "Answer again",
+        "Have the message answered again, or the answer given again beside itself.",
+        ("r",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "alternative-before",
+        "Alternative before",
+        "Show the alternative that was written before.",
+        ("left", "h"),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "alternative-after",
+        "Alternative after",
+        "Show the alternative that was written after.",
+        ("right", "l"),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "pin-message",
+        "Pin or unpin",
+        "Have the model go on seeing the message when the oldest are left out, or no longer.",
+        ("p",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "fold",
+        "Fold or unfold",
+        "Fold the message to one line, or unfold it.",
+        ("space",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "source",
+        "Source",
+        "Show the message as it was written, or again as it is meant.",
+        ("o",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "save-code",
+        "Save the code",
+        "Save the code blocks of the message to files.",
+        ("s",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "leave-messages", "Back", "Go back to the message you write.", ("escape",), place="message", in_palette=False
+    ),
     Action("open-selected", "Open", "Open the conversation.", ("enter",), place="sidebar", in_palette=False),
     Action("rename-selected", "Rename", "Rename the conversation.", ("r",), place="sidebar", in_palette=False),
     Action("delete-selected", "Delete", "Delete the conversation.", ("d", "delete"), place="sidebar", in_palette=False),
@@ -307,8 +481,26 @@ BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 BY_SLASH: dict[str, Action] = {action.slash: action for action in ACTIONS if action.slash}
 
 
-def completions(text: str) -> list[Action]:
-    """Actions whose slash command begins with `text`, for as long as only a command has been typed."""
+def completions(text: str, now: Situation | None = None) -> list[Action]:
+    """Actions whose slash command is meant by `text`, for as long as only a command has been typed.
+
+    First those that begin with it, then those that have its letters in this order; of the latter only where there are
+    two letters and more.
+
+    Args:
+        text: as typed.
+        now: leaves out what cannot be done now; `None` leaves out nothing.
+    """
     if not text.startswith("/") or text.startswith("//") or any(mark.isspace() for mark in text):
         return []
-    return [action for slash, action in sorted(BY_SLASH.items()) if slash.startswith(text.lower())]
+    typed = text[1:].lower()
+    possible = [action for _, action in sorted(BY_SLASH.items()) if now is None or action.available(now)]
+    begun = [action for action in possible if action.usage[1:].startswith(typed)]
+    meant = [action for action in possible if len(typed) > 1 and _has_letters((action.slash or "")[1:], typed)]
+    return [*begun, *(action for action in meant if action not in begun)]
+
+
+def _has_letters(word: str, letters: str) -> bool:
+    """Whether a word has these letters in this order."""
+    rest = iter(word)
+    return all(letter in rest for letter in letters)

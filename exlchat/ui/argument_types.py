@@ -102,6 +102,20 @@ def targets(text: str) -> Targets:
 
 def some_text(text: str) -> str:
     """Anything but nothing."""
+    return _something(text, "the text is empty")
+
+
+def stop_text(text: str) -> str:
+    """A text that ends answers."""
+    return _something(text, "the text is empty, which would stop nothing")
+
+
+def some_id(text: str) -> str:
+    """The beginning of an id, which the empty text is of all."""
+    return _something(text, "the id is empty; exlchat sessions list and show print ids")
+
+
+def _something(text: str, otherwise: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("the text is empty, which would stop nothing")
+        raise argparse.ArgumentTypeError(otherwise)
     return text

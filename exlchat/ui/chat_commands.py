@@ -53,7 +53,7 @@ class ChatCommands:
 
     def __init__(self, front: ChatFront) -> None:
         self.front = front
-        self._persona = PersonaCommands(front)
+        self.personas = PersonaCommands(front)
         self._by_id = dict(self._shared()) | dict(self._doors())
 
     def _shared(self) -> Mapping[str, Callable[[str], None]]:
@@ -72,7 +72,7 @@ class ChatCommands:
             "delete": lambda _: self._delete(),
             "undo": lambda _: self._undo(),
             "system": self._system,
-            "persona": self._persona.run,
+            "persona": self.personas.run,
             "preset": partial(use_preset, self.front),
             "template": self._template,
             "theme": self._theme,
@@ -119,8 +119,12 @@ class ChatCommands:
 
     def run(self, action_id: str, argument: str = "") -> bool:
         """Do an action; one that cannot be done says why. Whether it was done."""
+        return self.attempt(lambda: self._by_id[action_id](argument))
+
+    def attempt(self, what: Callable[[], None]) -> bool:
+        """Do something; what cannot be done says why. Whether it was done."""
         try:
-            self._by_id[action_id](argument)
+            what()
         except (StoreError, PromptError, NotPossibleError, FolderError, ValueError) as error:
             self.front.tell(str(error), warning=True)
             return False
@@ -267,12 +271,12 @@ class ChatCommands:
     # The cache
 
     def _cache(self) -> None:
-        wait = self._questions_wait_for()
+        wait = self.questions_wait_for()
         if wait is not None:
             self.front.tell(f"The cache is shown when {wait}")
         self.front.session.questions.cache(partial(self._cache_told, late=wait is not None))
 
-    def _questions_wait_for(self) -> str | None:
+    def questions_wait_for(self) -> str | None:
         """What has to happen before the engine can be asked something; `None` when it can be now."""
         if self.front.model.info is None and self.front.model.failure is None:
             return "the model is loaded"

@@ -55,7 +55,9 @@ class ChatSession(OpenConversation):
         self._jobs = jobs
         self._under_way = UnderWay(jobs)
         self._deleted: list[tuple[str, str]] = []
-        self._titles = titles
+        self.deleted_last = False
+        """Whether a conversation was deleted after everything else that can be undone."""
+        self.titles = titles
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
 
@@ -88,6 +90,7 @@ class ChatSession(OpenConversation):
         title = self.store.load(conversation_id).title
         self.store.delete(conversation_id)
         self._deleted.append((conversation_id, title))
+        self.deleted_last = True
         self._under_way.drop(conversation_id)
         if conversation_id == self.conversation_id:
             self.start_new()
@@ -102,6 +105,7 @@ class ChatSession(OpenConversation):
         if not self._deleted:
             raise NotPossibleError("nothing was deleted since the start")
         self.store.undo_delete(self._deleted[-1][0])
+        self.deleted_last = False
         return self._deleted.pop()
 
     # Saying something
@@ -144,7 +148,7 @@ class ChatSession(OpenConversation):
             NotPossibleError: an answer is on its way.
             StoreError: it could not be written.
         """
-        self._require_quiet()
+        self.require_quiet()
         if self.conversation is not None:
             self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
         self._persona = persona
@@ -163,7 +167,7 @@ class ChatSession(OpenConversation):
             NotPossibleError: there is no such message, or an answer is on its way.
             StoreError: it could not be written.
         """
-        self._require_quiet()
+        self.require_quiet()
         said = [message for message in self.branch if message.role != "system"]
         if not 1 <= back <= len(said):
             raise NotPossibleError(f"there is no message {back} counted from the end; there are {len(said)}")
@@ -180,7 +184,7 @@ class ChatSession(OpenConversation):
             StoreError: the old answer cannot be written.
         """
         last = self.last_said
-        self._require_quiet()
+        self.require_quiet()
         self.unkept.save()
         if self.conversation is None or last is None:
             raise NotPossibleError("there is nothing to answer yet")
@@ -197,7 +201,7 @@ class ChatSession(OpenConversation):
             StoreError: its text cannot be written.
         """
         last = self.last_said
-        self._require_quiet()
+        self.require_quiet()
         self.unkept.save()
         if self.conversation is None or last is None or not was_cut(last):
             raise NotPossibleError("the last answer was not cut; there is nothing to continue")
@@ -206,6 +210,10 @@ class ChatSession(OpenConversation):
     def stop(self) -> bool:
         """Stop the answer of the open conversation, else the one being written elsewhere; whether there was one."""
         return self._under_way.stop(self.answering or self.being_written)
+
+    def stop_in(self, conversation_id: str) -> bool:
+        """Stop the answer of a conversation; whether there was one."""
+        return self._under_way.stop(self._under_way.of(conversation_id))
 
     def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
         """Prompts of a conversation that wait for the answer before them."""
@@ -251,7 +259,7 @@ class ChatSession(OpenConversation):
 
     def title_when_idle(self, conversation_id: str) -> None:
         """Have the model title a conversation that is called after its first line, unless there is anything to do."""
-        if self._titles and not self.busy and conversation_id not in self._titled:
+        if self.titles and not self.busy and conversation_id not in self._titled:
             self._jobs.submit(title_job(self.store, conversation_id, template=self.template))
 
     def _title_made(self, conversation_id: str) -> None:
@@ -290,9 +298,35 @@ class ChatSession(OpenConversation):
             self.reload()
         return True
 
-    def _require_quiet(self) -> None:
+    def require_quiet(self) -> None:
+        """Refuse what cannot be done while the open conversation is being answered.
+
+        Raises:
+            NotPossibleError: it is.
+        """
         if self.answering is not None:
             raise NotPossibleError("an answer is on its way; Esc or ctrl+c stops it")
+
+    def require_open(self) -> str:
+        """The id of the open conversation.
+
+        Raises:
+            NotPossibleError: it is new.
+        """
+        if self.conversation is None:
+            raise NotPossibleError("this conversation is new; write in it first")
+        return self.conversation.id
+
+    def answer_tip(self, *, retry_of: str | None = None, generation: GenerationSettings | None = None) -> None:
+        """Have the last message of the open branch answered, or an answer given again beside itself.
+
+        `generation` is how this answer is drawn; `None` takes what holds.
+        """
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of, generation=generation)
+
+    def under_way_in(self, conversation_id: str) -> Answering | None:
+        """The answer on its way in a conversation, whether it is open or not."""
+        return self._under_way.of(conversation_id)
 
     def _submit(
         self,
@@ -301,11 +335,12 @@ class ChatSession(OpenConversation):
         prompt: Message | None,
         retry_of: str | None = None,
         continue_from: str | None = None,
+        generation: GenerationSettings | None = None,
     ) -> None:
         job = turn_job(
             self.store,
             conversation_id,
-            self.generation,
+            generation or self.generation,
             template=self.template,
             retry_of=retry_of,
             continue_from=continue_from,
@@ -322,5 +357,6 @@ class ChatSession(OpenConversation):
             self.conversation = replace(self.conversation, branch=(*branch[:-1], message))
         elif last_id == message.parent_id:
             self.conversation = replace(self.conversation, branch=(*branch, message), tip_id=message.id)
+            self.places = self.store.places(self.conversation.id)
         else:
             self.reload()

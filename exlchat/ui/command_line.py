@@ -18,7 +18,9 @@ from exlchat.ui.argument_types import (
     positive,
     program,
     said,
+    some_id,
     some_text,
+    stop_text,
     targets,
     whole,
     whole_list,
@@ -36,9 +38,11 @@ _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat presets COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat sessions COMMAND [options]
+       exlchat themes [COMMAND] [options]
        exlchat bench [MODEL] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
+       exlchat config COMMAND [options]
        exlchat doctor"""
 _CHAT_ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
 on the CPU.
@@ -51,7 +55,9 @@ on the CPU.
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations
+  exlchat themes    list the themes in their colours, begin one of your own
   exlchat build-ext compile the CUDA kernels now, not at the first start
+  exlchat config    show, edit and change the settings
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
 _CHAT_EPILOG = """examples:
@@ -71,11 +77,13 @@ exit codes:
   0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
 _ASK_ABOUT = """Answer one prompt and print only the answer on standard output; progress,
 notices and errors go to standard error. The prompt is the argument, standard
-input, or both: the argument first, a blank line, then standard input."""
+input, or both: the argument first, a blank line, then standard input. It begins
+a new conversation, or goes on with one that is there (-c)."""
 _ASK_EPILOG = """examples:
   exlchat ask "How do I load a model?"
   exlchat ask -m ~/models/llama-3 "Three names for a cat"
   cat notes.txt | exlchat ask "Summarise in one line:" --max-tokens 60
+  exlchat ask -c last "And in German?"
   exlchat ask --jsonl --no-save "Hello" | jq -r 'select(.type=="text").text'
 
 exit codes:
@@ -189,13 +197,7 @@ def chat_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the same for screen readers and simple terminals: nothing is painted twice, no colours, no frames",
     )
-    chat.add_argument("--theme", metavar="NAME", help="colours of this start: exlchat-dark, exlchat-light or your own")
-    chat.add_argument(
-        "--context-policy",
-        metavar="NAME",
-        choices=CONTEXT_POLICIES,
-        help="when a conversation does not fit the context: stop (default), drop its oldest turns, or summarise them",
-    )
+    chat.add_argument("--theme", metavar="NAME", help="colours of this start, of exlchat themes list")
     _prompt_options(chat)
     _sampling_group(parser)
     about_group(parser)
@@ -214,13 +216,36 @@ def ask_parser() -> argparse.ArgumentParser:
     )
     model.add_argument("-m", "--model", metavar="MODEL", help="model folder, or the word guide")
     _model_options(model)
+    there = parser.add_argument_group("a conversation that is there")
+    there.add_argument(
+        "-c",
+        "--conversation",
+        metavar="ID",
+        type=some_id,
+        help="ask at the end of this conversation: the beginning of its id, or last",
+    )
+    again = there.add_mutually_exclusive_group()
+    again.add_argument(
+        "--retry",
+        dest="again",
+        action="store_const",
+        const="retry",
+        help="instead of a prompt: answer the last one again, beside the answer there is",
+    )
+    again.add_argument(
+        "--continue",
+        dest="again",
+        action="store_const",
+        const="continue",
+        help="instead of a prompt: go on with the last answer, which was cut or edited",
+    )
     answer = parser.add_argument_group("answer")
     answer.add_argument("--jsonl", action="store_true", help="print one JSON object for each event instead of the text")
     answer.add_argument("--no-save", dest="save", action="store_false", help="do not keep this as a conversation")
     answer.add_argument(
         "--stop",
         metavar="TEXT",
-        type=some_text,
+        type=stop_text,
         action="append",
         default=[],
         help="end the answer before TEXT (may be repeated)",
@@ -315,6 +340,12 @@ def bench_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def loading_options(group: argparse._ArgumentGroup) -> None:
+    """How a model is loaded, for a command that lives in a package of its own."""
+    _memory_options(group)
+    _kernel_options(group)
+
+
 def _memory_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
@@ -373,6 +404,12 @@ def _kernel_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _prompt_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--context-policy",
+        metavar="NAME",
+        choices=CONTEXT_POLICIES,
+        help="when a conversation does not fit the context: stop (default), drop its oldest turns, or summarise them",
+    )
     group.add_argument("--persona", metavar="NAME", help="who is speaking, of exlchat personas list, or a .toml file")
     group.add_argument("--system", metavar="TEXT", help="system prompt, in the place of the persona's")
     group.add_argument(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from exlchat import paths
 from exlchat.chat import titling, turn
 from exlchat.chat.cost import prompt_cost
+from exlchat.chat.inspection import inspected
 from exlchat.ui.engine_jobs import Job, Question
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from exlchat.chat.context import ContextPolicy
     from exlchat.chat.cost import PromptCost
     from exlchat.chat.engine_port import EnginePort
+    from exlchat.chat.inspection import Inspected
     from exlchat.chat.store import ConversationStore
     from exlchat.engine.events import CacheReport
     from exlchat.ui.generation_settings import GenerationSettings
@@ -95,6 +97,21 @@ class Questions:
         def ask(engine: EnginePort) -> PromptCost:
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
             return prompt_cost(engine, branch, template=template, system=system, policy=policy)
+
+        self._jobs.ask(Question(ask, tell))
+
+    def prompt(
+        self,
+        conversation_id: str,
+        tell: Callable[[Inspected], None],
+        *,
+        template: str | None,
+        policy: ContextPolicy,
+    ) -> None:
+        """Ask for the prompt of a conversation, laid open; arguments of `inspected`."""
+
+        def ask(engine: EnginePort) -> Inspected:
+            return inspected(engine, self._store.load(conversation_id).branch, template=template, policy=policy)
 
         self._jobs.ask(Question(ask, tell))
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.chat.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.chat.turn import TurnOptions, answer
+from exlchat.chat.turn import TurnError, TurnOptions, answer
 from exlchat.engine.events import ModelError, RequestError
 from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.ui import generation_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_answer import AnswerTelling
+from exlchat.ui.headless_conversation import Again, Place, Said, begin, find, go_on, open_store
 from exlchat.ui.headless_output import (
     AnswerOutput,
     ErrorLines,
@@ -31,15 +31,15 @@ from exlchat.ui.headless_output import (
 )
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
-from exlchat.ui.model_loading import load_model
+from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.options import AppOptions
+from exlchat.ui.typed_text import PromptInputError, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from exlchat.chat.engine_port import EnginePort
-    from exlchat.chat.personas.frozen import FrozenPersona
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class AskOptions:
         jsonl: print events instead of text.
         stop: texts that end the answer.
         save: keep prompt and answer as a conversation.
+        conversation: the one to go on with, as typed; `None` begins a new one.
+        again: give its last answer again, or go on with that, instead of asking a prompt.
     """
 
     app: AppOptions
@@ -59,10 +61,8 @@ class AskOptions:
     jsonl: bool = False
     stop: tuple[str, ...] = ()
     save: bool = True
-
-
-class PromptInputError(Exception):
-    """There is no usable prompt: one line."""
+    conversation: str | None = None
+    again: Again | None = None
 
 
 def run_ask(options: AskOptions) -> ExitCode:
@@ -76,7 +76,7 @@ def run_ask(options: AskOptions) -> ExitCode:
     except ContextFull as error:
         lines.say(str(error))
         return ExitCode.DOES_NOT_FIT
-    except (ModelError, RequestError, PromptError, SettingsError, StoreError) as error:
+    except (ModelError, RequestError, PromptError, SettingsError, StoreError, TurnError) as error:
         lines.say(str(error))
         return ExitCode.ERROR
     except OutputError as error:
@@ -91,115 +91,75 @@ def run_ask(options: AskOptions) -> ExitCode:
 
 
 def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
-    prompt = read_prompt(options.prompt, None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer)
+    prompt = None
+    if options.again is None:
+        prompt = read_prompt(options.prompt, None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer)
     settings = load_settings()
-    app = options.app
-    for notice in app.notices:
+    for notice in options.app.notices:
         lines.say(notice)
-    if app.model_path is None:
+    model_path = options.app.model_path
+    if model_path is None:
         raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
-    cache_sizes = app.cache_sizes.or_settings(settings)
-    wanted = ModelMemory(paths.folders().model_memory).settings_of(app.model_path).typed_or(app, settings)
-    with ctrl_c_ends_at_once(before=lines.clear):
-        engine = load_model(
-            app.model_path,
-            device=app.device,
-            kv_cache=wanted.kv_cache or "auto",
-            context=wanted.context,
-            # Pages say what was asked, to whoever reads them.
-            cache_sizes=cache_sizes if options.save else cache_sizes.in_memory_only(),
-            extension=settings.extension if app.extension is None else app.extension,
-            quantize_head=app.quantize_head,
-            usual_head=settings.quantize_head,
-            on_progress=lines.loading,
-        )
-    lines.clear()
-    system = wanted.system
-    begin = partial(_begin, prompt=prompt, system=system, persona=app.persona)
-    store, conversation_id = _ask_on_disk(begin, lines) if options.save else _ask_in_memory(begin)
-    try:
+    with ExitStack() as opened:
+        there: Place | None = None
+        if options.conversation is not None:
+            # Before the model is loaded, which takes its time: a wrong id is answered at once.
+            store = opened.enter_context(closing(open_store()))
+            there = Place(store, find(store, options.conversation).id)
+            options = replace(options, app=_as_spoken_in(there, options.app))
+        wanted = ModelMemory(paths.folders().model_memory).settings_of(model_path).typed_or(options.app, settings)
+        with ctrl_c_ends_at_once(before=lines.clear):
+            engine = load_wanted(
+                model_path, options.app, settings, wanted, kept=options.save, on_progress=lines.loading
+            )
+        opened.callback(engine.close)
+        lines.clear()
+        if there is not None:
+            said = Said(prompt, options.app.system, options.app.persona)
+            place = go_on(there.store, there.conversation_id, said, options.again)
+        else:
+            place = _begin_new(Said(prompt, wanted.system, options.app.persona), lines, save=options.save)
+            opened.callback(place.store.close)
         output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
-        return _answer(engine, store, conversation_id, _turn_options(options, settings, wanted), output, lines=lines)
-    finally:
-        store.close()
-        engine.close()
+        return _answer(engine, place, _turn_options(options, settings, wanted), output, lines=lines)
 
 
-def read_prompt(argument: str | None, stdin: BinaryIO | None) -> str:
-    """The argument, what `stdin` holds, or both with a blank line between them.
+def _as_spoken_in(place: Place, app: AppOptions) -> AppOptions:
+    # Most questions are asked of no persona.
+    from exlchat.ui.personas.speaking import as_spoken
 
-    Raises:
-        PromptInputError: not UTF-8, or nothing at all.
-    """
-    parts = []
-    if argument:
-        try:
-            argument.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptInputError(f"the prompt is not UTF-8 (character {error.start})") from error
-        parts.append(argument)
-    if stdin is not None:
-        try:
-            piped = stdin.read().decode("utf-8").removeprefix("\ufeff").rstrip("\n")
-        except UnicodeDecodeError as error:
-            raise PromptInputError(
-                f"standard input is not UTF-8 (byte {error.start}); convert it first, for example with iconv"
-            ) from error
-        if piped.strip():
-            parts.append(piped)
-    if not parts:
-        raise PromptInputError("there is no prompt; give it as an argument or on standard input")
-    return "\n\n".join(parts)
+    return as_spoken(app, place.store.load(place.conversation_id).branch)
 
 
-def _ask_on_disk(begin: Callable[[ConversationStore], str], lines: ErrorLines) -> tuple[ConversationStore, str]:
+def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:
     """A new conversation with the question; in memory if need be: the answer matters more than keeping it."""
+    if not save:
+        return begin(ConversationStore(None), said)
     try:
-        where = paths.folders().conversations
-        paths.ensure_folder(where.parent)
-        store = ConversationStore(where)
+        store = open_store()
         try:
-            return store, begin(store)
+            return begin(store, said)
         except StoreError:
             store.close()
             raise
     except (StoreError, paths.FolderError) as error:
         lines.say(f"the answer will not be saved: {error}")
-        return _ask_in_memory(begin)
-
-
-def _ask_in_memory(begin: Callable[[ConversationStore], str]) -> tuple[ConversationStore, str]:
-    store = ConversationStore(None)
-    return store, begin(store)
-
-
-def _begin(store: ConversationStore, *, prompt: str, system: str | None, persona: FrozenPersona | None) -> str:
-    if persona is not None:
-        # Most questions are asked of no persona.
-        from exlchat.chat.personas.opening import begin_conversation
-
-        # Who asks speaks first, so that nobody is greeted.
-        conversation_id = begin_conversation(store, persona, system=system, greets=False).id
-    else:
-        conversation_id = store.create_conversation().id
-        if system:
-            store.add_message(conversation_id, "system", system)
-    store.add_message(conversation_id, "user", prompt)
-    return conversation_id
+        return begin(ConversationStore(None), said)
 
 
 def _answer(
-    engine: EnginePort,
-    store: ConversationStore,
-    conversation_id: str,
-    options: TurnOptions,
-    output: AnswerOutput,
-    *,
-    lines: ErrorLines,
+    engine: EnginePort, place: Place, options: TurnOptions, output: AnswerOutput, *, lines: ErrorLines
 ) -> ExitCode:
-    kept = None if store.path is None else conversation_id
+    kept = None if place.store.path is None else place.conversation_id
     telling = AnswerTelling(output, lines, model=engine.info.name, kept=kept)
-    turn = answer(store, engine, conversation_id, options)
+    turn = answer(
+        place.store,
+        engine,
+        place.conversation_id,
+        options,
+        retry_of=place.retry_of,
+        continue_from=place.continue_from,
+    )
     code = ExitCode.OK
     try:
         # Closing the turn, whatever happens, is what puts the text so far on disk.
@@ -207,9 +167,11 @@ def _answer(
             for event in turn:
                 cancel_if_asked()
                 code = telling.show(event)
-    except ContextFull:
-        # A question that could not even be asked is no conversation; the caller still has it.
-        store.delete(conversation_id)
+    except Exception as error:
+        # A question that could not even be asked is no conversation; the caller still has it. One that was asked in a
+        # conversation that is there would stand before the next one.
+        if isinstance(error, ContextFull) or not (place.new or telling.begun):
+            place.take_back()
         raise
     return code
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import marks_of
 from exlchat.chat.thinking import Piece, ThinkingSplitter
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnEvent
+from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.exit_codes import ExitCode
 
@@ -27,12 +27,16 @@ class AnswerTelling:
         self._kept = kept
         self._splitter: ThinkingSplitter | None = None
         self._words = 0
+        self.begun = False
+        """Whether the prompt was taken: an answer is on disk."""
 
     def show(self, event: TurnEvent) -> ExitCode:
         """Writes one event; the code of the last one is that of the program."""
         match event:
             case AnswerStarted():
                 self._start(event)
+            case Summarising():
+                self._lines.show("summarising the earlier conversation")
             case PrefillProgress():
                 self._lines.reading(event)
                 self._output.progress(event)
@@ -43,11 +47,15 @@ class AnswerTelling:
         return ExitCode.OK
 
     def _start(self, event: AnswerStarted) -> None:
+        self.begun = True
         for notice in (event.notice, event.context_notice):
             if notice:
                 self._lines.say(notice)
         marks = marks_of(event.message)
         self._splitter = None if marks is None else ThinkingSplitter(marks)
+        if self._splitter is not None:
+            # Of a cut answer that goes on: it is not said again, but it may have been cut among its thoughts.
+            self._splitter.feed(event.message.text)
         self._output.start(model=self._model, conversation=self._kept, prompt_tokens=event.prompt_tokens)
 
     def _tell(self, pieces: Sequence[Piece]) -> None:

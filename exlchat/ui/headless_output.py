@@ -167,8 +167,13 @@ class ErrorLines:
 
 def print_report(text: str) -> ExitCode:
     """Writes a command's result to standard output. That it cannot be written is a line on stderr and an exit code."""
+    return write_report(printable(text))
+
+
+def write_report(text: str) -> ExitCode:
+    """As `print_report`, for text that may steer the terminal: nothing in it may come from elsewhere."""
     try:
-        sys.stdout.write(printable(text))
+        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         abandon(sys.stdout)

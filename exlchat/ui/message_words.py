@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from exlchat.ui.answering import was_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from exlchat.chat.conversation import AnswerRecord, Message
 
@@ -19,14 +19,27 @@ _CUT_BY = {
 }
 
 
-def footer(message: Message) -> str:
-    """Whether a message is pinned, and why an answer is not whole; empty for everything else."""
-    pinned = "pinned" if message.pinned else ""
-    if not was_cut(message):
-        return pinned
-    reason = message.record.finish_reason if message.record else None
-    cut = f"{_CUT_BY.get(reason or '', 'interrupted')} · /continue goes on"
-    return f"{pinned} · {cut}" if pinned else cut
+def footer(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
+    """Which alternative a message is, whether it is pinned, and why an answer is not whole; else empty.
+
+    Args:
+        places: which of how many alternatives messages are, by id.
+    """
+    parts = []
+    if (place := places.get(message.id)) is not None:
+        parts.append(f"‹{place[0]}/{place[1]}›")
+    if message.pinned:
+        parts.append("pinned")
+    if was_cut(message):
+        reason = message.record.finish_reason if message.record else None
+        parts.append(f"{_cut_by(message, reason)} · /continue goes on")
+    return " · ".join(parts)
+
+
+def _cut_by(message: Message, reason: str | None) -> str:
+    if message.edited_from is not None and message.record is None:
+        return "edited"
+    return _CUT_BY.get(reason or "", "interrupted")
 
 
 def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:

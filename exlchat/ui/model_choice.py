@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from exlchat.chat.plain_text import one_line
 from exlchat.engine.events import ModelError
 from exlchat.engine.model_folder import check_folder, snapshot_of
 from exlchat.ui.library.listing import by_name
@@ -62,6 +63,27 @@ def choose_model(
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelError(f"{argument[:200]}: cannot be read as a folder ({reason}); give a model folder") from error
     return ModelChoice(path.resolve())
+
+
+def model_called(
+    name: str, *, last_used: Path | None, bundled: Path, library: Callable[[], Sequence[Found]] = list
+) -> ModelChoice:
+    """The model that an answer's record names: a folder of that name, the one used last before all others.
+
+    Raises:
+        ModelError: there is none here, or there are several.
+    """
+    for path in (last_used, bundled):
+        if path is not None and path.resolve().name == name and is_model_folder(path):
+            return ModelChoice(path)
+    shown = one_line(name, 80)
+    found = [one.path for one in library() if one.problem is None and one.path.resolve().name == name]
+    if not found:
+        raise ModelError(f"the model {shown} of this answer is not in the library; give its folder: -m FOLDER")
+    if len(found) > 1:
+        some = ", ".join(str(path) for path in found[:4])
+        raise ModelError(f"several models are called {shown}: {some}; name the one that answered: -m FOLDER")
+    return ModelChoice(found[0])
 
 
 def is_model_folder(path: Path) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
 from exlchat.engine.events import ModelError
+from exlchat.settings import named
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.library.memory import NAMES
 from exlchat.ui.library.shelf import shown_name
@@ -109,7 +110,8 @@ class ModelCommands:
             when = "for new conversations"
         else:
             when = "when it is loaded next; /model and its name loads it again"
-        typed = getattr(self._shelf.options, name) is not None
-        if typed:
+        if getattr(self._shelf.options, name) is not None:
             when = "at other starts; what was typed on the command line wins in this one"
+        elif name in self._shelf.settings.from_environment:
+            when = f"at other starts; the environment variable {named(name).variable} wins in this one"
         self._front.tell(f"Remembered for {self._front.model.name}: {name}, {when}")

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from exlchat.chat.engine_port import EnginePort
     from exlchat.engine.events import LoadProgress
-    from exlchat.ui.options import DeviceChoice, KvCacheChoice
+    from exlchat.settings import Settings
+    from exlchat.ui.library.memory import ModelSettings
+    from exlchat.ui.options import AppOptions, DeviceChoice, KvCacheChoice
 
 _BY_WHAT_THERE_IS = CacheSizes()
 
@@ -57,6 +59,38 @@ def load_model(
         extension=extension,
         quantize_head=quantize_head,
         build_cache=paths.folders().cache,
+        on_progress=on_progress,
+    )
+
+
+def load_wanted(
+    model_path: Path,
+    options: AppOptions,
+    settings: Settings,
+    wanted: ModelSettings,
+    *,
+    kept: bool,
+    on_progress: Callable[[LoadProgress], None] | None = None,
+) -> EnginePort:
+    """Load a model as was typed, else as is remembered of it, else as settings.toml says.
+
+    Args:
+        wanted: `ModelSettings.typed_or` of these options and settings.
+        kept: whether what is said outlives this run; pages of the cache tell what was said, so they do or do not too.
+
+    Raises:
+        ModelError: as `load_model`.
+    """
+    cache_sizes = options.cache_sizes.or_settings(settings)
+    return load_model(
+        model_path,
+        device=options.device,
+        kv_cache=wanted.kv_cache or "auto",
+        context=wanted.context,
+        cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
+        extension=settings.extension if options.extension is None else options.extension,
+        quantize_head=options.quantize_head,
+        usual_head=settings.quantize_head,
         on_progress=on_progress,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from exlchat.chat.conversation import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
@@ -42,6 +42,8 @@ class OpenConversation:
         self.generation = generation
         self.unkept = UnkeptAnswers(store)
         self.conversation: Conversation | None = None
+        self.places: Mapping[str, tuple[int, int]] = {}
+        """Which of how many alternatives each message of the open conversation is that has any; from 1."""
         self._persona = persona
         self._default_system = system
         self._new_system = system
@@ -108,7 +110,7 @@ class OpenConversation:
         Raises:
             StoreError: the greeting could not be written; the new conversation is open without it.
         """
-        self.conversation = None
+        self.conversation, self.places = None, {}
         self._new_system = self._default_system
         if self._persona is not None and self._persona.greetings:
             self.conversation = self._create()
@@ -120,12 +122,13 @@ class OpenConversation:
             StoreError: it cannot be read; the one open before stays open.
         """
         self.conversation = self.unkept.whole(self.store.load(conversation_id))
+        self.places = self.store.places(conversation_id)
         return self.conversation
 
     def reload(self) -> None:
         """Read the open conversation again after something was written into it."""
         if self.conversation is not None:
-            self.conversation = self.unkept.whole(self.store.load(self.conversation.id))
+            self.open(self.conversation.id)
 
     def rename(self, conversation_id: str, title: str) -> None:
         """Give a title."""

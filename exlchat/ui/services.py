@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import ModelError
-from exlchat.settings import Settings, SettingsError, load_settings
+from exlchat.settings import Reading, Settings, read_settings
 from exlchat.state import State, load_state, save_state
 from exlchat.ui.drafts import Drafts
+from exlchat.ui.keymap import Keymap, keymap
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.library.shelf import Shelf, shown_name
-from exlchat.ui.model_loading import load_model
+from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.themes import DEFAULT_THEME, ThemeFile
 
@@ -54,6 +55,8 @@ class Services:
         notices: lines to show once.
         persona: who speaks in new conversations.
         titles: whether the model titles conversations when it is idle.
+        keys: which keys do what.
+        reading: the settings with where each comes from.
     """
 
     store: ConversationStore
@@ -73,6 +76,8 @@ class Services:
     notices: tuple[str, ...]
     persona: FrozenPersona | None = None
     titles: bool = False
+    keys: Keymap = field(default_factory=Keymap)
+    reading: Reading = field(default_factory=lambda: Reading(Settings(), {}, {}))
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -90,12 +95,15 @@ def open_services(options: AppOptions) -> Services:
     """
     notices = list(options.notices)
     folders = paths.folders()
-    settings = _settings(notices)
+    reading = _settings(notices)
+    settings = reading.settings
     store, kept = _store(notices)
     themes, broken = load_themes(paths.shipped_themes(), folders.themes)
     notices += broken
+    keys = keymap(settings.keys)
+    notices += keys.problems
     memory = ModelMemory(folders.model_memory)
-    shelf = Shelf(options, settings, memory, lambda path: _loader(path, options, settings, memory, kept=kept))
+    shelf = Shelf(options, settings, memory, lambda path: _loader(path, shelf, kept=kept))
     first = options.model_path
     wanted = memory.settings_of(first) if first else ModelSettings()
     wanted = wanted.typed_or(options, settings)
@@ -117,15 +125,16 @@ def open_services(options: AppOptions) -> Services:
         notices=tuple(notices),
         persona=options.persona,
         titles=settings.title_by == "model",
+        keys=keys,
+        reading=reading,
     )
 
 
-def _settings(notices: list[str]) -> Settings:
-    try:
-        return load_settings()
-    except SettingsError as error:
-        notices.append(f"{error}; the defaults are used for now")
-        return Settings()
+def _settings(notices: list[str]) -> Reading:
+    reading = read_settings()
+    notices += [f"{problem}; the defaults are used for now" for problem in reading.file_problems[:1]]
+    notices += [f"{problem}; it is ignored" for problem in reading.environment_problems]
+    return reading
 
 
 def _store(notices: list[str]) -> tuple[ConversationStore, bool]:
@@ -152,27 +161,14 @@ def _no_model(_: Callable[[LoadProgress], None]) -> EnginePort:
     raise ModelError(_NO_MODEL)
 
 
-def _loader(path: Path, options: AppOptions, settings: Settings, memory: ModelMemory, *, kept: bool) -> Loader:
-    cache_sizes = options.cache_sizes.or_settings(settings)
-
+def _loader(path: Path, shelf: Shelf, *, kept: bool) -> Loader:
     def load(on_progress: Callable[[LoadProgress], None]) -> EnginePort:
-        # Read when it is loaded: it may have been changed since.
-        wanted = memory.settings_of(path).typed_or(options, settings)
-        engine = load_model(
-            path,
-            device=options.device,
-            kv_cache=wanted.kv_cache or "auto",
-            context=wanted.context,
-            # Pages tell what was said, so nothing is kept of them either.
-            cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
-            extension=settings.extension if options.extension is None else options.extension,
-            quantize_head=options.quantize_head,
-            usual_head=settings.quantize_head,
-            on_progress=on_progress,
-        )
+        # Read when it is loaded: both may have been changed since.
+        wanted, settings = shelf.wanted(path), shelf.settings
+        engine = load_wanted(path, shelf.options, settings, wanted, kept=kept, on_progress=on_progress)
         _remember(path.absolute())
         with contextlib.suppress(paths.FolderError):
-            memory.mark_used(path)
+            shelf.memory.mark_used(path)
         return engine
 
     return load

@@ -172,7 +172,7 @@ def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -
         for problem in found.problems:
             lines.say(f"{one_line(path.name)}: {problem}")
         kept = _keep(found, path, store, lines)
-        if found.lost or len(kept) < len(found.trees):
+        if found.lost or found.left_out or len(kept) < len(found.trees):
             worst = ExitCode.ERROR
         report.append(_told(path, found, kept))
     printed = print_report("\n".join(report) + "\n") if report else ExitCode.OK
@@ -196,6 +196,7 @@ def _told(path: Path, found: Imported, kept: Sequence[ConversationTree]) -> str:
     counts = f"{_counted(len(kept), 'conversation')}, {_counted(messages, 'message')}"
     left_out = len(found.trees) - len(kept) + found.lost
     missing = f"; {left_out} could not be imported" if left_out else ""
+    missing += f"; {_counted(found.left_out, 'message')} or lines left out" if found.left_out else ""
     return f"{one_line(path.name)} ({NAMES[found.kind]}): {counts}{missing}"
 
 

@@ -129,6 +129,9 @@ class ScriptedEngine:
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def spell(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
     def _text_after(self, before: str, ids: Sequence[int]) -> str:
         return self.decode([*self.encode_ordinary(before), *ids])[len(before) :]
 

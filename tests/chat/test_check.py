@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from exlchat import cli
 from exlchat.chat.backup import backups
 from exlchat.chat.store import ConversationStore, StoreError
 
@@ -51,6 +53,25 @@ DAMAGES = {
         "UPDATE message SET text = CAST(x'ff4132' AS TEXT) WHERE text = 'A2'",
         "values that are damaged",
     ),
+    "a record that is none": ("UPDATE message SET record = '[1]' WHERE text = 'A2'", "values that are damaged"),
+    "a record of other things": (
+        "UPDATE message SET record = json_set('{}', '$.model', 5, '$.template', 'x', '$.stats', NULL, "
+        "'$.sampling', json('{}'), '$.finish_reason', 'eos') WHERE text = 'A2'",
+        "values that are damaged",
+    ),
+    "a persona that is none": ("UPDATE message SET persona = '7' WHERE text = 'A2'", "values that are damaged"),
+    "what is foreign, and none": ("UPDATE conversation SET foreign_json = '[' WHERE title = 'Q1'", "foreign_json"),
+    "a title of bytes": ("UPDATE conversation SET title = x'ff51' WHERE title = 'Q1'", "title ("),
+    "a title of nobody": ("UPDATE conversation SET title_by = 'me' WHERE title = 'Q1'", "title_by ('me' becomes"),
+    "a pin that is none": ("UPDATE conversation SET pinned = 'x' WHERE title = 'Q1'", "pinned ('x' becomes '0'"),
+    "a status that is none": ("UPDATE message SET status = 'lost' WHERE text = 'A2'", "status ('lost' becomes"),
+    "a conversation without times": (
+        "UPDATE conversation SET updated_at = 'noon', archived_at = 'x', deleted_at = x'00' WHERE title = 'Q1'",
+        "updated_at (",
+    ),
+    "an id of bytes": ("UPDATE message SET id = CAST(id AS BLOB) WHERE text = 'A2'", "id ("),
+    "a draft of bytes": ("UPDATE conversation SET draft = x'ff' WHERE title = 'Q1'", "draft ("),
+    "a tag of bytes": ("INSERT INTO tag SELECT id, x'ff' FROM conversation WHERE title = 'Q1'", "a tag holds"),
     "a time in words": ("UPDATE message SET created_at = 'noon' WHERE text = 'A2'", "values that are damaged"),
     "an index without contents": ("DELETE FROM search_index_data", "the index of the search"),
     "an index without a part": ("DROP TABLE search_index_config", "the index of the search"),
@@ -79,9 +100,10 @@ def path(tmp_path: Path) -> Path:
 def test_damage_is_found_and_mended(path: Path, name: str) -> None:
     statement, said = DAMAGES[name]
     damaged = sqlite3.connect(path)
+    damaged.execute("PRAGMA ignore_check_constraints = ON")
     with damaged:
         damaged.execute(statement)
-    before = {row[0] for row in damaged.execute("SELECT id FROM message")}
+    before = {row[0] for row in damaged.execute("SELECT CAST(id AS TEXT) FROM message")}
     damaged.close()
     store = ConversationStore(path)
     problems = store.check()
@@ -153,13 +175,73 @@ def test_nothing_wrong_makes_no_copy(path: Path) -> None:
     store.close()
 
 
-def test_what_cannot_be_read_stays_and_is_named(path: Path) -> None:
+def test_what_is_taken_out_is_named_and_is_in_the_copy(path: Path) -> None:
     store = ConversationStore(path)
     store._db.execute("UPDATE message SET record = '{', persona = '[]' WHERE text = 'A2'")
-    assert len(store.check(repair=True)) == 2
-    assert [one.repaired for one in store.check()] == [False, False]
+    (said,) = store.check(repair=True)
+    assert "record (taken out), persona (taken out)" in said.text
+    assert store.check() == []
     assert store.load(store.list_conversations()[1].id).branch[-1].record is None
     store.close()
+    (copy,) = backups(path)
+    assert sqlite3.connect(copy).execute("SELECT record FROM message WHERE text = 'A2'").fetchone() == ("{",)
+
+
+@pytest.mark.parametrize("steps", [[{"do": 5}], [{"do": "set", "table": "x"}], [5], {}, [{"do": "tags", "id": []}]])
+def test_a_change_that_is_nonsense_no_longer_blocks_those_before_it(path: Path, steps: object) -> None:
+    store = ConversationStore(path)
+    (ident,) = (row.id for row in store.list_conversations() if row.message_count == 4)
+    store.rename(ident, "given")
+    store._db.execute("INSERT INTO change VALUES (99, ?, 'edit', 1, 0, ?)", (ident, json.dumps(steps)))
+    with pytest.raises(StoreError, match="check --repair"):
+        store.undo(ident)
+    assert all(problem.repaired for problem in store.check(repair=True))
+    assert store.check() == []
+    assert store.undo(ident) is not None
+    assert store.load(ident).title == "Q1"
+    store.close()
+
+
+def test_a_role_that_there_is_not_is_mended_and_the_conversation_is_listed_again(path: Path) -> None:
+    store = ConversationStore(path)
+    store._db.execute("PRAGMA ignore_check_constraints = ON")
+    store._db.execute("PRAGMA foreign_keys = OFF")
+    store._db.execute("UPDATE message SET role = 'tool', text = text || ' of a tool'")
+    store._db.execute("UPDATE conversation SET title = NULL, title_by = NULL")
+    store._db.execute("UPDATE message SET parent_id = 'nobody' WHERE text LIKE 'A2%'")
+    texts = {text for (text,) in store._db.execute("SELECT text FROM message")}
+    assert store.list_conversations() == []
+    found = store.check()
+    assert sum("role ('tool' becomes 'user')" in one.text for one in found) == 3
+    assert sum("role ('tool' becomes 'assistant')" in one.text for one in found) == 2
+    assert any("follows one" in one.text for one in found), "one kind of damage hides no other"
+    assert all(one.repaired for one in store.check(repair=True))
+    assert store.check() == []
+    assert len(store.list_conversations()) == 2
+    assert {text for (text,) in store._db.execute("SELECT text FROM message")} == texts
+    store.close()
+
+
+def test_the_shell_finds_nothing_wrong_after_a_repair_of_everything_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    path = path.rename(tmp_path / "data" / "conversations.db")
+    damaged = sqlite3.connect(path)
+    damaged.execute("PRAGMA ignore_check_constraints = ON")
+    with damaged:
+        for statement, _ in DAMAGES.values():
+            if not statement.startswith("DROP"):
+                damaged.execute(statement)
+    before = {row[0] for row in damaged.execute("SELECT rowid FROM message")}
+    damaged.close()
+    for words in (["list"], ["check"], ["stats"]):
+        assert cli.main(["sessions", *words]) in (0, 1)
+    assert cli.main(["sessions", "check", "--repair"]) == 0
+    assert cli.main(["sessions", "check"]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+    assert {row[0] for row in sqlite3.connect(path).execute("SELECT rowid FROM message")} == before
 
 
 def test_a_damaged_file_names_its_newest_copy(path: Path) -> None:
@@ -193,3 +275,25 @@ def test_a_damaged_index_of_sqlite_is_made_anew(path: Path) -> None:
     assert store.check() == []
     assert len(store.list_conversations()) == 2
     store.close()
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_no_command_stumbles_over_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    path = path.rename(tmp_path / "data" / "conversations.db")
+    damaged = sqlite3.connect(path)
+    damaged.execute("PRAGMA ignore_check_constraints = ON")
+    idents = [ident for (ident,) in damaged.execute("SELECT id FROM conversation")]
+    with damaged:
+        damaged.execute(DAMAGES[name][0])
+    damaged.close()
+    for words in (["list"], ["list", "--json"], ["search", "Q1"], ["stats"], ["export", "--all"]):
+        assert cli.main(["sessions", *words]) in (0, 1)
+    for command in ("show", "show --tree", "show --json", "export --format html", "undo"):
+        for ident in idents:
+            first, *options = command.split()
+            assert cli.main(["sessions", first, ident, *options]) in (0, 1)
+    assert all(line.startswith("exlchat: ") for line in capsys.readouterr().err.splitlines())

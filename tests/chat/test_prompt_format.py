@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,30 @@ def test_a_template_without_end_is_ended_within_a_second_or_so() -> None:
 )
 def test_what_templates_do_to_texts_stays_as_it_is_in_jinja(template: str, text: str) -> None:
     assert render([HELLO], template) == text
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set x0 = 'x' * 10**7 %}"
+        + "".join(f"{{% set x{n + 1} %}}{{{{ x{n} }}}}{{{{ x{n} }}}}{{% endset %}}" for n in range(12)),
+        "{% macro f(x) %}{{ x }}{{ x }}{% endmacro %}{% set x = 'x' * 10**7 %}{% set y = f(f(f(f(f(f(f(f(x)))))))) %}",
+        "{% set x = 'x' * 10**7 %}" + "".join(f"{{% set y{n} %}}{{{{ x }}}}{{% endset %}}" for n in range(200)),
+    ],
+)
+def test_blocks_that_keep_gigabytes_are_ended_before_they_do(template: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(PromptError, match="kept more than"):
+            render([HELLO], template)
+        assert tracemalloc.get_traced_memory()[1] < 500_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_blocks_and_macros_keep_is_as_it_was() -> None:
+    source = "{% macro f(x) %}<{{ x }}>{% endmacro %}{% set y %}{{ f('a') }}b{% endset %}{{ y }}{{ f(y) }}"
+    assert render([HELLO], source) == "<a>b<<a>b>"
 
 
 def test_endless_writing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

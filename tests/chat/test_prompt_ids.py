@@ -82,6 +82,15 @@ def rendered(engine: ScriptedEngine, form: PromptFormat, messages: list[PromptMe
     return form.render(mappings, bos_token=engine.info.bos_token, eos_token=engine.info.eos_token)
 
 
+def test_a_prompt_that_a_template_has_blown_up_never_reaches_the_tokenizer(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = PromptFormat("large", "{{ messages[0].content }}{% for _ in range(150) %}{{ 'ab' * 10**4 }}{% endfor %}")
+    monkeypatch.setattr(engine, "encode", lambda _: pytest.fail("it was encoded"))
+    with pytest.raises(PromptError, match=r"format large makes 3,000,002 characters of 2; choose another"):
+        prompt_ids(engine, [user("Hi")], form)
+
+
 @pytest.mark.parametrize(
     "said",
     ["Hello there, how are you?", " Hello there", "Hello \n", "\n\n  the fox\n", "ä 😀 €", "def f(x):\n    return x"],

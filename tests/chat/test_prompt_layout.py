@@ -61,6 +61,16 @@ def test_a_message_that_the_format_changes_or_leaves_out_has_no_place() -> None:
     assert [(one.start, one.first) for one in layout.messages] == [(None, None), (None, None)]
 
 
+def test_an_empty_message_that_a_format_leaves_out_has_no_place_and_one_that_it_keeps_has() -> None:
+    engine = Spelling(byte_level_tokenizer())
+    said = [PromptMessage("user", ""), PromptMessage("assistant", "a"), PromptMessage("user", "b")]
+    leaves_out = PromptFormat("x", "{% for m in messages if m.content %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    assert lay_out(engine, said, leaves_out).messages[0].start is None
+    keeps = PromptFormat("x", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    first = lay_out(engine, said, keeps).messages[0]
+    assert (first.start, first.end) == (len("<user>"), len("<user>"))
+
+
 def test_marks_that_are_added_but_not_special_cannot_be_typed_either() -> None:
     tokenizer = byte_level_tokenizer()
     marks = ["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<other>"]

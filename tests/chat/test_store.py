@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -419,3 +421,22 @@ def test_a_file_of_version_1_is_opened_with_all_it_holds(path: Path) -> None:
     store.add_message("c", "user", "More?")
     store.close()
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+def test_a_second_store_in_the_process_costs_the_first_nothing(path: Path) -> None:
+    """POSIX locks belong to a process: closing any handle of a file drops all, and others take it for unused."""
+    first = ConversationStore(path)
+    first.create_conversation()
+    second = ConversationStore(path)
+
+    def elsewhere() -> int:
+        asked = "SELECT count(*) FROM conversation"
+        code = f"import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute({asked!r}).fetchone())"
+        run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+        return int(run.stdout)
+
+    assert elsewhere() == 1
+    first.create_conversation()
+    assert elsewhere() == 2
+    second.close()
+    first.close()

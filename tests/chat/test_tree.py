@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,6 +100,34 @@ def test_a_branch_becomes_a_conversation_of_its_own(store: ConversationStore) ->
     assert {row.id for row in store.list_conversations()} == {ident, other.id}
 
 
+@pytest.mark.parametrize("older", [False, True], ids=["noted by this program", "noted by an older one"])
+def test_undoing_a_branch_leaves_what_was_written_in_it_since(store: ConversationStore, older: bool) -> None:
+    ident, branch = talk(store)
+    other = store.branch_off(branch[2].id)
+    if older:
+        (at,) = store._db.execute("SELECT changed_at FROM change").fetchone()
+        step = {"do": "set", "table": "conversation", "id": other.id, "column": "deleted_at"}
+        store._db.execute("UPDATE change SET steps = ?", (json.dumps([{**step, "before": at, "after": None}]),))
+    kept = {one.id for one in other.branch}
+    for what in (lambda: store.add_message(other.id, "user", "mine"), lambda: store.keep_draft(other.id, "half a")):
+        what()
+        undone = store.undo(ident)
+        assert undone is not None
+        assert undone.kept == other.id
+        assert {row.id for row in store.list_conversations()} == {ident, other.id}
+        store.delete(other.id)
+        store.redo(ident)
+        assert {row.id for row in store.list_conversations()} == {ident}, "redo brings nothing back that was deleted"
+        store.undo_delete(other.id)
+        store._db.execute("UPDATE conversation SET draft = '', tip_id = ? WHERE id = ?", (other.tip_id, other.id))
+        store._db.execute("DELETE FROM message WHERE text = 'mine'")
+    assert {one.id for one in store.read_tree(other.id).messages} == kept
+    undone = store.undo(ident)
+    assert undone is not None
+    assert undone.kept is None
+    assert {row.id for row in store.list_conversations()} == {ident}
+
+
 def test_jumping_to_what_is_shown_moves_nothing(store: ConversationStore) -> None:
     ident, branch = talk(store)
     assert store.jump(branch[1].id).tip_id == branch[-1].id
@@ -113,6 +142,21 @@ def test_an_alternative_is_shown_with_the_newest_that_follows(store: Conversatio
     again = answered(store, ident, "A2 newest", branch[3].id)
     store.jump(store.alternatives(branch[2].id)[1].id)
     assert store.jump(branch[2].id).tip_id == again.id
+
+
+def test_places_say_which_of_how_many_alternatives_each_message_is(store: ConversationStore) -> None:
+    ident, branch = talk(store)
+    assert store.places(ident) == {}
+    other = answered(store, ident, "A1 other", branch[1].id)
+    first = store.edit(branch[0].id, "S other")
+    hidden = answered(store, ident, "A1 hidden", branch[1].id)
+    store.delete_from(hidden.id)
+    assert store.places(ident) == {
+        branch[0].id: (1, 2),
+        first.id: (2, 2),
+        branch[2].id: (1, 2),
+        other.id: (2, 2),
+    }
 
 
 def test_deleting_shows_another_answer_or_what_stands_before(store: ConversationStore) -> None:

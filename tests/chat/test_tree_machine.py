@@ -6,6 +6,7 @@ What is shown is what is on disk, and a way leads to every message that was not 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import settings as hypothesis_settings
@@ -18,8 +19,19 @@ from exlchat.chat.store import ConversationStore
 PICK = st.integers(0, 10**6)
 
 
+@dataclass
+class Branch:
+    """A conversation that was branched off; `left` says that an undo did not delete it."""
+
+    messages: int
+    said: bool
+    written_in: bool = False
+    deleted: bool = False
+    left: bool = False
+
+
 class Tree(RuleBasedStateMachine):
-    """`undone` and `done` hold what each change hid and the tip before it, or after it."""
+    """`undone` and `done` hold what each change hid and the tip before it, or after it, and what it branched off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +42,9 @@ class Tree(RuleBasedStateMachine):
         self.rows: dict[str, Message] = {}
         self.hidden: set[str] = set()
         self.tip: str | None = None
-        self.done: list[tuple[set[str], str | None, bool]] = []
-        self.undone: list[tuple[set[str], str | None, bool]] = []
+        self.done: list[tuple[set[str], str | None, bool, Branch | None]] = []
+        self.undone: list[tuple[set[str], str | None, bool, Branch | None]] = []
+        self.branches: dict[str, Branch] = {}
         self.words = 0
 
     def teardown(self) -> None:
@@ -77,9 +90,9 @@ class Tree(RuleBasedStateMachine):
         self.tip = message.id
         self.undone.clear()
 
-    def changed(self, tip: str | None, hidden: list[str] | None = None) -> None:
+    def changed(self, tip: str | None, hidden: list[str] | None = None, branch: Branch | None = None) -> None:
         moved = tip != self.tip
-        self.done.append((set(hidden or ()), self.tip, moved))
+        self.done.append((set(hidden or ()), self.tip, moved, branch))
         self.undone.clear()
         self.hidden |= set(hidden or ())
         self.tip = tip
@@ -171,14 +184,29 @@ class Tree(RuleBasedStateMachine):
         target = self.pick(choice)
         other = self.store.branch_off(target)
         assert [one.text for one in other.branch] == [self.rows[one].text for one in self.way(target)]
-        self.changed(self.tip)
+        # One that begins before anybody spoke has the title of the other, if that has one.
+        said = any(one.role == "user" for one in self.rows.values())
+        self.branches[other.id] = Branch(len(other.branch), said)
+        self.changed(self.tip, branch=self.branches[other.id])
+
+    @precondition(lambda self: self.branches)
+    @rule(choice=PICK)
+    def say_in_a_branch(self, choice: int) -> None:
+        ident = list(self.branches)[choice % len(self.branches)]
+        self.store.add_message(ident, "user", "elsewhere")
+        branch = self.branches[ident]
+        branch.messages += 1
+        branch.said = branch.written_in = True
 
     @rule()
     def undo(self) -> None:
         assert (self.store.undo(self.ident) is not None) == bool(self.done)
         if self.done:
-            hidden, before, moved = self.done.pop()
-            self.undone.append((hidden, self.tip, moved))
+            hidden, before, moved, branch = self.done.pop()
+            self.undone.append((hidden, self.tip, moved, branch))
+            if branch is not None:
+                branch.left = branch.written_in
+                branch.deleted |= not branch.left
             self.hidden -= hidden
             self.tip = before if moved else self.tip
 
@@ -186,8 +214,10 @@ class Tree(RuleBasedStateMachine):
     def redo(self) -> None:
         assert (self.store.redo(self.ident) is not None) == bool(self.undone)
         if self.undone:
-            hidden, after, moved = self.undone.pop()
-            self.done.append((hidden, self.tip, moved))
+            hidden, after, moved, branch = self.undone.pop()
+            self.done.append((hidden, self.tip, moved, branch))
+            if branch is not None:
+                branch.deleted &= branch.left
             self.hidden |= hidden
             self.tip = after if moved else self.tip
 
@@ -198,6 +228,16 @@ class Tree(RuleBasedStateMachine):
         branch = self.store.load(self.ident).branch
         assert [one.id for one in branch] == self.way(self.tip)
         assert all(self.rows[one.id].text == one.text for one in branch)
+
+    @invariant()
+    def every_conversation_in_which_somebody_spoke_is_listed(self) -> None:
+        there = {row.id: row.message_count for row in self.store.list_conversations()}
+        expected = {
+            ident: branch.messages for ident, branch in self.branches.items() if branch.said and not branch.deleted
+        }
+        if any(one.role == "user" for one in self.rows.values()):
+            expected[self.ident] = len(self.kept())
+        assert there == expected
 
     @invariant()
     def nothing_is_lost_or_out_of_reach(self) -> None:

@@ -174,6 +174,25 @@ def test_retry_obeys_a_system_prompt_set_after_the_old_answer(
     assert [text for _, text, _ in on_disk(store, asked)] == ["Hello?", "Be brief.", "short"]
 
 
+def test_retry_keeps_the_persona_that_has_taken_over_since_the_old_answer(
+    store: ConversationStore, engine: ScriptedEngine, asked: str
+) -> None:
+    for text in ("long", "short", "plain"):
+        engine.will_say(text)
+    old = closed(list(answer(store, engine, asked, OPTIONS))).message
+    persona = {"name": "Ada", "thinking": True}
+    store.add_message(asked, "system", "You are Ada.", persona=persona)
+    again = closed(list(answer(store, engine, asked, OPTIONS, retry_of=old.id))).message
+    assert again.record is not None
+    assert again.record.persona == "Ada"
+    told = [one for one in store.load(asked).branch if one.role == "system"]
+    assert [(one.text, one.persona) for one in told] == [("You are Ada.", persona)]
+    store.add_message(asked, "system", "You are Ada.")
+    plain = closed(list(answer(store, engine, asked, OPTIONS, retry_of=again.id))).message
+    assert plain.record is not None
+    assert plain.record.persona is None
+
+
 def test_continue_goes_on_from_the_text_and_the_ids_of_a_cut_answer(
     store: ConversationStore, engine: ScriptedEngine, asked: str
 ) -> None:

@@ -124,6 +124,13 @@ def test_when_nothing_helps_the_context_is_full(talk: Talk) -> None:
         assert talk.store.load(talk.id) == before
 
 
+def test_what_cannot_fit_is_refused_before_it_is_encoded(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk.store.add_message(talk.id, "user", "ab " * 400_000)
+    monkeypatch.setattr(talk.engine, "encode", lambda _: pytest.fail("it was encoded"))
+    with pytest.raises(ContextFull):
+        talk.answer("stop")
+
+
 def test_stop_after_drop_sees_everything_or_says_that_it_does_not_fit(talk: Talk) -> None:
     talk.until_cut("drop")
     talk.store.add_message(talk.id, "user", "More?")

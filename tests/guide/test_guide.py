@@ -23,11 +23,13 @@ from exlchat.ui.command_line import (
     models_parser,
     pull_parser,
 )
+from exlchat.ui.config.command_line import config_parser
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
 from exlchat.ui.templates.arguments import template_parser
+from exlchat.ui.themes_cli.command_line import themes_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
@@ -37,6 +39,7 @@ PARSERS = {
     "ask": ask_parser,
     "bench": bench_parser,
     "build-ext": build_ext_parser,
+    "config": config_parser,
     "doctor": doctor_parser,
     "models": models_parser,
     "personas": personas_parser,
@@ -44,6 +47,7 @@ PARSERS = {
     "pull": pull_parser,
     "sessions": sessions_parser,
     "template": template_parser,
+    "themes": themes_parser,
 }
 
 

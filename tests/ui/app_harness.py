@@ -19,6 +19,7 @@ from exlchat.engine.sampling_settings import GREEDY
 from exlchat.settings import Settings
 from exlchat.ui.drafts import Drafts
 from exlchat.ui.generation_settings import GenerationSettings
+from exlchat.ui.keymap import Keymap
 from exlchat.ui.library.memory import ModelMemory
 from exlchat.ui.library.shelf import Shelf
 from exlchat.ui.options import AppOptions
@@ -48,6 +49,8 @@ def services(
     settings: Settings | None = None,
     persona: FrozenPersona | None = None,
     titles: bool = False,
+    keys: Keymap | None = None,
+    theme: str = "exlchat-dark",
 ) -> Services:
     """Those of a start whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
@@ -63,7 +66,7 @@ def services(
         template=None,
         system=persona.system_text if persona else None,
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
-        theme="exlchat-dark",
+        theme=theme,
         sidebar=True,
         drafts=Drafts(store, folder / "drafts.json"),
         model_name="scripted",
@@ -72,6 +75,7 @@ def services(
         notices=notices,
         persona=persona,
         titles=titles,
+        keys=keys or Keymap(),
     )
 
 
@@ -99,6 +103,7 @@ def told(app: ChatApp) -> str:
 async def say(pilot: Pilot[int], text: str) -> None:
     """Type a message at once and send it."""
     chat = chat_app(pilot)
+    chat.chat_screen.composer.focus()
     chat.chat_screen.composer.set_text(text)
     await pilot.press("enter")
 

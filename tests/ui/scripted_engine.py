@@ -70,6 +70,9 @@ class ScriptedEngine:
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(one) for one in ids)
 
+    def spell(self, ids: Sequence[int]) -> str:
+        return self.decode(ids)
+
     def count(self, text: str) -> int:
         return len(text)
 

@@ -22,7 +22,7 @@ def test_ids_and_slash_commands_are_unique() -> None:
     assert len(set(slashes)) == len(slashes)
 
 
-@pytest.mark.parametrize("place", ["composer", "sidebar"])
+@pytest.mark.parametrize("place", ["composer", "message", "sidebar"])
 def test_no_key_means_two_things_in_one_place(place: str) -> None:
     keys = [key for action in ACTIONS if action.place in (place, "everywhere") for key in action.keys]
     shared = {"escape"}  # stops an answer from the composer, leaves the sidebar from there
@@ -36,7 +36,8 @@ def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
 def test_the_commands_of_the_product_exist() -> None:
     named = (
         "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
-        "/models /stats /copy /pin /unpin /summary /cache /cost /sidebar /quit"
+        "/models /stats /copy /pin /unpin /summary /cache /cost /sidebar /settings /quit /messages /edit /alternative "
+        "/branch /cut /redo /find /tree /search /compare /prompt"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}
 
@@ -98,12 +99,12 @@ def test_any_text_means_something_and_nothing_is_lost(text: str) -> None:
 
 
 def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
-    assert [action.slash for action in completions("/re")] == ["/rename", "/retry"]
-    assert [action.slash for action in completions("/RE")] == ["/rename", "/retry"]
+    assert [action.slash for action in completions("/ret")] == ["/retry", "/preset"]
+    assert [action.slash for action in completions("/RET")] == ["/retry", "/preset"]
     assert completions("/rename x") == []
     assert completions("//re") == []
     assert completions("re") == []
-    assert len(completions("/")) == 25
+    assert len(completions("/")) == sum(1 for action in ACTIONS if action.slash)
 
 
 def test_availability_follows_the_situation() -> None:

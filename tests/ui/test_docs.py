@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from exlchat import paths
 from exlchat.chat.sampling.shelf import all_presets
+from exlchat.ui.command_line import ask_parser
+from exlchat.ui.config.command_line import config_parser
+from exlchat.ui.config.telling import key_rows, page_rows
 from exlchat.ui.presets.command_line import presets_parser
-from exlchat.ui.themes import PALETTE_NEEDED, USES
+from exlchat.ui.sessions.parser import sessions_parser
+from exlchat.ui.theme_files import load_themes
+from exlchat.ui.themes import PALETTE_NEEDED, STYLES, USES
+from exlchat.ui.themes_cli.command_line import themes_parser
 from exlchat.ui.tui.screens.help import help_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -25,10 +34,20 @@ def test_the_chat_page_has_every_key_and_command_of_the_help_screen() -> None:
 
 def test_the_theme_page_names_every_entry() -> None:
     page = (DOCS / "themes.md").read_text(encoding="utf-8")
-    for section, keys in {"colors": PALETTE_NEEDED, **USES}.items():
+    for section, keys in {"colors": PALETTE_NEEDED, **USES, "styles": STYLES}.items():
         row = next(line for line in page.splitlines() if line.startswith(f"| `[{section}]`"))
         for key in keys:
             assert f"`{key}`" in row
+
+
+def test_the_theme_page_names_and_shows_every_theme() -> None:
+    page = (DOCS / "themes.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name in load_themes(paths.shipped_themes(), Path("/nowhere"))[0]:
+        assert any(f"`{name}`" in row for row in rows)
+        picture = f"theme-{name}.svg"
+        assert f"![{name}]({picture})" in page
+        assert (DOCS / picture).is_file()
 
 
 def test_the_sampling_page_says_of_each_preset_what_its_file_says() -> None:
@@ -38,13 +57,53 @@ def test_the_sampling_page_says_of_each_preset_what_its_file_says() -> None:
         assert one.preset.description[1:].partition(";")[0] in row
 
 
-def test_the_command_line_page_has_every_command_and_option_of_presets() -> None:
+@pytest.mark.parametrize(("command", "make"), [("presets", presets_parser), ("themes", themes_parser)])
+def test_the_command_line_page_has_every_command_and_option(
+    command: str, make: Callable[[], argparse.ArgumentParser]
+) -> None:
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    section = page.partition("\n## presets\n")[2].partition("\n## ")[0]
+    section = page.partition(f"\n## {command}\n")[2].partition("\n## ")[0]
     rows = {line.split("`")[1].split()[0]: line for line in section.splitlines() if line.startswith("| `")}
-    (commands,) = (one for one in presets_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    (commands,) = (one for one in make()._actions if isinstance(one, argparse._SubParsersAction))
     assert rows.keys() == commands.choices.keys()
     for name, parser in commands.choices.items():
         options = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
         for option in options - {"--help", "--version"}:
             assert f"`{option}" in rows[name]
+
+
+def test_the_command_line_page_has_every_option_of_ask_and_of_sessions() -> None:
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    options = page.partition("\n## Options\n")[2].partition("\n## template\n")[0]
+    sessions = page.partition("\n## sessions\n")[2].partition("\n## personas\n")[0]
+    for parser, section in ((ask_parser(), options), (sessions_parser(), sessions)):
+        (*below,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        parsers = [parser, *(one for action in below for one in action.choices.values())]
+        named = {one for each in parsers for action in each._actions for one in action.option_strings}
+        for option in named - {"--help", "-h", "--version", "--ext"}:
+            assert f"`{option}" in section, option
+
+
+def test_the_chat_page_has_every_command_of_sessions() -> None:
+    page = (DOCS / "chat.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `exlchat sessions ")]
+    (commands,) = (one for one in sessions_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    for name in commands.choices.keys() - {"export", "import"}:
+        assert any(f"sessions {name}" in row or f"`{name}" in row for row in rows), name
+
+
+def test_the_settings_page_has_every_setting_and_every_key_as_they_are_declared() -> None:
+    page = (DOCS / "settings.md").read_text(encoding="utf-8").splitlines()
+    for rows in (list(page_rows()), list(key_rows())):
+        at = page.index(rows[0])
+        assert page[at : at + len(rows) + 1] == [*rows, ""]
+
+
+@pytest.mark.parametrize("name", ["command-line.md", "settings.md"])
+def test_the_pages_have_every_command_of_config(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    heading = "config" if name == "command-line.md" else "exlchat config"
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = {line.split("`")[1].split()[0] for line in section.splitlines() if line.startswith("| `")}
+    (commands,) = (one for one in config_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    assert rows == commands.choices.keys()

@@ -20,8 +20,8 @@ from exlchat.chat import database
 from exlchat.chat.conversation import Conversation
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import Finished, GenerationStats
-from exlchat.ui.headless import PromptInputError, read_prompt
 from exlchat.ui.headless_output import ErrorLines, JsonLinesOutput, TextOutput
+from exlchat.ui.typed_text import PromptInputError, read_prompt
 from tests.endless_model import save_endless_llama
 
 STATS = {

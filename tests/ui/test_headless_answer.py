@@ -72,3 +72,20 @@ def test_what_is_held_back_comes_out_at_the_end(said: str, shown: str) -> None:
     out = io.StringIO()
     assert told(TextOutput(out), said, lines=io.StringIO())[1] == said
     assert out.getvalue() == shown
+
+
+def test_an_answer_that_was_cut_among_its_thoughts_goes_on_with_them() -> None:
+    store = ConversationStore(None)
+    conversation_id = store.create_conversation().id
+    store.add_message(conversation_id, "user", "Well?")
+    options = TurnOptions(GREEDY)
+    for _ in answer(store, ScriptedEngine("<think>\nTwo ", chat_template=THINKING), conversation_id, options):
+        pass
+    cut = store.load(conversation_id).branch[-1].id
+    out = io.StringIO()
+    telling = AnswerTelling(TextOutput(out), ErrorLines(io.StringIO()), model="m", kept=None)
+    engine = ScriptedEngine("words?\n</think>\n\nYes.", chat_template=THINKING)
+    for event in answer(store, engine, conversation_id, options, continue_from=cut):
+        telling.show(event)
+    assert store.load(conversation_id).branch[-1].text == "<think>\nTwo words?\n</think>\n\nYes."
+    assert out.getvalue() == "Yes.\n"

@@ -58,7 +58,7 @@ def test_a_card_goes_in_and_comes_out_the_same(home: Path, card: Path, capsys: p
     assert cli.main(["personas", "export", "seraphina", str(out)]) == 0
     assert json.loads(out.read_text()) == V2
     picture = card.parent / "out.png"
-    assert cli.main(["personas", "export", "Seraphina", str(picture), "--card", "3"]) == 0
+    assert cli.main(["personas", "export", "Seraphina", str(picture)]) == 0
     assert cli.main(["personas", "import", str(picture), "--name", "again"]) == 0
     assert (home / "again.png").is_file()
     capsys.readouterr()
@@ -124,6 +124,9 @@ def test_a_new_persona_can_be_used_at_once(home: Path, capsys: pytest.CaptureFix
         (["export", "coder", "x.png", "--picture", "/dev/zero"], 1, "/dev/zero: there is no such file"),
         (["export", "coder", "x.png", "--picture", __file__], 1, "test_personas.py: not a PNG file"),
         (["export", "coder", "x.gif"], 2, "must be one of png, json, charx, toml"),
+        (["export", "coder", "x.png", "--card", "3"], 2, "a .png holds the card in both versions"),
+        (["export", "coder", "x.toml", "--card", "2"], 2, "--card goes with .json and .charx; a .toml holds no card"),
+        (["export", "coder", "x.json", "--picture", "y.png"], 2, "a .json holds no picture"),
         (["import", "a", "b", "--name", "c"], 2, "--name goes with one FILE"),
         (["dance"], 2, "invalid choice: 'dance'"),
         ([], 2, "COMMAND"),

@@ -180,6 +180,40 @@ def test_one_bad_file_does_not_stop_the_others(
     assert [one.title for one in kept(store)] == ["One", "T", "Two"]
 
 
+SILLY = (
+    {"user_name": "Ada", "character_name": "Owl", "create_date": "2024-05-01@10h00m00s"},
+    {"name": "Ada", "is_user": True, "mes": "Hello"},
+    {"name": "Owl", "is_user": False, "mes": "Hoot"},
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\n".join(map(json.dumps, SILLY))[:-9],
+        json.dumps({"messages": [{"role": "user", "content": "Hi"}, {"role": "wizard", "content": "Abra"}]}),
+    ],
+    ids=["cut in its last line", "a role of nobody"],
+)
+def test_what_was_left_out_of_a_conversation_is_in_the_exit_code(
+    store: ConversationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (tmp_path / "a.json").write_text(content)
+    assert exlchat_sessions(store, "import", str(tmp_path / "a.json")) == ExitCode.ERROR
+    shown = capsys.readouterr()
+    assert "1 message or lines left out" in shown.out
+    assert "left out" in shown.err
+    assert len(kept(store)) == 3, "the rest is there"
+
+
+def test_what_was_only_repaired_is_not(
+    store: ConversationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_bytes('[{"role": "user", "content": "Gr\xfc\xdfe"}]'.encode("latin-1"))
+    assert exlchat_sessions(store, "import", str(tmp_path / "a.json")) == ExitCode.OK
+    assert "read as Latin-1" in capsys.readouterr().err
+
+
 def test_importing_twice_makes_a_second_conversation(
     store: ConversationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from exlchat.chat.plain_text import visible
+
 _MOST_CHARACTERS = 200_000
 """A longer message is shown as it is: the parser's time can grow with the square of the length."""
 
@@ -29,21 +31,21 @@ _DEEP = re.compile(
 
 _MOST_CODE = 100_000
 _SCHEMES = ("http://", "https://", "mailto:")
-_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
 
 
 def rendered(text: str) -> str:
     """Markdown as HTML. What the parser takes too long for, or would lose, is shown as it was typed."""
-    shown = text.translate(_CONTROLS)
+    shown = visible(text)
     slow = len(shown) > _MOST_CHARACTERS or any(shown.count(mark) > _MOST_BRACKETS for mark in "[]<*_`~|>&(")
     if slow or _DEEP.search(shown):
         return f'<pre class="plain">{escaped(shown)}</pre>\n'
-    return str(_parser().render(shown))
+    # Once more: names of characters and escaped addresses have become characters by now.
+    return visible(str(_parser().render(shown)))
 
 
 def escaped(text: str) -> str:
-    """Text for an element or an attribute, without control characters, which HTML does not know."""
-    return html.escape(text.translate(_CONTROLS).encode("utf-8", "replace").decode("utf-8"))
+    """Text for an element or an attribute, without what steers or hides it: as the screen shows it."""
+    return html.escape(visible(text))
 
 
 class _Renderer(RendererHTML):

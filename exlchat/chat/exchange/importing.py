@@ -48,6 +48,10 @@ class Notes:
         """One line about the conversation."""
         self._problems.add(self.where, what)
 
+    def leave_out(self, count: int, what: str) -> None:
+        """The same about so many things that are not in it now."""
+        self._problems.leave_out(self.where, what, count)
+
     def whole(
         self,
         kind: Kind,

@@ -79,14 +79,14 @@ def conversations(parsed: Parsed, problems: Problems) -> Iterator[ConversationTr
             else:
                 header = content
         elif kind != "message":
-            problems.add(where, "left out: it is neither a conversation nor a message")
+            problems.leave_out(where, "left out: it is neither a conversation nor a message")
         elif header is not None:
             try:
                 messages.append(_message(content, problems, where))
             except ExchangeError as error:
-                problems.add(where, f"left out: {error}")
+                problems.leave_out(where, f"left out: {error}")
         elif not skipping:
-            problems.add(where, "left out: no conversation stands before this message")
+            problems.leave_out(where, "left out: no conversation stands before this message")
     yield from _finished(header, messages, problems)
 
 
@@ -99,7 +99,7 @@ def _finished(
     try:
         whole = mended(messages, problems, where)
         if header.get("messages") != len(messages):
-            problems.add(where, f"{header.get('messages')} messages were written and {len(messages)} are here")
+            problems.leave_out(where, f"{header.get('messages')} messages were written and {len(messages)} are here")
         created = _time(header, "created_at")
         yield ConversationTree(
             title=text_of(header.get("title")),

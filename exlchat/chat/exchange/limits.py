@@ -43,6 +43,7 @@ class Problems:
         self._lines: list[str] = []
         self._more = 0
         self.lost = 0
+        self.left_out = 0
 
     def add(self, where: str, what: str) -> None:
         """`where` names the conversation or the line of the file."""
@@ -50,6 +51,11 @@ class Problems:
             self._lines.append(one_line(f"{where}: {what}" if where else what, 300))
         else:
             self._more += 1
+
+    def leave_out(self, where: str, what: str, count: int = 1) -> None:
+        """Messages, or lines of a file, that are not in the conversation that was read."""
+        self.left_out += count
+        self.add(where, what)
 
     def lose(self, where: str, why: str) -> None:
         """A whole conversation that cannot be read."""

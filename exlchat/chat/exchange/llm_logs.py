@@ -54,7 +54,7 @@ def conversations(path: Path, began: float, problems: Problems) -> list[Conversa
         ExchangeError: the database is damaged.
     """
     if waiting_changes(path):
-        problems.add("", f"{path.name}-wal holds changes that are not in it yet; let llm finish and import again")
+        problems.leave_out("", f"{path.name}-wal holds changes that are not in it yet; let llm finish and import again")
     found: list[ConversationTree] = []
     with open_llm(path) as db:
         fragments = _fragments(db)

@@ -52,7 +52,9 @@ def _convert(item: Any, notes: Notes) -> ConversationTree:
     began = seconds_of(outer.get("created_at")) or seconds_of(chat.get("timestamp")) or notes.began
     messages = [message for key, value in entries if (message := _message(key, mapping(value), began)) is not None]
     if len(messages) < len(entries):
-        notes.say(f"{len(entries) - len(messages)} messages of no known role were left out")
+        notes.leave_out(
+            len(entries) - len(messages), f"{len(entries) - len(messages)} messages of no known role were left out"
+        )
     system = text_of(mapping(chat.get("params")).get("system")) or text_of(chat.get("system"))
     if system and messages:
         messages = _under_system(system, messages, began)

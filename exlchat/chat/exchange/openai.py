@@ -111,7 +111,7 @@ def _add_messages(messages: Sequence[Any], chain: Chain, notes: Notes, default_m
         else:
             chain.add(_draft(role, text, fields, default_model, keep_content=has_other))
     if skipped:
-        notes.say(f"{skipped} messages of no known role were left out")
+        notes.leave_out(skipped, f"{skipped} messages of no known role were left out")
 
 
 def _draft(role: Role, text: str, fields: Mapping[str, Any], model: str | None, *, keep_content: bool) -> Draft:

@@ -11,6 +11,8 @@ from typing import Any
 from exlchat.chat.exchange.limits import DEPTH, YAML_CHARACTERS, ExchangeError, Problems
 from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
+_MOST_DIGITS = 1000
+
 _BROKEN_LINES_IN_A_ROW = 1000
 """So many lines that are no JSON one after another, and the file is taken for something else."""
 
@@ -54,9 +56,14 @@ def parse(text: str, problems: Problems) -> Parsed:
 def _json(text: str) -> Any:
     try:
         # NaN and the infinities are no JSON, but Python and JavaScript write them.
-        return json.loads(text, parse_constant=lambda _: None)
+        return json.loads(text, parse_constant=lambda _: None, parse_int=_whole)
     except RecursionError:
         raise ExchangeError(f"it is nested more than {DEPTH} levels deep") from None
+
+
+def _whole(digits: str) -> int | str:
+    """Python refuses to compute a number of more digits; nothing computes with it here, so its text will do."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
 def _are_json_lines(begun: str) -> bool:
@@ -89,7 +96,7 @@ def _json_lines(text: str, problems: Problems) -> Parsed:
             if broken > _BROKEN_LINES_IN_A_ROW:
                 raise ExchangeError(f"from line {number - broken + 1} on it is no JSON lines") from None
             what = str(error) if isinstance(error, ExchangeError) else _why(error, line)
-            problems.add(f"line {number}", f"left out: {what}")
+            problems.leave_out(f"line {number}", f"left out: {what}")
     return Parsed(values, numbers, by_line=True)
 
 

@@ -52,12 +52,14 @@ class Imported:
         trees: the conversations that could be read.
         problems: a line for each thing that was left out or repaired.
         lost: how many conversations could not be read; a line says why of each.
+        left_out: how many messages or lines of others are not among `trees`; lines say which.
     """
 
     kind: Kind
     trees: tuple[ConversationTree, ...]
     problems: tuple[str, ...]
     lost: int = 0
+    left_out: int = 0
 
 
 def detect(path: Path) -> Kind:
@@ -86,7 +88,7 @@ def read(path: Path) -> Imported:
             trees = [tree for parsed in found.parsed for tree in jsonl.conversations(parsed, problems)]
         else:
             trees = list(_converted(found.importer, found.parsed, began, problems))
-    return Imported(found.kind, tuple(trees), problems.lines(), problems.lost)
+    return Imported(found.kind, tuple(trees), problems.lines(), problems.lost, problems.left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def _remark(notes: Notes, hidden: int, wrong: int, others: int) -> None:
     if wrong:
         notes.say(f"{wrong} messages are none of their swipes; what is shown became one more")
     if others:
-        notes.say(f"{others} lines that are no messages were left out")
+        notes.leave_out(others, f"{others} lines that are no messages were left out")
 
 
 def _text(value: object) -> object:

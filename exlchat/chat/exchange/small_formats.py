@@ -67,7 +67,7 @@ def _convert_exui(item: Any, notes: Notes) -> ConversationTree:
         text = text if speaker is None else text[len(speaker) + 1 :].lstrip(" ")
         _add_answer_or_prompt(chain, role, text, no_empty(name=speaker, exui=rest(block, "author", "text")))
     if skipped:
-        notes.say(f"{skipped} blocks without author or text were left out")
+        notes.leave_out(skipped, f"{skipped} blocks without author or text were left out")
     return notes.of_chain("exui", chain, title=name_of(fields.get("name")), fields=rest(fields, "history", "name"))
 
 
@@ -96,7 +96,7 @@ def _convert_aichat(item: Any, notes: Notes) -> ConversationTree:
             written_by = model if role == "assistant" else None
             _add_answer_or_prompt(chain, role, text, no_empty(model=written_by, aichat=rest(entry, *known)))
     if skipped:
-        notes.say(f"{skipped} messages of no known role were left out")
+        notes.leave_out(skipped, f"{skipped} messages of no known role were left out")
     return notes.of_chain("aichat", chain, fields=rest(fields, "messages", "compressed_messages"))
 
 

@@ -54,7 +54,7 @@ def _convert(item: Any, notes: Notes) -> ConversationTree:
         if answer:
             _add(chain, "assistant", answer, mapping(about.get(f"assistant_{number}")))
     if wrong:
-        notes.say(f"{wrong} entries that are no pairs of a prompt and an answer were left out")
+        notes.leave_out(wrong, f"{wrong} entries that are no pairs of a prompt and an answer were left out")
     known = ("internal", "visible", "data", "data_visible", "metadata")
     return notes.of_chain("textgen", chain, fields=rest(fields, *known))
 

@@ -57,13 +57,13 @@ class ModelSettings:
         return replace(self, system=text)
 
     def typed_or(self, options: AppOptions, settings: Settings) -> ModelSettings:
-        """What holds: what was typed on the command line, else what is remembered here, else settings.toml."""
-        return ModelSettings(
-            options.context or self.context or settings.context,
-            options.kv_cache or self.kv_cache or settings.kv_cache,
-            options.template or self.template or settings.template,
-            options.system or self.system or settings.system,
-        )
+        """What holds: what was typed on the command line, else the environment, what is remembered here, the file."""
+        held: dict[str, Any] = {}
+        for name in NAMES:
+            typed, below = getattr(options, name), getattr(settings, name)
+            remembered = None if name in settings.from_environment else getattr(self, name)
+            held[name] = typed if typed is not None else below if remembered is None else remembered
+        return ModelSettings(**held)
 
     def describe(self) -> str:
         """What is set, in one line; empty when nothing is."""

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from exlchat.ui.options import AppOptions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shelf:
     """What was typed on the command line holds for every model of this start.
 
     Args:
-        options, settings: of this start.
+        options: of this start.
+        settings: as they are now; the next load goes by them.
         memory: what is remembered of each model.
         loader: makes what loads the model in a folder.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import StoreError
+from exlchat.ui import tree_actions
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_rows
 from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
@@ -38,6 +39,11 @@ class LineCommands(ChatCommands):
         return {
             "model": self._chat.model_commands.run,
             "models": lambda _: self._models(),
+            "undo": lambda _: self._take_back(),
+            "redo": lambda _: self._changed(f"Done again: {tree_actions.redo(self.front.session).what}"),
+            "branch": self._branch,
+            "cut": self._cut,
+            "alternative": self._alternative,
             "help": lambda _: self.front.note("\n".join(help_lines(repaints=self._chat.paper.repaints))),
             "copy-or-stop": lambda _: self._stop_or_quit(),
             "quit": lambda _: self._chat.leave(),
@@ -66,6 +72,38 @@ class LineCommands(ChatCommands):
 
     def _copy_text(self, text: str) -> None:
         self._chat.paper.copy(text)
+
+    # The tree of messages
+
+    def _take_back(self) -> None:
+        if self.front.session.deleted_last:
+            self._undo()
+        else:
+            self._changed(f"Undone: {tree_actions.undo(self.front.session).what}; /redo does it again")
+
+    def _branch(self, back: str) -> None:
+        session = self.front.session
+        message = tree_actions.said_back(session, back)
+        self.front.unsent.keep()
+        tree_actions.branch_off(session, message.id)
+        self._changed("This is a new conversation with what came before; /open lists the other one")
+
+    def _cut(self, back: str) -> None:
+        session = self.front.session
+        tree_actions.delete_from(session, tree_actions.said_back(session, back).id)
+        self._changed("Deleted from there on; /undo brings it back")
+
+    def _alternative(self, number: str) -> None:
+        self.front.session.require_quiet()
+        at, last = tree_actions.numbered_alternative(self.front.session, number)
+        if at:
+            tree_actions.alternative(self.front.session, last.id, at)
+            self._changed(f"Alternative {number} is shown")
+
+    def _changed(self, line: str) -> None:
+        """The branch is another one: what is on the paper is not it, so its end is written anew."""
+        self.front.show_conversation()
+        self.front.tell(line)
 
     # Lists
 

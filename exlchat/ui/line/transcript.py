@@ -109,7 +109,7 @@ class Transcript:
     def end_of(self, message: Message) -> list[Fragments]:
         """What is said behind a message, and what separates it from the next."""
         ink = self._chat.paper.ink
-        said = WRITTEN_ELSEWHERE if message.status == "streaming" else footer(message)
+        said = WRITTEN_ELSEWHERE if message.status == "streaming" else footer(message, self._chat.session.places)
         return [*(ink.remark("footer", f"({said})") if said else []), *ink.gap()]
 
     def _speaker(self, message: Message) -> str:

@@ -15,6 +15,8 @@ from pygments.token import Token
 from pygments.util import ClassNotFound
 from rich.style import Style
 
+from exlchat.ui.theme_colors import from_pygments
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -84,8 +86,9 @@ def token_style(code_style: CodeStyle, kind: _TokenType) -> Style:
     except KeyError:
         # Some lexers make up kinds of their own that no style lists, as ps1con for the name of a virtual environment.
         return token_style(code_style, kind.parent or Token)
+    hexes = f"#{style['color']}" if style["color"] else None
     return Style(
-        color=f"#{style['color']}" if style["color"] else None,
+        color=from_pygments(style["ansicolor"]) if style["ansicolor"] else hexes,
         bold=style["bold"] or None,
         italic=style["italic"] or None,
         underline=style["underline"] or None,

@@ -9,36 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-REPLACEMENT: Final = "\ufffd"
+from exlchat.chat.plain_text import visible
+
 TAB_STOP: Final = 4
 
-_BIDI_MARKS: Final = (0x061C, 0x200E, 0x200F)
-_BIDI_CONTROLS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_INVISIBLE: Final = (
-    0x00AD,  # soft hyphen
-    0x180E,
-    0x200B,  # zero width space
-    *range(0x2060, 0x2066),  # word joiner, invisible operators
-    *range(0x206A, 0x2070),
-    0xFEFF,
-    *range(0xFFF9, 0xFFFC),
-    *range(0xE0000, 0xE0FFF + 1),  # tag characters carry text that no one can see
-)
-_LINE_SEPARATORS: Final = (0x2028, 0x2029)
-
-
-def _table() -> dict[int, str | None]:
-    table: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n\r"}
-    table[0x7F] = "\u2421"
-    table.update(dict.fromkeys(range(0x80, 0xA0), REPLACEMENT))
-    table.update(dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT))
-    table.update(dict.fromkeys(_BIDI_CONTROLS, REPLACEMENT))
-    table.update(dict.fromkeys(_BIDI_MARKS + _INVISIBLE))
-    table.update(dict.fromkeys(_LINE_SEPARATORS, "\n"))
-    return table
-
-
-_TABLE: Final = _table()
 PRINTABLE_LINE: Final = (
     r"[^\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     r"\ufff9-\ufffb\U000e0000-\U000e0fff]*"
@@ -53,7 +27,7 @@ def printable(text: str) -> str:
 
     Invisible characters are removed. Newline, carriage return, tab and the zero-width joiners stay.
     """
-    return text.translate(_TABLE)
+    return visible(text)
 
 
 def stray_joiners(text: str) -> list[int]:

@@ -50,7 +50,9 @@ def personas_parser() -> argparse.ArgumentParser:
     send = command("export", "NAME FILE", "write a persona as a character card")
     _name(send)
     send.add_argument("file", metavar="FILE", type=Path, help="its ending decides: .png, .json, .charx or .toml")
-    send.add_argument("--card", metavar="N", type=int, choices=(2, 3), help="version of the card: 2 or 3")
+    send.add_argument(
+        "--card", metavar="N", type=int, choices=(2, 3), help="version of the card in .json and .charx: 2 or 3"
+    )
     send.add_argument("--picture", metavar="FILE.png", type=Path, help="the picture to put the card into")
     send.add_argument("--force", action="store_true", help="replace FILE")
     where = command("path", "[NAME]", "say where your personas lie, or the file of one")

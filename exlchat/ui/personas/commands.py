@@ -182,6 +182,11 @@ def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
     kind = card_kind(file)
     if kind is None:
         parser.error(f"the ending of {one_line(str(file), 60)!r} must be one of {', '.join(CARD_FILES)}")
+    if typed.card is not None and kind not in ("json", "charx"):
+        why = "a .png holds the card in both versions" if kind == "png" else f"a .{kind} holds no card"
+        parser.error(f"--card goes with .json and .charx; {why}")
+    if typed.picture is not None and kind not in ("png", "charx"):
+        parser.error(f"--picture goes with .png and .charx; a .{kind} holds no picture")
     one = find_persona(typed.name)
     if file.exists() and not typed.force:
         raise PersonaError(f"{file} is there already; choose another name, or replace it with --force")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from exlchat.chat.conversation import Message
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
+from exlchat.chat.personas.opening import persona_of
+from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.shelf import find_persona
+from exlchat.chat.turn import TurnError
 from exlchat.ui.options import AppOptions
 
 
@@ -38,4 +43,25 @@ def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
         system=persona.system_text if options.system is None else options.system,
         template=options.template or persona.template,
         sampling=options.sampling.over(persona.sampling),
+    )
+
+
+def as_spoken(options: AppOptions, branch: Sequence[Message]) -> AppOptions:
+    """`options` in which the persona that speaks at the end of a branch decides what was not typed.
+
+    With a persona or a system prompt that was typed, it speaks no longer and decides nothing.
+
+    Raises:
+        TurnError: what was kept of it is damaged.
+    """
+    if options.system is not None:
+        return options
+    try:
+        persona = persona_of(branch)
+    except PersonaError as error:
+        raise TurnError(str(error)) from error
+    if persona is None:
+        return options
+    return replace(
+        options, template=options.template or persona.template, sampling=options.sampling.over(persona.sampling)
     )

@@ -17,18 +17,28 @@ from exlchat.ui.sessions.parser import EXCHANGE
 
 Command = Callable[[ConversationStore, argparse.Namespace], ExitCode]
 
+
+def _run_reproduce(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    # The others load no model.
+    from exlchat.ui.sessions.reproducing import run_reproduce
+
+    return run_reproduce(store, typed)
+
+
 _COMMANDS: dict[str, Command] = {
     "list": looking.run_list,
     "show": looking.run_show,
     "search": looking.run_search,
     "stats": looking.run_stats,
-    "check": looking.run_check,
     "rm": arranging.run_rm,
     "restore": arranging.run_restore,
     "rename": arranging.run_rename,
     "tag": arranging.run_tag,
     "pin": arranging.run_pin,
     "archive": arranging.run_archive,
+    "pin-message": arranging.run_pin_message,
+    "purge": arranging.run_purge,
+    "reproduce": _run_reproduce,
     "edit": changing.run_edit,
     "choose": changing.run_choose,
     "branch": changing.run_branch,
@@ -43,7 +53,10 @@ def run_sessions(typed: argparse.Namespace) -> ExitCode:
     try:
         where = paths.folders().conversations
         paths.ensure_folder(where.parent)
-        with closing(ConversationStore(where)) as store:
+        if typed.command == "check":
+            # What is damaged may not open as a store.
+            return looking.run_check(where, typed)
+        with closing(ConversationStore(where, or_read=True)) as store:
             command = _COMMANDS.get(typed.command)
             if command is None:
                 return ExitCode(importlib.import_module(EXCHANGE).run(store, typed))

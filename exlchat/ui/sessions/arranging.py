@@ -1,12 +1,14 @@
-"""`exlchat sessions rm|restore|rename|tag|pin|archive`."""
+"""`exlchat sessions rm|restore|rename|tag|pin|archive|pin-message|purge`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.sessions.finding import conversation
+from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.sessions.finding import conversation, message
 
 
 def run_rm(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -17,8 +19,8 @@ def run_rm(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 
 def run_restore(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Puts deleted conversations back on the list."""
-    for ident in [conversation(store, one) for one in typed.ids]:
+    """Puts deleted conversations back on the list; `last` is the one that was deleted last."""
+    for ident in [conversation(store, one, "deleted") for one in typed.ids]:
         store.undo_delete(ident)
     return ExitCode.OK
 
@@ -44,6 +46,34 @@ def run_pin(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 
 def run_archive(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Takes a conversation off the list, or puts it back."""
-    store.archive(conversation(store, typed.id), not typed.off)
+    """Takes a conversation off the list, or puts it back; `last` is then the one that was archived last."""
+    store.archive(conversation(store, typed.id, "archived" if typed.off else "kept"), not typed.off)
     return ExitCode.OK
+
+
+def run_pin_message(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Has the model go on seeing a message, or no longer."""
+    ident = message(store, typed.message)
+    if store.message(ident).role == "system":
+        ErrorLines(sys.stderr).say("a system prompt is seen as long as it holds; pin what was said")
+        return ExitCode.ERROR
+    store.pin(ident, not typed.off)
+    return ExitCode.OK
+
+
+def run_purge(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Removes what was deleted; without a clear word it says what that would be."""
+    if not typed.yes:
+        counts = store.counts()
+        would = _removed(counts["deleted"], counts["deleted_messages"])
+        ErrorLines(sys.stderr).say(f"{would} would be removed for good; exlchat sessions purge --yes does it")
+        return ExitCode.USAGE
+    done = store.purge_deleted()
+    return print_report(f"removed for good: {_removed(done.conversations, done.messages)}\n")
+
+
+def _removed(conversations: int, messages: int) -> str:
+    return (
+        f"{conversations:,} conversation{'' if conversations == 1 else 's'} and "
+        f"{messages:,} message{'' if messages == 1 else 's'} of others"
+    )

@@ -7,16 +7,16 @@ import sys
 
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless import PromptInputError, read_prompt
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, message
+from exlchat.ui.typed_text import PromptInputError, read_text
 
 
 def run_edit(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """Puts a changed copy beside a message; prints its id."""
     ident = message(store, typed.message)
     try:
-        text = read_prompt(typed.text, None if typed.text or sys.stdin is None else sys.stdin.buffer)
+        text = read_text(typed.text, None if sys.stdin is None else sys.stdin.buffer)
     except PromptInputError as error:
         ErrorLines(sys.stderr).say(str(error))
         return ExitCode.USAGE
@@ -47,4 +47,5 @@ def run_undo(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     if change is None:
         ErrorLines(sys.stderr).say(f"there is nothing to {'do again' if typed.redo else 'undo'} in {ident[:SHORT]}")
         return ExitCode.ERROR
-    return print_report(f"{'done again' if typed.redo else 'undone'}: {change.what}\n")
+    left = f"; conversation {change.kept[:SHORT]} stays: something was written in it since" if change.kept else ""
+    return print_report(f"{'done again' if typed.redo else 'undone'}: {change.what}{left}\n")

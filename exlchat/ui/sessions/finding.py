@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.statements import Which
 from exlchat.chat.store import ConversationStore, StoreError
 
 LAST = "last"
@@ -12,18 +13,28 @@ SHORT = 8
 """Characters of an id that are shown; more are, where two would look the same."""
 
 
-def conversation(store: ConversationStore, typed: str) -> str:
+def conversation(store: ConversationStore, typed: str, which: Which = "kept") -> str:
     """The id of the conversation that is meant.
+
+    Args:
+        store: where it is.
+        typed: the beginning of an id, of whichever conversation, or `last`.
+        which: what `last` stands for: the one on the list that was written last, or that was archived or deleted last.
 
     Raises:
         StoreError: there is none, or several.
     """
-    if typed == LAST:
-        newest = max(store.list_conversations(), key=lambda row: row.updated_at, default=None)
-        if newest is None:
-            raise StoreError("there is no conversation yet")
-        return newest.id
-    return _only(store.find_ids("conversation", typed), "conversation", typed)
+    if typed != LAST:
+        return _only(store.find_ids("conversation", typed), "conversation", typed)
+    if which != "kept":
+        last = store.put_away_last(which)
+        if last is None:
+            raise StoreError(f"there is no {which} conversation")
+        return last
+    newest = max(store.list_conversations(), key=lambda row: row.updated_at, default=None)
+    if newest is None:
+        raise StoreError("there is no conversation yet")
+    return newest.id
 
 
 def message(store: ConversationStore, typed: str) -> str:

@@ -7,9 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.backup import backups
+from exlchat.chat.check_file import check_file
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.search import SearchHit
 from exlchat.chat.store import ConversationStore
@@ -17,8 +19,9 @@ from exlchat.chat.tree import TreeMessage
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, day
+from exlchat.ui.tree_lines import tree_lines
 
-_LINE = 100
+_LINE = 1000
 
 
 def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -86,14 +89,14 @@ def run_stats(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     return _print_lines([f"{store.path}", *lines, *(f"backup: {copy}" for copy in copies)], "")
 
 
-def run_check(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
     """What is wrong, a line each; the exit code is 1 while something is."""
-    problems = store.check(repair=typed.repair)
+    problems = check_file(path, repair=typed.repair)
     wrong = any(not problem.repaired for problem in problems)
     if typed.json:
         code = _print_json([asdict(problem) for problem in problems])
     else:
-        lines = [f"{'mended' if one.repaired else 'wrong'}: {one_line(one.text, _LINE * 2)}" for one in problems]
+        lines = [f"{'mended' if one.repaired else 'wrong'}: {one_line(one.text, _LINE)}" for one in problems]
         if wrong and not typed.repair:
             lines.append("exlchat sessions check --repair mends what can be mended, after a copy of the database")
         code = _print_lines(lines, "Nothing is wrong.")
@@ -116,19 +119,11 @@ def _said(one: TreeMessage) -> str:
 
 
 def _tree_lines(kept: Sequence[TreeMessage], shown: set[str]) -> list[str]:
-    """Only where branches part is there a step to the right: a long conversation stays narrow."""
-    children: dict[str | None, list[TreeMessage]] = {}
-    for one in kept:
-        children.setdefault(one.parent_id, []).append(one)
-    lines: list[str] = []
-    waiting = [(one, 0) for one in reversed(children.get(None, []))]
-    while waiting:
-        one, depth = waiting.pop()
+    lines = []
+    for line in tree_lines(kept):
+        one = line.message
         mark = "*" if one.id in shown else " "
-        indent = "  " * min(depth, 12)
-        lines.append(f"{one.id[:SHORT]} {mark} {indent}{one.role}: {one_line(answer_parts(one).answer, 60)}")
-        below = children.get(one.id, [])
-        waiting += [(child, depth + (len(below) > 1)) for child in reversed(below)]
+        lines.append(f"{one.id[:SHORT]} {mark} {'  ' * line.depth}{one.role}: {line.text}")
     return lines
 
 

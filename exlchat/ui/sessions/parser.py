@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 
-from exlchat.ui.argument_types import some_text, whole
-from exlchat.ui.command_line import Parser, about_group
+from exlchat.ui.argument_types import some_id, some_text, whole
+from exlchat.ui.command_line import Parser, about_group, loading_options
 
 _ABOUT = """List, search, change, check, export and import conversations. ID is the
 beginning of a conversation's id, or the word last; MESSAGE the beginning of a
@@ -21,7 +21,8 @@ _EPILOG = """examples:
   exlchat sessions list --json | jq -r '.[].title'
 
 exit codes:
-  0 ok   1 error, or check found something   2 usage   130 stopped by ctrl+c"""
+  0 ok   1 error, check found something, or reproduce got another answer
+  2 usage   130 stopped by ctrl+c"""
 EXCHANGE = "exlchat.ui.sessions_exchange"
 """The module with `add_parsers` and `run` of export and import."""
 
@@ -80,7 +81,7 @@ def _looking(add: _Add) -> None:
 def _arranging(add: _Add) -> None:
     for name, about in (("rm", "delete conversations; restore brings them back for 30 days"), ("restore", "undelete")):
         made = add(name, about, "ID...")
-        made.add_argument("ids", metavar="ID", nargs="+", type=some_text, help="conversations")
+        made.add_argument("ids", metavar="ID", nargs="+", type=some_id, help="conversations")
     rename = add("rename", "give a conversation a title", "ID TITLE")
     _conversation(rename)
     rename.add_argument("title", metavar="TITLE", help="an empty one brings back the first line")
@@ -92,6 +93,14 @@ def _arranging(add: _Add) -> None:
         made = add(name, about, "ID [options]")
         _conversation(made)
         made.add_argument("--off", action="store_true", help="no longer")
+
+    message = add(
+        "pin-message", "have the model go on seeing a message when older ones are left out", "MESSAGE [options]"
+    )
+    _message(message)
+    message.add_argument("--off", action="store_true", help="no longer")
+    purge = add("purge", "remove for good what was deleted: conversations, and what was cut out of others", "--yes")
+    purge.add_argument("--yes", action="store_true", help="do it; without this only say what there is to remove")
 
 
 def _changing(add: _Add) -> None:
@@ -111,17 +120,30 @@ def _changing(add: _Add) -> None:
 
 
 def _keeping(add: _Add) -> None:
+    reproduce = add(
+        "reproduce", "have an answer given again by its record, and compare the tokens", "MESSAGE [options]"
+    )
+    _message(reproduce)
+    model = reproduce.add_argument_group("model")
+    model.add_argument(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        type=some_text,
+        help="folder of the model that answered (default: as recorded)",
+    )
+    loading_options(model)
     check = add("check", "look for what is wrong with the database", "[options]")
     check.add_argument("--repair", action="store_true", help="copy the database, then mend what can be mended")
     _json(check)
 
 
 def _conversation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", type=some_text, help="beginning of a conversation's id, or last")
+    parser.add_argument("id", metavar="ID", type=some_id, help="beginning of a conversation's id, or last")
 
 
 def _message(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("message", metavar="MESSAGE", type=some_text, help="beginning of a message's id")
+    parser.add_argument("message", metavar="MESSAGE", type=some_id, help="beginning of a message's id")
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from exlchat.ui.argument_types import some_text
+from exlchat.ui.argument_types import some_id, some_text
 from exlchat.ui.command_line import about_group, new_parser
 
 _ABOUT = """The prompt formats (templates) there are; the exact prompt that a conversation
@@ -13,7 +13,9 @@ becomes, with its token ids; formats of other programs made into your own."""
 _EPILOG = """examples:
   exlchat template list
   exlchat template show                    a little talk, in the guide's format
+  exlchat template show --conversation last
   exlchat template show llama-3 -m ~/models/llama-3 --conversation last
+  exlchat template show --message 3f2a     what that answer was asked
   exlchat template import ~/presets/Alpaca.json
 
 exit codes:
@@ -31,10 +33,19 @@ def template_parser() -> argparse.ArgumentParser:
         description="Print the exact prompt of a conversation, with its token ids and where each\n"
         "message begins and ends. No weights are read.",
     )
-    show.add_argument("name", metavar="NAME|FILE", nargs="?", help="prompt format (default: the model's own)")
-    show.add_argument("-m", "--model", metavar="MODEL", type=some_text, help="model folder (default: the guide)")
+    show.add_argument(
+        "name", metavar="NAME|FILE", nargs="?", help="prompt format (default: the conversation's or the model's)"
+    )
+    show.add_argument(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        type=some_text,
+        help="whose tokens (default: of the model that answers, else the guide)",
+    )
     source = show.add_mutually_exclusive_group()
-    source.add_argument("--conversation", metavar="ID", type=some_text, help="a conversation, or the word last")
+    source.add_argument("--conversation", metavar="ID", type=some_id, help="a conversation as it would be asked now")
+    source.add_argument("--message", metavar="ID", type=some_id, help="an answer: the prompt that it had")
     source.add_argument("--messages", metavar="FILE", type=Path, help="JSON list of role and content; - is stdin")
     show.add_argument("--no-generation-prompt", dest="opening", action="store_false", help="without the model's turn")
     show.add_argument("--json", action="store_true", help="print JSON")

@@ -6,9 +6,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.chat.formats import FORMATS
@@ -23,7 +22,8 @@ from exlchat.chat.prompt_format import (
     format_files,
     read_format,
 )
-from exlchat.chat.prompt_ids import PromptMessage
+from exlchat.chat.reproduce import NotReproducibleError
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store import StoreError
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
@@ -32,6 +32,9 @@ from exlchat.ui.model_choice import choose_model
 from exlchat.ui.templates.prompts import MessagesError, messages_of
 from exlchat.ui.templates.report import as_json, as_text
 
+if TYPE_CHECKING:
+    from exlchat.ui.templates.conversations import Asked
+
 _FILE_NAME = re.compile(r"[\w][\w .+-]{0,80}")
 _TRIAL = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
 
@@ -39,13 +42,16 @@ _TRIAL = [{"role": role, "content": "x"} for role in ("user", "assistant", "user
 def run_template(typed: argparse.Namespace) -> ExitCode:
     """Carries out the command that was typed. Raises `ModelError` in one line."""
     lines = ErrorLines(sys.stderr)
+    if typed.command == "show" and typed.message is not None and (typed.name is not None or not typed.opening):
+        lines.say("--message shows the prompt that an answer had, in its format; leave out NAME and other changes")
+        return ExitCode.USAGE
     try:
         if typed.command == "list":
             return _list(typed.json)
         if typed.command == "show":
             return _show(typed, lines)
         return _import(typed, lines)
-    except (PromptError, MessagesError, PresetError, StoreError) as error:
+    except (PromptError, MessagesError, PresetError, StoreError, TurnError, NotReproducibleError) as error:
         lines.say(str(error))
         return ExitCode.ERROR
 
@@ -91,18 +97,32 @@ def _described(name: str, about: str, models: str, form: PromptFormat) -> dict[s
 def _show(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
     # Imports torch, as reading a model's headers does.
     from exlchat.chat.prompt_layout import lay_out
-    from exlchat.engine.tokenizer_alone import TokenizerAlone
 
+    asked = _asked(typed)
+    for notice in asked.notices:
+        lines.say(notice)
+    layout = lay_out(asked.engine, asked.messages, asked.form, add_generation_prompt=typed.opening, begun=asked.begun)
+    if typed.json:
+        shown = as_json(layout, asked.form, asked.engine.info)
+        if typed.message is not None:
+            shown["as_recorded"] = asked.as_recorded
+        return print_report(json.dumps(shown, indent=1) + "\n")
+    return print_report(as_text(layout, asked.form, asked.engine.info))
+
+
+def _asked(typed: argparse.Namespace) -> Asked:
+    from exlchat.engine.tokenizer_alone import TokenizerAlone
+    from exlchat.ui.templates.conversations import Asked, asked_for, asked_now
+
+    if typed.message is not None:
+        return asked_for(typed.message, typed.model)
+    if typed.conversation is not None:
+        return asked_now(typed.conversation, typed.name, typed.model)
+    messages = messages_of(typed.messages)
     choice = choose_model(typed.model, last_used=None, bundled=paths.bundled_model(), library=library)
-    messages: Sequence[PromptMessage] = messages_of(typed.conversation, typed.messages)
     engine = TokenizerAlone(choice.path)
     form, notice = choose_format(engine.info, typed.name, paths.folders().templates)
-    if notice:
-        lines.say(notice)
-    layout = lay_out(engine, messages, form, add_generation_prompt=typed.opening)
-    if typed.json:
-        return print_report(json.dumps(as_json(layout, form, engine.info), indent=1) + "\n")
-    return print_report(as_text(layout, form, engine.info))
+    return Asked(engine, form, tuple(messages), notices=() if notice is None else (notice,))
 
 
 def _import(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:

@@ -1,4 +1,4 @@
-"""Messages to show a prompt of: a conversation, a file, or a little talk."""
+"""Messages to show a prompt of: those of a file, or a little talk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 
 from exlchat.chat.conversation import Role
 from exlchat.chat.plain_text import one_line, storable
-from exlchat.chat.prompt_ids import PromptMessage, prompt_messages
+from exlchat.chat.prompt_ids import PromptMessage
 
 MOST_BYTES = 20_000_000
 
@@ -25,34 +25,13 @@ class MessagesError(Exception):
     """Messages that cannot be had: one line."""
 
 
-def messages_of(conversation: str | None, file: Path | None) -> list[PromptMessage]:
-    """What to show. Without either it is a little talk with every role.
+def messages_of(file: Path | None) -> list[PromptMessage]:
+    """What to show. Without a file it is a little talk with every role.
 
     Raises:
-        MessagesError: the file holds no messages, or the conversation has none.
-        StoreError: there is no such conversation.
+        MessagesError: the file holds no messages.
     """
-    if conversation is not None:
-        return _of_conversation(conversation)
     return _LITTLE_TALK if file is None else _of_file(file)
-
-
-def _of_conversation(wanted: str) -> list[PromptMessage]:
-    from exlchat import paths
-    from exlchat.chat.store import ConversationStore
-    from exlchat.ui.sessions.finding import conversation
-
-    file = paths.folders().conversations
-    if not file.exists():
-        raise MessagesError(f"{file} is not there: there are no conversations yet")
-    store = ConversationStore(file)
-    try:
-        branch = store.load(conversation(store, wanted)).branch
-    finally:
-        store.close()
-    if not branch:
-        raise MessagesError(f"conversation {one_line(wanted, 60)} has no messages; name another")
-    return prompt_messages(branch)
 
 
 def _of_file(file: Path) -> list[PromptMessage]:

@@ -155,10 +155,14 @@ class AnswerDisplay:
             self._screen.show_messages()
             self._screen.note("Stopped before there was any text.")
         elif self._screen.transcript.holds(message.id):
-            items = message_items(message)
+            items = message_items(message, self._screen.session.places)
             if all(self._screen.transcript.holds(item.key) for item in items):
                 for item in items:
-                    self._screen.transcript.close_message(item.key, item.text, footer=item.footer, status=item.status)
+                    self._screen.transcript.close_message(
+                        item.key, item.text, footer=item.footer, status=item.status, fold=item.fold
+                    )
+                    if item.folded:
+                        self._screen.transcript.show_as(item.key, "folded")
             else:
                 self._screen.show_messages()
             self.show_figures_of(message)

@@ -9,8 +9,8 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.drivers.linux_driver import LinuxDriver
+from textual.notifications import Notify
 
-from exlchat import paths
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed
 from exlchat.engine.events import ModelError
@@ -21,14 +21,18 @@ from exlchat.ui.engine_jobs import JobEvent
 from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.leaving import closing_seconds
 from exlchat.ui.services import Services, open_services
-from exlchat.ui.theme_files import ThemeError, load_themes
+from exlchat.ui.tui.live_themes import LiveThemes
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.terminal_input import TerminalDriver
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
+from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from textual.driver import Driver
+    from textual.notifications import Notification
     from textual.screen import Screen
 
     from exlchat.ui.engine_jobs import Report
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from exlchat.ui.themes import ThemeFile
 
 _SHORT_ROWS = 12
+_TALL_ROWS = 18
+"""Below, the list of commands would push what is being typed off the screen."""
 
 
 class ChatApp(App[int], inherit_bindings=False):
@@ -53,10 +59,10 @@ class ChatApp(App[int], inherit_bindings=False):
         self.services = services
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_CELLS, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (_SHORT_ROWS, "-tall")]
-        self._themes = services.themes
+        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (_SHORT_ROWS, "-low"), (_TALL_ROWS, "-tall")]
+        self.themes = LiveThemes(self, services.themes)
         self._chosen_theme = services.theme
-        self._register_themes()
+        self.use_themes(services.themes.values())
         self.engine_thread = EngineThread(services.load_engine, self._post, name=services.model_name)
         self.session = ChatSession(
             services.store,
@@ -86,6 +92,7 @@ class ChatApp(App[int], inherit_bindings=False):
         """Take the theme, and load the model once the first screen has been painted."""
         self.theme = self._chosen_theme
         self.call_after_refresh(self.engine_thread.start)
+        self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
 
     async def on_unmount(self) -> None:
         """Keep the answer being written: stop it and wait until it is on disk; then what the cache is writing."""
@@ -134,16 +141,38 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def reload_themes(self) -> dict[str, ThemeFile]:
         """Read the user's themes anew; a broken one is named, and the last good reading of it stays."""
-        try:
-            themes, errors = load_themes(paths.shipped_themes(), paths.folders().themes)
-        except ThemeError as error:
-            self.chat_screen.tell(str(error), warning=True)
-            return self._themes
-        for line in errors:
-            self.chat_screen.tell(line, warning=True)
-        self._themes = {**self._themes, **themes}
-        self._register_themes()
-        return self._themes
+        return self.themes.read()
+
+    @property
+    def theme_in_use(self) -> str:
+        """Name of the theme on the screen."""
+        return self.theme
+
+    def use_themes(self, themes: Iterable[ThemeFile]) -> None:
+        """Know these from now on in the place of others of their names, and show them where they are in use."""
+        for theme in themes:
+            self.register_theme(theme.textual_theme())
+            if theme.name == self.theme and self.is_running:
+                self.mutate_reactive(ChatApp.theme)
+
+    def show_toast(self, toast: Notification) -> None:
+        """A toast that can be taken away again."""
+        self.post_message(Notify(toast))
+
+    def take_toast(self, toast: Notification) -> None:
+        """Take a toast away before its time; nothing where that is over."""
+        if toast in self._notifications:
+            # With what it lies in, as when its time is over; else that would go on to hold its rows.
+            self.screen.query(f"#--textual-toast-{toast.identity}").remove()
+            self._unnotify(toast, refresh=False)
+
+    def show_theme(self, name: str) -> None:
+        """Use a theme now, if there is one of that name."""
+        if name not in (themes := self.reload_themes()):
+            self.chat_screen.tell(f"There is no theme {name}; there are {', '.join(themes)}", warning=True)
+            return
+        self._chosen_theme = name
+        self.theme = name
 
     def choose_theme(self, name: str) -> None:
         """Use a theme now and from now on."""
@@ -156,24 +185,27 @@ class ChatApp(App[int], inherit_bindings=False):
         except SettingsError as error:
             self.chat_screen.tell(f"The theme holds for this session only: {error}", warning=True)
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """The palette too: Textual leaves it out when it lies over all, and a preview would stand under the old one."""
+        super().refresh_css(animate)
+        if isinstance(self.screen, Palette):
+            self.stylesheet.update(self.screen, animate=animate)
+
     def watch_theme(self, name: str) -> None:
         """Code blocks follow the theme."""
-        if name in self._themes and self.chat_screen.is_mounted:
-            self.chat_screen.transcript.code_style = self._themes[name].pygments_style()
+        if name in self.themes.themes:
+            for transcript in self.chat_screen.query(Transcript):
+                transcript.code_style = self.themes.themes[name].pygments_style()
 
     def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
         """Show a theme while it is highlighted."""
         prompt = str(event.highlighted_event.option.prompt)
         name = prompt.removeprefix(THEME_PREFIX).splitlines()[0].strip() if prompt.startswith(THEME_PREFIX) else ""
-        self.theme = name if name in self._themes else self._chosen_theme
+        self.theme = name if name in self.themes.themes else self._chosen_theme
 
     def on_command_palette_closed(self) -> None:
         """Go back to the theme that was chosen."""
         self.theme = self._chosen_theme
-
-    def _register_themes(self) -> None:
-        for theme in self._themes.values():
-            self.register_theme(theme.textual_theme())
 
 
 def run_app(options: AppOptions) -> int:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from textual.markup import escape
+
 from exlchat.chat.plain_text import one_line
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_line, cache_rows
 from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.preset_commands import use_preset
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
+from exlchat.ui.tui.screens.prompt import PromptScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from textual.types import IgnoreReturnCallbackType
 
     from exlchat.chat.conversation import ConversationSummary
+    from exlchat.chat.inspection import Inspected
     from exlchat.engine.events import CacheReport
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
@@ -44,10 +50,27 @@ class Commands(ChatCommands):
         super().__init__(screen)
 
     def _doors(self) -> Mapping[str, Callable[[str], None]]:
+        screen = self._screen
         return {
             "sidebar": lambda _: self._sidebar(),
             "model": self._screen.model_commands.run,
             "models": lambda _: self._screen.model_commands.choose(),
+            "undo": screen.message_commands.undo,
+            "redo": screen.message_commands.redo,
+            "messages": lambda _: self._messages(),
+            "find": screen.find_bar_open,
+            "tree": screen.pickers.tree,
+            "compare": screen.message_commands.compare,
+            "search": screen.pickers.search,
+            "edit": partial(screen.message_commands.counted, "edit"),
+            "branch": partial(screen.message_commands.counted, "branch"),
+            "cut": partial(screen.message_commands.counted, "cut"),
+            "alternative": screen.message_commands.numbered_alternative,
+            "persona": lambda name: self.personas.run(name) if name else screen.pickers.persona(),
+            "preset": lambda name: use_preset(screen, name) if name else screen.pickers.preset(),
+            "template": lambda name: self._template(name) if name else screen.pickers.template(),
+            "settings": lambda _: screen.settings_commands.open(),
+            "prompt": lambda _: self._prompt(),
             "palette": lambda _: self._app.action_command_palette(),
             "help": lambda _: self._show_help(),
             "copy-or-stop": lambda _: self._copy_or_stop(),
@@ -64,9 +87,39 @@ class Commands(ChatCommands):
 
     def run(self, action_id: str, argument: str = "") -> bool:
         """Do an action; one that cannot be done says why. Whether it was done."""
-        if action_id == "stop" and self._screen.prompt.hide_menu():
+        screen = self._screen
+        if action_id == "stop" and (screen.prompt.hide_menu() or screen.message_commands.end_edit()):
             return True
         return super().run(action_id, argument)
+
+    def run_at_cursor(self, action_id: str, key: str) -> bool:
+        """Do an action to the message under the cursor of the transcript, whose item has the key."""
+        if action_id == "leave-messages":
+            self._screen.composer.focus()
+        elif action_id in ("undo", "redo", "tree"):
+            return self.run(action_id)
+        return action_id == "leave-messages" or self.attempt(
+            lambda: self._screen.message_commands.at_cursor(action_id, key)
+        )
+
+    def _messages(self) -> None:
+        if not self._screen.session.branch:
+            raise NotPossibleError("there are no messages yet")
+        self._screen.transcript.focus()
+
+    def _prompt(self) -> None:
+        screen = self._screen
+        session = screen.session
+        if (wait := self.questions_wait_for()) is not None:
+            screen.tell(f"The prompt is shown when {wait}")
+
+        def show(prompt: Inspected) -> None:
+            if self._app.screen is screen:
+                self._app.push_screen(PromptScreen(prompt))
+
+        session.questions.prompt(
+            session.require_open(), show, template=session.template, policy=session.generation.context_policy
+        )
 
     # Copying and quitting
 
@@ -130,21 +183,22 @@ class Commands(ChatCommands):
     # The rest
 
     def _show_help(self) -> None:
-        self._app.push_screen(HelpScreen())
+        self._app.push_screen(HelpScreen(self._screen.keys))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:
         """Actions that can be done now."""
         now = self._screen.situation()
         for action in ACTIONS:
             if action.in_palette and action.available(now):
-                keys = f"{action.help}  {', '.join(action.keys)}" if action.keys else action.help
-                yield PaletteEntry(action.title, keys, partial(self._from_palette, action.id))
+                keys = ", ".join(self._screen.keys.keys(action.id))
+                told = f"{action.help}  {escape(keys)}" if keys else action.help
+                yield PaletteEntry(action.title, told, partial(self._from_palette, action.id))
 
     def palette_themes(self) -> Iterable[PaletteEntry]:
         """Themes; those of the user are read anew."""
         for name, theme in self._app.reload_themes().items():
-            brightness = "dark" if theme.dark else "light"
-            yield PaletteEntry(f"{THEME_PREFIX}{name}", brightness, partial(self._app.choose_theme, name))
+            told = escape(theme.description) or ("dark" if theme.dark else "light")
+            yield PaletteEntry(f"{THEME_PREFIX}{name}", told, partial(self._app.choose_theme, name))
 
     def palette_conversations(self, summaries: Sequence[ConversationSummary]) -> Iterable[PaletteEntry]:
         """Conversations, newest first."""
@@ -156,7 +210,7 @@ class Commands(ChatCommands):
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
-        if action.argument_required or action.id in ("system", "persona", "preset", "set", "template"):
+        if action.argument_required or action.id in ("system", "set"):
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()
         else:

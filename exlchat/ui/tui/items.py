@@ -12,10 +12,12 @@ from exlchat.ui.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unans
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from exlchat.chat.conversation import Message, MessageStatus
     from exlchat.ui.answering import Answering
+
+    Places = Mapping[str, tuple[int, int]]
 
 UNANSWERED = "unanswered"
 SEEN_FROM = "seen-from"
@@ -23,8 +25,11 @@ _WAITING = "waiting"
 _THOUGHTS = "thoughts"
 
 
-def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iterable[TranscriptItem]:
-    """The items of a conversation, with the live text of an answer that is still being written."""
+def branch_items(branch: Sequence[Message], answering: Answering | None, places: Places) -> Iterable[TranscriptItem]:
+    """The items of a conversation, with the live text of an answer that is still being written.
+
+    `places` says of messages with alternatives which of how many they are.
+    """
     record = newest_record(branch)
     for message in branch:
         if record is not None and record.seen_from == message.id:
@@ -32,24 +37,24 @@ def branch_items(branch: Sequence[Message], answering: Answering | None) -> Iter
         if answering is not None and answering.message is not None and answering.message.id == message.id:
             yield from live_items(message, "".join(answering.thoughts), "".join(answering.answer))
         elif message.status == "streaming":
-            *thoughts, answer = message_items(message)
+            *thoughts, answer = message_items(message, places)
             yield from (*thoughts, replace(answer, footer=WRITTEN_ELSEWHERE, status="partial"))
         else:
-            yield from message_items(message)
+            yield from message_items(message, places)
     said = [message for message in branch if message.role != "system"]
     if said and said[-1].role == "user" and answering is None:
-        yield TranscriptItem(UNANSWERED, "notice", unanswered_line("ctrl+r"))
+        yield TranscriptItem(UNANSWERED, "notice", unanswered_line("/retry"))
 
 
 def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
     return any(one.pinned for one in takewhile(lambda one: one.id != message.id, branch))
 
 
-def message_items(message: Message) -> list[TranscriptItem]:
+def message_items(message: Message, places: Places) -> list[TranscriptItem]:
     """One finished message, behind what the model thought before it."""
     said = answer_parts(message)
-    answer = TranscriptItem(message.id, message.role, said.answer, footer(message), message.status)
-    return [*_thoughts(message, said.thinking or "", "complete"), answer]
+    answer = TranscriptItem(message.id, message.role, said.answer, footer(message, places), message.status)
+    return [*_thoughts(message, said.thinking or "", "complete", folded=True), answer]
 
 
 def live_items(message: Message, thoughts: str, answer: str) -> list[TranscriptItem]:
@@ -63,8 +68,27 @@ def thoughts_key(message_id: str) -> str:
     return f"{_THOUGHTS}:{message_id}"
 
 
-def _thoughts(message: Message, text: str, status: MessageStatus) -> list[TranscriptItem]:
-    return [TranscriptItem(thoughts_key(message.id), "thinking", text, status=status)] if text else []
+def message_of(key: str) -> str | None:
+    """The id of the message that an item is of, or belongs to; `None` for what is no message."""
+    if key in (UNANSWERED, SEEN_FROM) or key.startswith((f"{_WAITING}:", "note:")):
+        return None
+    return key.removeprefix(f"{_THOUGHTS}:") or None
+
+
+def _thoughts(message: Message, text: str, status: MessageStatus, *, folded: bool = False) -> list[TranscriptItem]:
+    if not text:
+        return []
+    key, fold = thoughts_key(message.id), thought_line(message, text)
+    return [TranscriptItem(key, "thinking", text, status=status, fold=fold, folded=folded)]
+
+
+def thought_line(message: Message, text: str) -> str:
+    """What stands for thoughts while they are folded: how long they took, as far as that is known."""
+    thought = message.record.thought if message.record is not None else None
+    if thought is None:
+        return f"thought in {len(text.split())} words"
+    seconds = f"{thought.seconds:.1f}" if thought.seconds < 10 else f"{thought.seconds:.0f}"
+    return f"thought for {seconds} s · {thought.tokens} tokens"
 
 
 def waiting_item(conversation_id: str, line: str) -> TranscriptItem:

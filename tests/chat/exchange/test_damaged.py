@@ -105,7 +105,7 @@ def test_numbers_as_names_in_yaml(tmp_path: Path) -> None:
             "the JSON breaks off (line 1, column 38); it is damaged or not whole",
         ),
         ('[{"title": Sums}]', "it is no JSON (expecting value at line 1, column 12)"),
-        ("[" + "9" * 5000 + "]", "it is no JSON (Exceeds the limit"),
+        ("[" + "9" * 5000 + "]", "it holds no conversations"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR", "it is none of the formats"),
         (b"SQLite format 3\x00" + b"\xff" * 2000, "cannot be read as a database"),
         (b"PK\x03\x04" + b"\xff" * 2000, "cannot be unpacked"),
@@ -194,6 +194,15 @@ def test_a_first_line_that_is_damaged_costs_itself(tmp_path: Path) -> None:
     found = imported(tmp_path, "a.jsonl", '{"role": "us\n' + json_lines(*TALK))
     assert len(found.trees[0].messages) == len(TALK)
     assert len(found.problems) == 1
+
+
+def test_a_number_of_many_digits_stays_as_it_was_written(tmp_path: Path) -> None:
+    digits = "7" * 5000
+    text = json.dumps([{"messages": [{"role": "user", "content": "Hi"}], "n": 1}, {"messages": TALK}])
+    found = imported(tmp_path, "a.json", text.replace('"n": 1', f'"n": {digits}').encode())
+    assert len(found.trees) == 2
+    assert found.problems == ()
+    assert digits in written(found.trees, "jsonl")
 
 
 def test_mixed_encodings_are_said(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
+import unicodedata
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -191,6 +193,27 @@ def test_no_text_becomes_anything_that_acts(text: str) -> None:
         assert address.startswith(("#", "http://", "https://", "mailto:"))
     assert "\x00" not in content
     assert "\x1b" not in content
+
+
+STEERING = [
+    chr(code)
+    for code in range(0x11_0000)
+    if (unicodedata.category(chr(code)) == "Cc" and chr(code) not in "\t\n\r")
+    or unicodedata.bidirectional(chr(code)) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+]
+
+
+@pytest.mark.parametrize("written_as", ["{}", "a {} b", "`{}`", "```\n{}\n```", "[a{}](https://a.example/{})"])
+def test_no_character_that_steers_or_hides_is_in_a_page(written_as: str) -> None:
+    assert "\u202e" in STEERING
+    assert "\x9b" in STEERING
+    texts = [written_as.replace("{}", one) for one in STEERING]
+    texts += [written_as.replace("{}", f"&#{ord(one)};") for one in STEERING]
+    texts += [f"https://a.example/{quote(one)}" for one in STEERING]
+    text = "\n\n".join(texts)
+    message = TreeMessage("m", None, "assistant", text, 1.0, thinking=text, foreign={"name": text})
+    content = written([ConversationTree(text, 1.0, 1.0, "m", (message,), tags=(text,))], "html")
+    assert [hex(ord(one)) for one in STEERING if one in content] == []
 
 
 @hypothesis_settings(max_examples=60, deadline=None)

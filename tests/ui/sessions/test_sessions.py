@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_a_conversation_is_shown_with_ids_to_go_on_with(shell: Shell) -> None:
     assert shown["messages"][0]["id"][:8] in text
 
 
+def test_undoing_a_branch_says_that_what_was_written_in_it_stays(shell: Shell, database: Path) -> None:
+    answer = shell.json("show", "last")["messages"][-1]["id"]
+    old = shell.json("list")[0]["id"]
+    new = shell("branch", answer).strip()
+    store = ConversationStore(database)
+    store.add_message(new, "user", "And birds?")
+    store.close()
+    assert shell("undo", old) == f"undone: branch; conversation {new[:8]} stays: something was written in it since\n"
+    assert new in [row["id"] for row in shell.json("list")]
+
+
 def test_what_was_edited_is_undone_and_done_again(shell: Shell) -> None:
     question = shell.json("show", "last")["messages"][0]["id"]
     new = shell("edit", question[:12], "How are birds?").strip()
@@ -120,6 +132,110 @@ def test_conversations_are_arranged(shell: Shell) -> None:
     shell("restore", cats)
     assert len(shell.json("list")) == 2
     assert shell.json("stats")["messages"] == 4
+
+
+def test_last_is_the_one_put_away_last_where_one_is_taken_back(shell: Shell) -> None:
+    dogs, cats = (row["id"] for row in shell.json("list"))
+    shell("archive", dogs)
+    shell("archive", cats)
+    assert "there is no conversation yet" in shell.wrong("archive", "last")
+    shell("archive", "last", "--off")
+    assert [row["id"] for row in shell.json("list")] == [cats]
+    shell("archive", "last", "--off")
+    assert "there is no archived conversation" in shell.wrong("archive", "last", "--off")
+    assert "there is no deleted conversation" in shell.wrong("restore", "last")
+    shell("rm", cats)
+    shell("rm", "last")
+    assert shell.json("list") == []
+    shell("restore", "last")
+    assert [row["id"] for row in shell.json("list")] == [dogs]
+
+
+def test_a_message_is_pinned_for_the_model(shell: Shell) -> None:
+    question, answer = (one["id"] for one in shell.json("show", "last")["messages"])
+    shell("pin-message", question[:10])
+    assert [one["pinned"] for one in shell.json("show", "last")["messages"]] == [True, False]
+    assert "pinned" in shell("show", "last").splitlines()[0]
+    assert not any(row["pinned"] for row in shell.json("list"))
+    assert shell("undo", "last") == "undone: pin\n"
+    shell("pin-message", answer)
+    shell("pin-message", answer, "--off")
+    assert not any(one["pinned"] for one in shell.json("show", "last")["messages"])
+
+
+def test_a_system_prompt_is_not_pinned(shell: Shell, database: Path) -> None:
+    with closing(ConversationStore(database)) as store:
+        told = store.add_message(store.list_conversations()[0].id, "system", "Be brief.")
+    assert "a system prompt is seen as long as it holds" in shell.wrong("pin-message", told.id)
+
+
+def test_purge_says_what_it_would_remove_and_removes_it_for_good(
+    shell: Shell, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dogs, cats = (row["id"] for row in shell.json("list"))
+    answer = shell.json("show", dogs)["messages"][1]["id"]
+    shell("rename", cats, "Cats")
+    shell("rm", cats)
+    shell("cut", answer)
+    assert cli.main(["sessions", "purge"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert "1 conversation and 1 message of others would be removed" in told.err
+    assert shell("purge", "--yes") == "removed for good: 1 conversation and 1 message of others\n"
+    assert shell.json("list", "--deleted") == []
+    assert "there is no conversation" in shell.wrong("show", cats)
+    assert "there is no message" in shell.wrong("choose", answer)
+    assert "nothing to undo" in shell.wrong("undo", dogs)
+    assert [one["text"] for one in shell.json("show", dogs)["messages"]] == ["How are\x1b[31m dogs?"]
+    assert shell("check") == "Nothing is wrong.\n"
+    with closing(sqlite3.connect(database)) as held:
+        assert held.execute("SELECT count(*) FROM message WHERE text IN ('Soft.', 'Loud.')").fetchone() == (0,)
+    assert shell("purge", "--yes") == "removed for good: 0 conversations and 0 messages of others\n"
+
+
+def test_purge_leaves_a_deleted_conversation_in_which_an_answer_is_being_written(shell: Shell, database: Path) -> None:
+    with closing(ConversationStore(database)) as store:
+        ident = store.create_conversation().id
+        begun = store.begin_answer(ident, store.add_message(ident, "user", "Slowly").id)
+        store.delete(ident)
+        assert store.purge_deleted().conversations == 0
+        store.close_answer(begun.id, "Done.", [1], "complete")
+        assert store.purge_deleted().conversations == 1
+
+
+def test_a_message_is_emptied_by_an_empty_text_only(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = shell.json("show", "last")["messages"][1]["id"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"not this")))
+    shell("edit", answer, "")
+    assert shell.json("show", "last")["messages"][1]["text"] == ""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert cli.main(["sessions", "edit", answer]) == 2
+    assert "there is no text on standard input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("piped", "kept"), [(b"a\n\n\n", "a\n\n"), (b"a", "a"), (b"a\n", "a"), (b"\n", ""), (b"  a \n", "  a ")]
+)
+def test_a_text_from_standard_input_loses_one_newline_at_its_end(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, piped: bytes, kept: str
+) -> None:
+    answer = shell.json("show", "last")["messages"][1]["id"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped)))
+    shell("edit", answer)
+    assert shell.json("show", "last")["messages"][1]["text"] == kept
+
+
+@pytest.mark.parametrize("words", [["show", ""], ["rm", ""], ["edit", "", "x"], ["reproduce", ""]])
+def test_an_empty_id_has_words_of_its_own(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sessions", *words])
+    assert ended.value.code == 2
+    line = capsys.readouterr().err
+    assert "the id is empty; exlchat sessions list and show print ids" in line
+    assert "stop" not in line
+    assert line.count("\n") == 1
 
 
 def test_check_mends_and_its_exit_code_says_whether_all_is_well(

@@ -526,7 +526,7 @@ async def test_thoughts_stand_above_the_answer_without_their_marks(tmp_path: Pat
         await idle(pilot)
         for _ in range(2):
             screen = shown(chat)
-            assert "⋮ Let me see." in screen
+            assert "⋮ ▸ thought for" in screen
             assert "│ Yes." in screen
             assert "think>" not in screen
             chat.chat_screen.open_conversation(first)

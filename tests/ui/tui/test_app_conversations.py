@@ -237,7 +237,7 @@ async def test_the_answer_is_copied_whole(tmp_path: Path) -> None:
 
 async def test_help_lists_every_key_and_command(tmp_path: Path) -> None:
     chat = app(tmp_path)
-    async with chat.run_test(size=(120, 90)) as pilot:
+    async with chat.run_test(size=(120, 130)) as pilot:
         await pilot.press("f1")
         await pilot.pause()
         screen = shown(chat)
@@ -264,6 +264,7 @@ async def test_the_palette_previews_a_theme_and_escape_brings_the_old_one_back(t
         await pilot.press("ctrl+p")
         await pilot.press(*"theme: exlchat-light")
         await until(pilot, lambda: chat.theme == "exlchat-light")
+        await until(pilot, lambda: chat.screen.styles.background.rgb == (0xFB, 0xF8, 0xF1))
         await pilot.press("escape")
         await until(pilot, lambda: chat.theme == "exlchat-dark")
         await pilot.press("ctrl+p")
@@ -311,7 +312,7 @@ async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_p
         assert chat.theme == "dusk"
         (themes / "dusk.toml").write_text('[colors]\nbackground = "blue"\n')
         await say(pilot, "/theme dusk")
-        await until(pilot, lambda: "dusk.toml: colors.background" in told(chat))
+        await until(pilot, lambda: "dusk.toml: line 2: colors.background" in told(chat))
         assert chat.theme == "dusk"
         assert chat.theme_variables["background"].lower() == "#102030"
 
@@ -321,7 +322,7 @@ async def test_a_theme_file_of_the_user_is_found_and_a_broken_one_is_named(tmp_p
     [
         ("/continue", "the last answer was not cut; there is nothing to continue"),
         ("/retry", "there is nothing to answer yet"),
-        ("/undo", "nothing was deleted since the start"),
+        ("/undo", "this conversation is new"),
         ("/copy", "there is no answer to copy yet"),
         ("/delete", "this conversation is new and has nothing to delete"),
         ("/rename Harbour", "a new conversation has no title yet; write in it first"),

@@ -202,11 +202,23 @@ async def offered(pilot: Pilot[int], chat: ChatApp, *keys: str) -> list[str]:
 async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
-        assert await offered(pilot, chat, "/", "s") == ["/set", "/sidebar", "/stats", "/summary", "/system"]
-        await pilot.press("down", "tab")
+        assert await offered(pilot, chat, "/", "s") == ["/search", "/set", "/settings", "/sidebar", "/system"]
+        await pilot.press("down", "down", "down", "tab")
         assert chat.chat_screen.composer.text == "/sidebar"
         assert await offered(pilot, chat, "escape") == []
-        assert chat.chat_screen.composer.text == "/sidebar"
+        assert chat.chat_screen.composer.text == "/settings"
+
+
+async def test_commands_are_offered_by_some_of_their_letters_and_only_those_that_can_be_done(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        assert await offered(pilot, chat, *"/sdb") == ["/sidebar"]
+        chat.chat_screen.composer.set_text("")
+        assert await offered(pilot, chat, *"/rnm") == []
+        chat.chat_screen.composer.set_text("")
+        await say(pilot, "hello")
+        await idle(pilot)
+        assert await offered(pilot, chat, *"/rnm") == ["/rename"]
 
 
 async def test_enter_completes_the_beginning_of_a_command_and_then_runs_it(tmp_path: Path) -> None:

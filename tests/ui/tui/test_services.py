@@ -17,7 +17,7 @@ from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import save_setting
 from exlchat.state import State, load_state, save_state
-from exlchat.ui import services
+from exlchat.ui import model_loading, services
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.options import AppOptions
 from exlchat.ui.services import open_services
@@ -104,7 +104,7 @@ def test_a_database_that_cannot_be_used_leaves_a_line_and_a_chat_in_memory(kind:
 
 
 def test_a_model_that_loaded_is_opened_next_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(services, "load_model", lambda *_, **__: ScriptedEngine())
+    monkeypatch.setattr(services, "load_wanted", lambda *_, **__: ScriptedEngine())
     open_services(AppOptions(tmp_path)).load_engine(lambda _: None)
     assert load_state()[0].last_model == str(tmp_path)
 
@@ -113,14 +113,14 @@ def test_a_model_that_does_not_load_is_not_remembered(monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise ModelError("broken")
 
-    monkeypatch.setattr(services, "load_model", fail)
+    monkeypatch.setattr(services, "load_wanted", fail)
     with pytest.raises(ModelError):
         open_services(AppOptions(tmp_path)).load_engine(lambda _: None)
     assert load_state()[0].last_model is None
 
 
 def test_a_model_on_a_drive_that_is_away_is_not_forgotten_for_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "load_model", lambda *_, **__: ScriptedEngine())
+    monkeypatch.setattr(services, "load_wanted", lambda *_, **__: ScriptedEngine())
     save_state(State(last_model="/media/away/model"))
     open_services(AppOptions(paths.bundled_model())).load_engine(lambda _: None)
     assert load_state()[0].last_model == "/media/away/model"
@@ -138,12 +138,11 @@ import asyncio, sys
 from pathlib import Path
 from exlchat.ui.options import AppOptions
 from exlchat.ui.tui.app import ChatApp
-from exlchat.ui import services
 seen = []
 def load(*_, **__):
     seen.append("torch" in sys.modules)
     raise RuntimeError("no engine here")
-services.load_model = load
+services.load_wanted = load
 async def main():
     chat = ChatApp(services.open_services(AppOptions(model_path=Path("m"))))
     async with chat.run_test() as pilot:
@@ -164,7 +163,7 @@ def test_what_is_not_kept_leaves_no_pages_either(monkeypatch: pytest.MonkeyPatch
         asked.append(cache_sizes.disk_gigabytes)
         return ScriptedEngine()
 
-    monkeypatch.setattr(services, "load_model", load)
+    monkeypatch.setattr(model_loading, "load_model", load)
     if not kept:
         path = paths.folders().conversations
         paths.ensure_folder(path.parent)

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.theme_colors import for_rich
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ def _table(rows: Sequence[tuple[str, str]], colors: Mapping[str, str]) -> Group:
     for left, right in rows:
         if not right:
             space = "\n" if parts else ""
-            parts.append(Text(f"{space}{printable(left)}", style=f"bold {colors['primary']}"))
+            parts.append(Text(f"{space}{printable(left)}", style=f"bold {for_rich(colors['primary'])}"))
             continue
         if not parts or not isinstance(parts[-1], Table):
             parts.append(_columns(colors))
@@ -75,6 +76,6 @@ def _table(rows: Sequence[tuple[str, str]], colors: Mapping[str, str]) -> Group:
 
 def _columns(colors: Mapping[str, str]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(style=colors["secondary"], ratio=2, min_width=_LABEL_CELLS)
+    table.add_column(style=for_rich(colors["secondary"]), ratio=2, min_width=_LABEL_CELLS)
     table.add_column(ratio=5)
     return table

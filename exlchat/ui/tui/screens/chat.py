@@ -7,7 +7,7 @@ import datetime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import getters, on
+from textual import events, getters, on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
@@ -24,33 +24,36 @@ from exlchat.ui.message_words import welcome_lines
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key
+from exlchat.ui.tui.message_commands import MessageCommands
 from exlchat.ui.tui.model_commands import ScreenModelCommands
 from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
-from exlchat.ui.tui.screens.rename import RenameScreen
+from exlchat.ui.tui.pickers import Pickers
+from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.settings_commands import SettingsCommands
 from exlchat.ui.tui.widgets.composer import Composer
+from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusLine
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
-from exlchat.ui.tui.widgets.welcome import Welcome
+from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
 from exlchat.ui.typed_input import BadCommand, Command, parse_input
 from exlchat.ui.unsent import Unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from textual import events
     from textual.app import ComposeResult
 
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.conversation import Message as ChatMessage
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.engine_jobs import Load
+    from exlchat.ui.keymap import Keymap
     from exlchat.ui.services import Services
 
 NARROW_CELLS = 80
-_WELCOME_KEYS = "Esc stops an answer, ctrl+q quits, F1 shows keys and commands."
 
 
 @dataclass
@@ -87,6 +90,7 @@ class ChatScreen(Screen[None]):
     composer = getters.query_one("#composer", Composer)
     sidebar = getters.query_one("#conversations", Sidebar)
     side = getters.query_one("#side", Vertical)
+    find_bar = getters.query_one("#find-bar", FindBar)
     status = getters.query_one("#status", StatusLine)
 
     def __init__(self, session: ChatSession, services: Services, change_model: Callable[[Load], None]) -> None:
@@ -96,7 +100,11 @@ class ChatScreen(Screen[None]):
         self.services = services
         self.model = ModelDisplay(self, services.model_name, is_guide=services.is_guide)
         self.model_commands = ScreenModelCommands(self)
+        self.message_commands = MessageCommands(self)
+        self.pickers = Pickers(self)
+        self.settings_commands = SettingsCommands(self)
         self.commands = Commands(self)
+        self.keys = services.keys
         self.answers = AnswerDisplay(self)
         self.unsent = Unsent(
             session,
@@ -116,13 +124,16 @@ class ChatScreen(Screen[None]):
             with Vertical(id="main"):
                 yield Transcript(id="transcript")
                 yield Welcome(id="welcome")
+                yield FindBar(id="find-bar")
                 yield PromptArea(id="prompt")
                 yield StatusLine(id="status")
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
+        self.prompt.situation = self.situation
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
+        self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None
         if newest is None or not self.open_conversation(newest.id):
@@ -131,6 +142,12 @@ class ChatScreen(Screen[None]):
         self.composer.focus()
         for notice in self.services.notices:
             self.tell(notice, warning=True)
+
+    def use_keys(self, keys: Keymap) -> None:
+        """Have these keys do what they are for, here and in the widgets."""
+        self.keys = keys
+        self.app.set_keymap(keys.bindings())
+        self.composer.use_keys(keys)
 
     # What is shown
 
@@ -158,18 +175,22 @@ class ChatScreen(Screen[None]):
 
     def show_conversation(self) -> None:
         """Show the open conversation from its beginning to its tip, with its draft."""
+        self.message_commands.end_edit()
         self.show_messages()
         self.composer.set_text(self.unsent.text())
         self.answers.show_figures_of(self.session.last_answer)
 
-    def show_messages(self, *, but: str | None = None) -> None:
-        """Show the messages of the open conversation anew, without the one of the id `but`."""
+    def show_messages(self, *, but: str | None = None, at: str | None = None) -> None:
+        """Show the messages of the open conversation anew: without that of the id `but`, with the cursor `at` one."""
         session = self.session
-        items = branch_items(session.branch, session.answering)
+        items = branch_items(session.branch, session.answering, session.places)
         hidden = () if but is None else (but, thoughts_key(but))
         self.transcript.set_messages([item for item in items if item.key not in hidden])
         self.answers.show_waiting()
-        self.transcript.scroll_to_end()
+        if at is not None and self.transcript.holds(at):
+            self.transcript.move_cursor_to(at)
+        else:
+            self.transcript.scroll_to_end()
         self.refresh_around()
 
     def show_prompt(self, prompt: ChatMessage) -> None:
@@ -178,7 +199,7 @@ class ChatScreen(Screen[None]):
             self.show_messages()
             return
         self.take_away(UNANSWERED)
-        for item in message_items(prompt):
+        for item in message_items(prompt, self.session.places):
             self.transcript.append_message(item)
         self.answers.show_waiting()
         self.transcript.scroll_to_end()
@@ -190,9 +211,8 @@ class ChatScreen(Screen[None]):
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
-        self.welcome.lines = tuple(
-            welcome_lines(self.model.name, is_guide=self.model.is_guide, keys=_WELCOME_KEYS, failure=self.model.failure)
-        )
+        keys, model = welcome_keys(self.keys), self.model
+        self.welcome.lines = tuple(welcome_lines(model.name, is_guide=model.is_guide, keys=keys, failure=model.failure))
         self.welcome.display = empty
         self.transcript.display = not empty
         writing = session.being_written
@@ -253,12 +273,16 @@ class ChatScreen(Screen[None]):
         except StoreError as error:
             self.tell(str(error), warning=True)
             return
-        self.app.push_screen(RenameScreen(title), lambda new: self.commands.rename_to(conversation_id, new))
+        asked = LineScreen("Rename", title, hint="Enter keeps · Esc leaves")
+        self.app.push_screen(asked, lambda new: self.commands.rename_to(conversation_id, new))
 
     # Typing
 
     @on(Composer.Submitted)
     def _take_input(self, event: Composer.Submitted) -> None:
+        if self.message_commands.editing:
+            self.commands.attempt(lambda: self.message_commands.submit_edit(event.text))
+            return
         match parse_input(event.text):
             case BadCommand(line=line):
                 self.composer.give_back(event.text)
@@ -307,7 +331,7 @@ class ChatScreen(Screen[None]):
 
     @on(Sidebar.UndoWanted)
     def _undo_delete(self) -> None:
-        self.commands.run("undo")
+        self.commands.attempt(self.message_commands.undo_delete)
 
     @on(Sidebar.Left)
     def _leave_sidebar(self) -> None:
@@ -319,6 +343,44 @@ class ChatScreen(Screen[None]):
         """A terminal that becomes narrow keeps the conversation in sight, not the list."""
         if event.size.width < NARROW_CELLS and self.sidebar_shown and not self.sidebar.has_focus:
             self.show_sidebar(False)
+
+    # Messages
+
+    @on(events.DescendantFocus)
+    def _focus_moved(self) -> None:
+        self.composer.hint_at_keys(self.transcript.has_focus)
+
+    @on(Transcript.Wanted)
+    def _message_wanted(self, event: Transcript.Wanted) -> None:
+        self.commands.run_at_cursor(event.action_id, event.key)
+
+    def find_bar_open(self, text: str = "") -> None:
+        """Ask what to find in the conversation."""
+        if self.session.branch:
+            self.find_bar.open(text)
+
+    @on(FindBar.Wanted)
+    def _find(self, event: FindBar.Wanted) -> None:
+        self._count_found(len(self.transcript.look_for(event.text)), None)
+
+    @on(FindBar.Step)
+    def _find_next(self, event: FindBar.Step) -> None:
+        found = self.transcript.look_for(self.find_bar.field.value)
+        self._count_found(len(found), self.transcript.go_to_found(event.by), found)
+
+    def _count_found(self, many: int, place: int | None, found: tuple[int, ...] = ()) -> None:
+        number = f"{found.index(place) + 1} of " if place in found else ""
+        messages = "1 message" if many == 1 else f"{many} messages"
+        self.find_bar.count.update(f"{number}{messages}" if self.find_bar.field.value else "")
+
+    @on(FindBar.Left)
+    def _find_left(self) -> None:
+        """Go on where it was found."""
+        self.transcript.look_for("")
+        if self.transcript.cursor is not None and self.session.branch:
+            self.transcript.focus()
+        else:
+            self.composer.focus()
 
     # The engine thread
 
@@ -336,7 +398,7 @@ class ChatScreen(Screen[None]):
         """Keys of actions that cannot be done now do nothing."""
         if action != "act":
             return True
-        if parameters == ("stop",) and self.is_mounted and self.prompt.offering:
+        if parameters == ("stop",) and self.is_mounted and (self.prompt.offering or self.message_commands.editing):
             return True
         return BY_ID[str(parameters[0])].available(self.situation())
 

@@ -12,26 +12,40 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from exlchat.ui.actions import ACTIONS, Place
+from exlchat.ui.keymap import Keymap
+from exlchat.ui.theme_colors import for_rich
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from textual import events
     from textual.app import ComposeResult
 
-_HEADINGS: dict[Place, str] = {"everywhere": "Keys", "composer": "In the message", "sidebar": "In the sidebar"}
+_HEADINGS: dict[Place, str] = {
+    "everywhere": "Keys",
+    "composer": "In the message you write",
+    "message": "On a message",
+    "sidebar": "In the sidebar",
+}
+_TWO_COLUMNS_CELLS = 36
 
 
 class HelpScreen(ModalScreen[None]):
     """Any of the listed keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q,enter", "dismiss_help", "Close", priority=True),
+        Binding("escape,q,enter", "dismiss_help", "Close", priority=True),
+        Binding("f1", "dismiss_help", show=False, priority=True, id="help"),
     ]
+
+    def __init__(self, keys: Keymap) -> None:
+        super().__init__()
+        self._keys = keys
 
     def compose(self) -> ComposeResult:
         """One scrolling column, for terminals of any height."""
         with VerticalScroll(id="help"):
-            yield Static(_table(self.app.theme_variables), id="help-text")
+            yield Static(id="help-text")
 
     def on_mount(self) -> None:
         """Say how to leave on the frame itself, where there is always room."""
@@ -40,18 +54,24 @@ class HelpScreen(ModalScreen[None]):
         panel.border_subtitle = "Esc closes"
         panel.focus()
 
+    def on_resize(self, event: events.Resize) -> None:
+        """Side by side, or one below the other where there is no room for two columns."""
+        make = _table if event.size.width >= _TWO_COLUMNS_CELLS else _stack
+        self.query_one("#help-text", Static).update(make(self.app.theme_variables, self._keys))
+
     def action_dismiss_help(self) -> None:
         """Close."""
         self.dismiss()
 
 
-def help_rows() -> Iterable[tuple[str, str]]:
+def help_rows(keys: Keymap | None = None) -> Iterable[tuple[str, str]]:
     """Everything of the registry, keys by place and then slash commands; headings have an empty right side."""
+    keys = keys or Keymap()
     for place, heading in _HEADINGS.items():
         yield heading, ""
         for action in ACTIONS:
             if action.place == place and action.keys:
-                yield ", ".join(action.keys), action.help
+                yield ", ".join(keys.keys(action.id)), action.help
     yield "Commands", ""
     for action in ACTIONS:
         if action.slash:
@@ -59,15 +79,26 @@ def help_rows() -> Iterable[tuple[str, str]]:
     yield "//text", "Send text that begins with a slash."
 
 
-def _table(colors: Mapping[str, str]) -> Table:
+def _stack(colors: Mapping[str, str], keys: Keymap) -> Text:
+    heading, key = f"bold {for_rich(colors['primary'])}", for_rich(colors["secondary"])
+    parts: list[tuple[str, str]] = []
+    for left, right in help_rows(keys):
+        if right:
+            parts += [(f"{left}\n", key), (f"{right}\n", "")]
+        else:
+            parts.append((f"\n{left}\n" if parts else f"{left}\n", heading))
+    return Text.assemble(*parts)
+
+
+def _table(colors: Mapping[str, str], keys: Keymap) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0), expand=True)
-    table.add_column(style=colors["secondary"], ratio=2)
+    table.add_column(style=for_rich(colors["secondary"]), ratio=2)
     table.add_column(ratio=5)
-    for number, (left, right) in enumerate(help_rows()):
+    for number, (left, right) in enumerate(help_rows(keys)):
         if right:
             table.add_row(Text(left), Text(right))
         else:
             if number:
                 table.add_row("", "")
-            table.add_row(Text(left, style=f"bold {colors['primary']}"), "")
+            table.add_row(Text(left, style=f"bold {for_rich(colors['primary'])}"), "")
     return table

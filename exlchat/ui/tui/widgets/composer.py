@@ -11,8 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from exlchat.ui.actions import BY_ID, BY_SLASH
-from exlchat.ui.markdown.sanitize import REPLACEMENT, printable
+from exlchat.chat.plain_text import REPLACEMENT
+from exlchat.ui.actions import ACTIONS, BY_SLASH
+from exlchat.ui.keymap import Keymap
+from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
-_NEW_LINE_KEYS = frozenset(BY_ID["new-line"].keys) | MODIFY_OTHER_KEYS_NEW_LINE
+ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
+"""While the cursor is on a message above."""
 
 
 class Composer(TextArea):
@@ -31,10 +34,10 @@ class Composer(TextArea):
         Binding("down", "later", "Later prompt", show=False, id="later-prompt"),
         Binding("tab", "complete", "Complete", show=False, id="complete"),
         # The text area would take ctrl+y for "redo", which most editors also have on ctrl+shift+z.
-        Binding("ctrl+y", "screen.act('copy')", show=False),
+        Binding("ctrl+y", "screen.act('copy')", show=False, id="copy"),
         Binding("ctrl+shift+z", "redo", show=False),
-        Binding("pageup", "screen.scroll_page(-1)", show=False),
-        Binding("pagedown", "screen.scroll_page(1)", show=False),
+        Binding("pageup", "screen.scroll_page(-1)", show=False, id="scroll-page-up"),
+        Binding("pagedown", "screen.scroll_page(1)", show=False, id="scroll-page-down"),
     ]
 
     @dataclass
@@ -58,6 +61,31 @@ class Composer(TextArea):
         self._prompts: Sequence[str] = ()
         self._at: int | None = None
         self._draft = ""
+        self._on_a_message = False
+        self._beside_edit: str | None = None
+        """What was typed before a message was put here to be edited."""
+        self._placeholder = PLACEHOLDER
+        self.use_keys(Keymap())
+
+    def use_keys(self, keys: Keymap) -> None:
+        """Which keys send and which make a new line; Enter in any form that does not send makes one as well."""
+        self._send_keys = frozenset(keys.keys("send"))
+        self._new_line_keys = frozenset(keys.keys("new-line")) | MODIFY_OTHER_KEYS_NEW_LINE
+        here = (key for action in ACTIONS if action.place in ("everywhere", "composer") for key in keys.keys(action.id))
+        self._alt_keys = frozenset(key for key in here if key.startswith("alt+"))
+        first = keys.keys("send")[0]
+        self._placeholder = PLACEHOLDER.replace("Enter", "Enter" if first == "enter" else first)
+        self._show_placeholder()
+
+    def begin_edit(self, text: str) -> None:
+        """Put a message here to be changed; `typed` stays what was typed before."""
+        self._beside_edit = self.typed
+        self.set_text(text)
+
+    def end_edit(self) -> None:
+        """Put back what was typed before."""
+        typed, self._beside_edit = self._beside_edit, None
+        self.set_text(typed or "")
 
     def set_prompts(self, prompts: Sequence[str]) -> None:
         """The earlier prompts of this conversation, oldest first. A recall goes on when there are only more of them."""
@@ -68,6 +96,8 @@ class Composer(TextArea):
     @property
     def typed(self) -> str:
         """What was typed and not sent: the draft while an earlier prompt stands here unchanged, else the text."""
+        if self._beside_edit is not None:
+            return self._beside_edit
         recalled = self._at is not None and self.text == self._prompts[self._at]
         return self._draft if recalled else self.text
 
@@ -155,16 +185,34 @@ class Composer(TextArea):
         Not a binding, because Textual runs a priority binding at once, ahead of the letters that still wait in this
         widget's queue: a line that arrives in one piece would be sent before its end was typed.
         """
-        if event.key == "enter":
+        if event.key in self._send_keys:
             self._submit()
-        elif event.key in _NEW_LINE_KEYS:
+        elif event.key == "enter" or event.key in self._new_line_keys:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
+        elif event.key in self._alt_keys:
+            # Terminals send the letter along, which would be typed; the key goes on to what it is for.
+            event.prevent_default()
+            return
         else:
             return
         event.stop()
         event.prevent_default()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """A long placeholder would be cut in a narrow terminal."""
-        fits = event.size.width > len(PLACEHOLDER)
-        self.placeholder = PLACEHOLDER if fits else NARROW_PLACEHOLDER
+        self._show_placeholder()
+
+    def hint_at_keys(self, wanted: bool) -> None:
+        """Say what the keys do to the message above that has the cursor, or what is done here."""
+        self._on_a_message = wanted
+        self._show_placeholder()
+
+    def _show_placeholder(self) -> None:
+        width = self.content_size.width
+        if self._on_a_message:
+            parts = ON_A_MESSAGE.split(" · ")
+            while len(parts) > 1 and len(" · ".join(parts)) >= width:
+                parts.pop()
+            self.placeholder = " · ".join(parts)
+        else:
+            self.placeholder = self._placeholder if width > len(self._placeholder) else NARROW_PLACEHOLDER

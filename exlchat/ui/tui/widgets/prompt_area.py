@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual import getters, on
 from textual.containers import Vertical
-from textual.widgets import TextArea
+from textual.widgets import Static, TextArea
 
 from exlchat.ui.actions import BY_ID, completions
 from exlchat.ui.tui.widgets.command_menu import CommandMenu
@@ -14,7 +14,11 @@ from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import ComposeResult
+
+    from exlchat.ui.actions import Situation
 
 
 class PromptArea(Vertical):
@@ -23,16 +27,34 @@ class PromptArea(Vertical):
     queued = getters.query_one(QueuedPrompts)
     menu = getters.query_one(CommandMenu)
     composer = getters.query_one(Composer)
+    editing = getters.query_one("#editing", Static)
+
+    situation: Callable[[], Situation | None] = staticmethod(lambda: None)
+    """What the commands that are offered depend on."""
+
+    def begin_edit(self, text: str, line: str) -> None:
+        """Put a message into the composer to be changed, with a line above it that says so."""
+        self.editing.update(line)
+        self.editing.display = True
+        self.composer.begin_edit(text)
+        self.composer.focus()
+
+    def end_edit(self) -> None:
+        """Put back what was typed before."""
+        self.editing.display = False
+        self.composer.end_edit()
 
     def compose(self) -> ComposeResult:
         """Top to bottom, each as high as it needs."""
         yield QueuedPrompts(id="queued")
+        yield Static("", id="editing", markup=False)
         yield CommandMenu(id="menu", markup=False)
         yield Composer(id="composer")
 
     def on_mount(self) -> None:
         """Nothing waits and nothing is offered at first."""
         self.queued.display = False
+        self.editing.display = False
         self.menu.display = False
 
     @property
@@ -49,7 +71,7 @@ class PromptArea(Vertical):
 
     @on(TextArea.Changed)
     def _offer(self) -> None:
-        offered = completions(self.composer.text)
+        offered = [] if self.editing.display else completions(self.composer.text, self.situation())
         self.menu.offer(offered)
         self.composer.offering = bool(offered)
 

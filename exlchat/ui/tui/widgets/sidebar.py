@@ -27,6 +27,7 @@ class Sidebar(OptionList):
     """Conversations, newest first, under the day they were last used. A line API widget: thousands are no burden."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select", "Open", show=False, id="open-selected"),
         Binding("r", "rename", "Rename", id="rename-selected"),
         Binding("d,delete", "delete", "Delete", id="delete-selected"),
         Binding("u", "undo", "Undo delete", id="undo-delete"),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
+from exlchat.ui.tui.widgets.transcript_find import FindView
 from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem
-from exlchat.ui.tui.widgets.transcript_view import MessageView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ PAINT_SHARE: Final = 0.25
 """At most this share of the time goes into laying out, however large the open end of a message is."""
 
 
-class Transcript(MessageView):
+class Transcript(FindView):
     """Shows messages, follows the end while text arrives, and stays put once the user has scrolled up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,14 +76,14 @@ class Transcript(MessageView):
         self._paint_soon(key)
 
     def close_message(
-        self, key: str, text: str | None = None, *, footer: str = "", status: Status = "complete"
+        self, key: str, text: str | None = None, *, footer: str = "", status: Status = "complete", fold: str = ""
     ) -> None:
         """Finish a message; `text`, if given, is its whole text and takes the place of what was streamed.
 
         Raises:
             KeyError: there is no message of that key.
         """
-        self._messages[self._messages.index(key)].close(text, footer, status)
+        self._messages[self._messages.index(key)].close(text, footer, status, fold)
         self._paint_soon(key)
 
     def remove_message(self, key: str) -> None:

@@ -7,9 +7,12 @@ from typing import Literal
 
 from exlchat.chat.conversation import MessageStatus as Status
 
-__all__ = ["Role", "Status", "TranscriptItem"]
+__all__ = ["Role", "Status", "TranscriptItem", "View"]
 
 Role = Literal["system", "user", "assistant", "thinking", "notice"]
+
+View = Literal["whole", "folded", "source"]
+"""How a message is shown: as it is meant, as one line, or as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class TranscriptItem:
             the assistant thought before it spoke.
         text: the whole text so far.
         footer: one line below it, such as its statistics; plain text.
+        fold: one line that stands for the text while it is folded; "" takes its beginning.
+        folded: whether it is folded at first.
         status: "streaming" while more text may come; "partial" marks the message as incomplete.
     """
 
@@ -30,3 +35,5 @@ class TranscriptItem:
     text: str
     footer: str = ""
     status: Status = "complete"
+    fold: str = ""
+    folded: bool = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.segment import Segment
 from textual.strip import Strip
 
+from exlchat.chat.plain_text import one_line
 from exlchat.ui.markdown.sanitize import normalize_newlines, printable
 from exlchat.ui.markdown.wrap import wrap
 from exlchat.ui.tui.widgets.transcript_heights import HeightIndex
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.style import Style
 
     from exlchat.ui.markdown.render import Renderer
-    from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem
+    from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem, View
 
 CACHED_LINES: Final = 20_000
 """Lines kept laid out, besides those on screen."""
@@ -35,6 +36,8 @@ class Message:
         self.role: Final[Role] = item.role
         self.footer = item.footer
         self.status: Status = item.status
+        self.fold = item.fold
+        self.view: View = "folded" if item.folded else "whole"
         self.layout: MessageLayout | None = None
         self.measured: int | None = None
         """Height when last laid out at the present width, in lines."""
@@ -63,15 +66,23 @@ class Message:
         self._pieces.append(text)
         self._characters += len(text)
         self._newlines += text.count("\n")
-        if self.layout is not None:
+        if self.view == "folded":
+            self.layout = None
+        elif self.layout is not None:
             self.layout.append(text)
 
-    def close(self, text: str | None, footer: str, status: Status) -> None:
+    def show_as(self, view: View) -> None:
+        """Show it another way from now on."""
+        self.view, self.layout, self.measured = view, None, None
+
+    def close(self, text: str | None, footer: str, status: Status, fold: str = "") -> None:
         """Finish the message; `text`, if given and different, takes the place of what was streamed."""
         if text is not None and text != self.text:
             self._set_text(text)
             self.layout = None
-        self.footer, self.status = footer, status
+        if fold != self.fold and self.view == "folded":
+            self.layout = None
+        self.footer, self.status, self.fold = footer, status, fold
         if self.layout is not None:
             self.layout.close()
 
@@ -79,14 +90,32 @@ class Message:
         """Lines with footer and the blank line below: as measured, else a guess that needs no parsing."""
         if self.measured is not None:
             return self.measured
+        if self.view == "folded":
+            return 2 + bool(self.footer)
         return self._newlines + self._characters // width + 2 + bool(self.footer)
+
+    def _fold_line(self) -> str:
+        """What stands for the text while it is folded."""
+        if self.fold:
+            return f"▸ {self.fold}"
+        lines = self.text.strip().splitlines() or [""]
+        more = f" … {len(lines)} lines" if len(lines) > 1 else ""
+        return f"▸ {one_line(lines[0], 60)}{more}"
+
+    def _new_layout(self, renderer: Renderer) -> MessageLayout:
+        if self.view == "folded":
+            layout = MessageLayout("notice", self._fold_line(), renderer)
+            layout.close()
+            return layout
+        layout = MessageLayout("user" if self.view == "source" else self.role, self.text, renderer)
+        if self.status != "streaming":
+            layout.close()
+        return layout
 
     def lay_out(self, renderer: Renderer, footer_style: Style) -> int:
         """Bring the lines up to date; returns the first that may have changed."""
         if self.layout is None:
-            self.layout = MessageLayout(self.role, self.text, renderer)
-            if self.status != "streaming":
-                self.layout.close()
+            self.layout = self._new_layout(renderer)
         first_changed = self.layout.update()
         footer = printable(normalize_newlines(self.footer))
         lines = wrap([(footer, footer_style)], renderer.width) if footer else []
@@ -200,7 +229,8 @@ class MessageList:
     def lay_out(self, index: int) -> tuple[int, int]:
         """Bring a message's lines up to date; returns how many lines it grew by and the first that may have changed."""
         message = self._messages[index]
-        renderer = self._quieter if message.role == "thinking" else self._renderer
+        quiet = message.role == "thinking" or message.view == "folded"
+        renderer = self._quieter if quiet else self._renderer
         first_changed = message.lay_out(renderer, self._footer_style)
         height = message.height(self._renderer.width)
         self._recent_lines += height - self._recent.get(message.key, 0)

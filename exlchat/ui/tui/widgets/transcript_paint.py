@@ -43,12 +43,17 @@ def selected(line: Strip, text: str, selection: Selection, row: int, style: Styl
         return line
     left = GUTTER_WIDTH + cell_len(text[:start])
     right = min(GUTTER_WIDTH + cell_len(text[:end]), line.cell_length)
-    if left >= right:
+    # Parts of a divided segment all carry its first offset; the next mouse move would be read from them.
+    return restyled(line, left, right, style).apply_offsets(-GUTTER_WIDTH, row)
+
+
+def restyled(line: Strip, left: int, right: int, style: Style) -> Strip:
+    """A line with a style laid over its cells from `left` to before `right`."""
+    if left >= right or right > line.cell_length:
         return line
     before, inside, after = line.divide([left, right, line.cell_length])
     marked = [Segment(part, (own or style) + style) for part, own, _ in inside]
-    # Parts of a divided segment all carry its first offset; the next mouse move would be read from them.
-    return Strip.join([before, Strip(marked, inside.cell_length), after]).apply_offsets(-GUTTER_WIDTH, row)
+    return Strip.join([before, Strip(marked, inside.cell_length), after])
 
 
 def badged(line: Strip, label: str, style: Style) -> Strip:

@@ -24,6 +24,7 @@ _PARTS: Final = (
     "system",
     "notice",
     "incomplete",
+    "found",
     "footer",
     "badge",
     "strong",
@@ -54,6 +55,7 @@ MessageView {
     & > .transcript--system { color: $secondary; }
     & > .transcript--notice { color: $warning; }
     & > .transcript--incomplete { color: $error; }
+    & > .transcript--found { color: $background; background: $warning; }
     & > .transcript--footer { color: $foreground 50%; }
     & > .transcript--badge { background: $primary; color: $background; text-style: bold; }
     & > .transcript--strong { text-style: bold; }
@@ -81,6 +83,7 @@ class TranscriptStyles:
     footer: Style
     badge: Style
     incomplete: Style
+    found: Style
     roles: Mapping[Role, Style]
 
     UNSTYLED: ClassVar[TranscriptStyles]
@@ -95,6 +98,7 @@ TranscriptStyles.UNSTYLED = TranscriptStyles(
     Style.null(),
     Style.null(),
     Style.null(),
+    Style(reverse=True),
     dict.fromkeys(get_args(Role), Style.null()),
 )
 
@@ -130,7 +134,7 @@ def read_styles(widget: Widget, code_style: CodeStyle) -> TranscriptStyles:
         "notice": part("notice"),
         "thinking": part("notice"),
     }
-    return TranscriptStyles(text, part("footer"), part("badge"), part("incomplete"), roles)
+    return TranscriptStyles(text, part("footer"), part("badge"), part("incomplete"), _own(widget, "found"), roles)
 
 
 def _own(widget: Widget, part: str) -> Style:

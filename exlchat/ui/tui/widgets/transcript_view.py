@@ -21,6 +21,7 @@ from exlchat.ui.tui.widgets.transcript_select import row_of, selected_text
 from exlchat.ui.tui.widgets.transcript_style import COMPONENT_CLASSES, TRANSCRIPT_CSS, TranscriptStyles, read_styles
 
 if TYPE_CHECKING:
+    from rich.style import Style
     from textual import events
     from textual.selection import Selection
 
@@ -267,13 +268,17 @@ class MessageView(ScrollView, can_focus=True):
         message = self._messages[index]
         line = message.line(number)
         row = row_of(index, number)
-        mark = self._looks.mark(message.role, message.status)
-        strip = framed(line, message.role, mark, self._looks.text.text, row, width=width)
+        strip = framed(line, message.role, self._mark(index), self._looks.text.text, row, width=width)
         selection = self.text_selection
         if selection is None or line is None:
             return strip
         style = self.screen.get_component_rich_style("screen--selection")
         return selected(strip, line.text, selection, row, style)
+
+    def _mark(self, index: int) -> Style:
+        """The style of the mark beside the lines of a message."""
+        message = self._messages[index]
+        return self._looks.mark(message.role, message.status)
 
     def on_click(self, event: events.Click) -> None:
         """A click on the badge goes to the end."""

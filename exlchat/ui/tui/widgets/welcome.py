@@ -13,6 +13,8 @@ from textual.widget import Widget
 if TYPE_CHECKING:
     from textual.app import RenderResult
 
+    from exlchat.ui.keymap import Keymap
+
 _HORIZON_CELLS = 46
 _SUN_CELLS = 14
 _SUN_ROWS = 2
@@ -51,3 +53,13 @@ def _sun() -> list[str]:
             cells += _EIGHTHS[round(8 * min(1.0, max(0.0, height - row)))]
         rows.append(cells)
     return rows
+
+
+def welcome_keys(keys: Keymap) -> str:
+    """The line that says how to stop and quit."""
+    stop, leave, tell = (_shown(keys.keys(one)[0]) for one in ("stop", "quit", "help"))
+    return f"{stop} stops an answer, {leave} quits, {tell} shows keys and commands."
+
+
+def _shown(key: str) -> str:
+    return "Esc" if key == "escape" else key.upper() if key[1:].isdigit() else key

@@ -1,4 +1,4 @@
-"""Asks for a new title."""
+"""Asks for one line: a title, the name of a file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ if TYPE_CHECKING:
 _MAX_LENGTH = 200
 
 
-class RenameScreen(ModalScreen[str | None]):
-    """Gives the title, or `None` when it was left with Escape or left empty."""
+class LineScreen(ModalScreen[str | None]):
+    """Gives the line, or `None` when it was left with Escape or left empty."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Keep the title")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave")]
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, line: str, *, hint: str) -> None:
+        """`line` stands there at first; `title` and `hint` on the frame say what it is for and what Enter does."""
         super().__init__()
         self._title = title
+        self._line = line
+        self._hint = hint
 
     def compose(self) -> ComposeResult:
         """One field on a frame that says what to do."""
-        field = Input(self._title, id="rename", max_length=_MAX_LENGTH, select_on_focus=True, restrict=PRINTABLE_LINE)
-        field.border_title = "Rename"
-        field.border_subtitle = "Enter keeps · Esc leaves"
+        field = Input(self._line, id="line", max_length=_MAX_LENGTH, select_on_focus=True, restrict=PRINTABLE_LINE)
+        field.border_title = self._title
+        field.border_subtitle = self._hint
         yield field
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

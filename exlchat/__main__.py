@@ -1,0 +1,8 @@
+"""`python -m exlchat`: the `exlchat` command where that is not on the path."""
+
+import sys
+
+from exlchat.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""All settings, each declared once: the fields of `Settings`.
+
+The checks, `exlchat config`, the settings screen and docs/settings.md are made from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
+from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.setting import About, Setting, When
+from exlchat.setting_kinds import Choice, Folders, Keys, KeyTable, Number, Switch, Text, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from exlchat.setting_kinds import Kind
+
+CHAT_TEMPERATURE = 0.7
+"""Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
+
+MOST_CACHE_TOKENS = 10**9
+MOST_CACHE_GB = 100_000
+"""More than any machine has; far more would overflow."""
+
+GROUPS = {
+    "Look": "Colours, and what is shown.",
+    "Answers": "How answers are drawn, and how long they get.",
+    "Conversations": "What conversations begin with, and what happens when they grow long.",
+    "Model": "Where models lie, and how they are loaded.",
+    "Memory": "How much of what was read is kept.",
+    "Keys": "Which keys do what.",
+}
+
+_SAMPLED = ("--preset", "--persona")
+EITHER = ("cache_tokens", "cache_gb")
+"""Two ways to say one thing: only one of them may have a value."""
+
+
+def _about(
+    group: str,
+    kind: Kind,
+    when: When,
+    text: str,
+    *,
+    options: tuple[str, ...] = (),
+    unset: str = "",
+    example: Any = None,
+) -> Mapping[str, About]:
+    return {"about": About(kind, group, when, text, options, unset, example)}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One value per key of `settings.toml`; `None` is a key left out, whose meaning is `unset`.
+
+    `from_environment` is no setting: the keys whose values stand in the environment.
+    """
+
+    theme: str = field(
+        default="exlchat-dark",
+        metadata=_about("Look", Text(source="themes"), "at once", "The colours, by name.", options=("--theme",)),
+    )
+    sidebar: bool = field(
+        default=True,
+        metadata=_about("Look", Switch(), "at once", "Whether the list of conversations is shown, if there is room."),
+    )
+    temperature: float | None = field(
+        default=None,
+        metadata=_about(
+            "Answers",
+            Number(),
+            "at once",
+            "How freely answers are drawn; 0 always takes the most likely token.",
+            options=("--temperature", *_SAMPLED),
+            unset="0.7, and 0 for the bundled guide",
+            example=CHAT_TEMPERATURE,
+        ),
+    )
+    top_k: int = field(
+        default=0,
+        metadata=_about(
+            "Answers",
+            Whole(),
+            "at once",
+            "Draw from so many most likely tokens; 0 is all.",
+            options=("--top-k", *_SAMPLED),
+        ),
+    )
+    top_p: float = field(
+        default=1.0,
+        metadata=_about(
+            "Answers",
+            Number(0, 1, above=True),
+            "at once",
+            "Draw from the likeliest tokens that sum to this; 1 is all.",
+            options=("--top-p", *_SAMPLED),
+        ),
+    )
+    min_p: float = field(
+        default=0.05,
+        metadata=_about(
+            "Answers",
+            Number(0, 1),
+            "at once",
+            "Drop tokens below this fraction of the likeliest one; 0 drops none.",
+            options=("--min-p", *_SAMPLED),
+        ),
+    )
+    max_tokens: int | None = field(
+        default=None,
+        metadata=_about(
+            "Answers",
+            Whole(1),
+            "at once",
+            "The longest answer, in tokens.",
+            options=("--max-tokens", *_SAMPLED),
+            unset="until the context is full",
+            example=1000,
+        ),
+    )
+    template: str | None = field(
+        default=None,
+        metadata=_about(
+            "Conversations",
+            Text(),
+            "at once",
+            "The prompt format: a built-in one by name, or a file.",
+            options=("--template", "--persona"),
+            unset="the model's own",
+            example="chatml",
+        ),
+    )
+    system: str | None = field(
+        default=None,
+        metadata=_about(
+            "Conversations",
+            Text(),
+            "next conversation",
+            "The system prompt of new conversations.",
+            options=("--system", "--persona"),
+            unset="none",
+            example="You are brief.",
+        ),
+    )
+    context_policy: ContextPolicy = field(
+        default="stop",
+        metadata=_about(
+            "Conversations",
+            Choice(tuple(CONTEXT_POLICIES)),
+            "at once",
+            "When a conversation does not fit the context: stop and say so, drop its oldest turns, or summarise them.",
+            options=("--context-policy",),
+        ),
+    )
+    title_by: Literal["model", "first line"] = field(
+        default="model",
+        metadata=_about(
+            "Conversations",
+            Choice(("model", "first line")),
+            "at once",
+            "Who titles new conversations: the model when it is idle, or their first line.",
+        ),
+    )
+    user_name: str = field(
+        default="User",
+        metadata=_about("Conversations", Text(name=True), "next conversation", "What personas call you."),
+    )
+    model_folders: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            "Model",
+            Folders(),
+            "at once",
+            "Folders of models of your own: whole paths, or with ~.",
+            example=("~/models",),
+        ),
+    )
+    context: int | None = field(
+        default=None,
+        metadata=_about(
+            "Model",
+            Whole(1),
+            "next load",
+            "The longest prompt plus answer, in tokens.",
+            options=("--context",),
+            unset="the model's own limit",
+            example=8192,
+        ),
+    )
+    kv_cache: Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"] = field(
+        default="auto",
+        metadata=_about(
+            "Model",
+            Choice(("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")),
+            "next load",
+            "Precision of keys and values; auto is fp16 on a card, fp32 on the CPU.",
+            options=("--kv-cache",),
+        ),
+    )
+    extension: bool = field(
+        default=True,
+        metadata=_about(
+            "Model",
+            Switch(),
+            "next load",
+            "Whether a card uses the CUDA kernels; without them it is slower.",
+            options=("--ext", "--no-ext"),
+        ),
+    )
+    quantize_head: int | None = field(
+        default=None,
+        metadata=_about(
+            "Model",
+            Whole(choices=ROUNDED_HEAD_BITS),
+            "next load",
+            "Bits that an output head of floats is rounded to, where there are kernels.",
+            options=("--quantize-head",),
+            unset="left as it is",
+            example=8,
+        ),
+    )
+    cache_tokens: int | None = field(
+        default=None,
+        metadata=_about(
+            "Memory",
+            Whole(256, MOST_CACHE_TOKENS),
+            "next load",
+            "Tokens of all conversations that are kept in memory; goes without cache_gb.",
+            options=("--cache-tokens", "--cache-gb"),
+            unset="by what there is",
+            example=65536,
+        ),
+    )
+    cache_gb: float | None = field(
+        default=None,
+        metadata=_about(
+            "Memory",
+            Number(0, MOST_CACHE_GB, above=True),
+            "next load",
+            "The same in GiB; goes without cache_tokens.",
+            options=("--cache-gb", "--cache-tokens"),
+            unset="by what there is",
+            example=4.0,
+        ),
+    )
+    disk_gb: float = field(
+        default=4.0,
+        metadata=_about(
+            "Memory",
+            Number(0, MOST_CACHE_GB),
+            "next load",
+            "GiB of it that outlive the program; 0 keeps none.",
+            options=("--disk-gb",),
+        ),
+    )
+    keys: KeyTable = field(
+        default=(),
+        metadata=_about("Keys", Keys(), "at once", "Keys of your own, by the id of the action."),
+    )
+    from_environment: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for setting in SETTINGS.values():
+            value = getattr(self, setting.key)
+            if value is not None or not setting.optional:
+                setting.from_toml(value)
+        if self.cache_gb is not None and self.cache_tokens is not None:
+            raise ValueError("cache_gb and cache_tokens are both there; keep one of them")
+
+    def sampling(self, *, bundled_guide: bool = False) -> SamplingSettings:
+        """How tokens are drawn, for the bundled guide or for any other model."""
+        unset = 0.0 if bundled_guide else CHAT_TEMPERATURE
+        temperature = unset if self.temperature is None else self.temperature
+        return SamplingSettings(temperature=temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+
+
+SETTINGS: dict[str, Setting] = {
+    one.name: Setting(one.name, one.default, one.metadata["about"]) for one in fields(Settings) if one.metadata
+}
+"""All settings by key, in the order to show them."""

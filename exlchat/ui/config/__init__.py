@@ -1,0 +1,1 @@
+"""`exlchat config`: show, edit and change the settings in the shell."""

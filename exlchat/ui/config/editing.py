@@ -1,0 +1,46 @@
+"""The user's editor, opened on a file."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_USUAL = ("editor", "nano", "vim", "vi")
+
+
+class EditorError(Exception):
+    """There is no editor that can be opened: one line."""
+
+
+def edit(file: Path) -> str | None:
+    """Open the editor and wait until it ends; a line if it ended with an error. The file is the editor's own affair.
+
+    Raises:
+        EditorError: there is none.
+    """
+    command = _editor()
+    try:
+        code = subprocess.run([*command, str(file)], check=False).returncode
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise EditorError(f"{command[0]} cannot be started ({reason}); set EDITOR to an editor that is here") from error
+    return None if code == 0 else f"{command[0]} ended with exit code {code}; the file is as it was left"
+
+
+def _editor() -> list[str]:
+    for name in ("VISUAL", "EDITOR"):
+        if text := os.environ.get(name, "").strip():
+            try:
+                return shlex.split(text)
+            except ValueError as error:
+                raise EditorError(f"{name} is {text!r}, which is no command ({error}); mend it") from None
+    for usual in _USUAL:
+        if found := shutil.which(usual):
+            return [found]
+    raise EditorError("no editor is known; set EDITOR, such as: EDITOR=nano exlchat config edit")

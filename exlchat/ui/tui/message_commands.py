@@ -1,0 +1,222 @@
+"""What is done to one message of the conversation: under the cursor of the transcript, or counted from the end."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exlchat.chat.answer_parts import answer_parts
+from exlchat.chat.plain_text import one_line
+from exlchat.ui import tree_actions
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.code_files import CodeBlock, SaveError, code_blocks, save_code, usual_name
+from exlchat.ui.comparison import Comparison
+from exlchat.ui.tui.items import message_of
+from exlchat.ui.tui.screens.compare import CompareScreen
+from exlchat.ui.tui.screens.line import LineScreen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from exlchat.chat.conversation import Message
+    from exlchat.ui.chat_session import ChatSession
+    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.widgets.transcript_items import View
+
+_TITLE_CELLS = 60
+_EDITING = {
+    "user": "Editing your message · Enter sends it beside the old one · Esc leaves it as it is",
+    "assistant": "Editing the answer · Enter keeps it beside the old one · Esc leaves it as it is",
+    "system": "Editing the system prompt · Enter keeps it beside the old one · Esc leaves it as it is",
+}
+
+
+def pin_line(message: Message) -> str:
+    """What was done to a message that has just been pinned or unpinned."""
+    said = one_line(message.text, _TITLE_CELLS)
+    return f"Pinned: the model goes on seeing “{said}”" if message.pinned else f"No longer pinned: “{said}”"
+
+
+class MessageCommands:
+    """Belongs to one screen and runs on its thread. Failures are raised, as by `tree_actions`."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._editing: str | None = None
+        self._under_cursor: dict[str, Callable[[str], None]] = {
+            "copy-message": self._copy,
+            "edit": self.begin_edit,
+            "answer-again": self._answer_again,
+            "alternative-before": partial(self._alternative, by=-1),
+            "alternative-after": partial(self._alternative, by=1),
+            "branch": self._branch,
+            "cut": self._cut,
+            "pin-message": self._pin,
+            "save-code": self._save_code,
+        }
+
+    @property
+    def _session(self) -> ChatSession:
+        return self._screen.session
+
+    # By its doors
+
+    def at_cursor(self, action_id: str, key: str) -> None:
+        """Do an action to the message whose item has the key."""
+        if action_id in ("fold", "source"):
+            self._show_as(key, "folded" if action_id == "fold" else "source")
+            return
+        message_id = message_of(key)
+        if message_id is None or not any(one.id == message_id for one in self._session.branch):
+            raise NotPossibleError("go to a message first, with the arrow keys")
+        self._under_cursor[action_id](message_id)
+
+    def counted(self, action_id: str, back: str) -> None:
+        """Do an action to the message that a number counts from the end."""
+        self._under_cursor[action_id](tree_actions.said_back(self._session, back).id)
+
+    def numbered_alternative(self, number: str) -> None:
+        """Show one of the alternatives of the last message that has any."""
+        by, last = tree_actions.numbered_alternative(self._session, number)
+        if by:
+            self._alternative(last.id, by=by)
+
+    def compare(self, many: str) -> None:
+        """Have several answers to the last message, side by side."""
+        if many and not many.isdecimal():
+            raise NotPossibleError(f"{many!r} is no number of answers, such as 3")
+        comparison = Comparison(self._session, int(many or 2))
+
+        def kept(number: int | None) -> None:
+            comparison.stop()
+            if number is not None:
+                self._screen.commands.attempt(lambda: comparison.keep(number))
+            self._screen.show_messages()
+
+        self._screen.app.push_screen(CompareScreen(comparison), kept)
+
+    def undo(self, _: str) -> None:
+        """Take back what was done last."""
+        session = self._session
+        if session.deleted_last:
+            self.undo_delete()
+            return
+        change = tree_actions.undo(session)
+        self._screen.show_messages()
+        self._screen.tell(f"Undone: {change.what}; /redo does it again")
+
+    def undo_delete(self) -> None:
+        """Bring back the conversation that was deleted last."""
+        conversation_id, title = self._session.undo_delete()
+        self._screen.open_conversation(conversation_id)
+        self._screen.tell(f"“{one_line(title, _TITLE_CELLS)}” is back")
+
+    def redo(self, _: str) -> None:
+        """Do again what was undone."""
+        change = tree_actions.redo(self._session)
+        self._screen.show_messages()
+        self._screen.tell(f"Done again: {change.what}")
+
+    # Editing
+
+    @property
+    def editing(self) -> bool:
+        """Whether a message is being edited in the composer."""
+        return self._editing is not None
+
+    def begin_edit(self, message_id: str) -> None:
+        """Put a message into the composer; what stands there comes back afterwards."""
+        session = self._session
+        session.require_quiet()
+        text = tree_actions.text_to_edit(session, message_id)
+        role = next(one.role for one in session.branch if one.id == message_id)
+        self._editing = message_id
+        self._screen.prompt.begin_edit(text, _EDITING[role])
+        self._screen.refresh_bindings()
+
+    def end_edit(self) -> bool:
+        """Leave the message as it is; whether one was being edited."""
+        if self._editing is None:
+            return False
+        self._editing = None
+        self._screen.prompt.end_edit()
+        self._screen.refresh_bindings()
+        return True
+
+    def submit_edit(self, text: str) -> None:
+        """Keep the changed message; what could not be kept stays in the composer."""
+        message_id = self._editing
+        assert message_id is not None
+        try:
+            message = tree_actions.edit(self._session, message_id, text)
+        except Exception:
+            self._screen.composer.give_back(text)
+            raise
+        self.end_edit()
+        self._screen.show_messages()
+        if message.role == "assistant":
+            self._screen.tell("The changed answer is kept beside the old one; /continue goes on from it")
+
+    # One message
+
+    def _copy(self, message_id: str) -> None:
+        self._screen.app.copy_to_clipboard(answer_parts(self._message(message_id)).answer)
+        self._screen.tell("Copied the message")
+
+    def _answer_again(self, message_id: str) -> None:
+        tree_actions.answer_again(self._session, message_id)
+        self._screen.show_messages()
+
+    def _alternative(self, message_id: str, *, by: int) -> None:
+        shown = tree_actions.alternative(self._session, message_id, by)
+        self._screen.show_messages(at=shown.id)
+
+    def _branch(self, message_id: str) -> None:
+        self._screen.unsent.keep()
+        tree_actions.branch_off(self._session, message_id)
+        self._screen.show_conversation()
+        self._screen.tell("This is a new conversation with what came before; the other one is in the sidebar")
+
+    def _cut(self, message_id: str) -> None:
+        tree_actions.delete_from(self._session, message_id)
+        self._screen.show_messages()
+        self._screen.tell("Deleted from there on; /undo brings it back")
+
+    def _pin(self, message_id: str) -> None:
+        message = self._message(message_id)
+        said = [one.id for one in self._session.branch if one.role != "system"]
+        if message_id not in said:
+            raise NotPossibleError("the system prompt always stays; there is nothing to pin")
+        pinned = self._session.pin(len(said) - said.index(message_id), not message.pinned)
+        self._screen.show_messages(at=message_id)
+        self._screen.tell(pin_line(pinned))
+
+    def _show_as(self, key: str, view: View) -> None:
+        """That way, or as it is meant if it is shown so already."""
+        transcript = self._screen.transcript
+        if not transcript.holds(key):
+            raise NotPossibleError("go to a message first, with the arrow keys")
+        transcript.show_as(key, "whole" if transcript.view_of(key) == view else view)
+        transcript.move_cursor_to(key)
+
+    def _save_code(self, message_id: str) -> None:
+        blocks = code_blocks(answer_parts(self._message(message_id)).answer)
+        if not blocks:
+            raise NotPossibleError("there is no code in this message")
+        many = "Save the code" if len(blocks) == 1 else f"Save {len(blocks)} blocks of code"
+        asked = LineScreen(many, usual_name(blocks, Path.cwd()), hint="Enter saves · Esc leaves")
+        self._screen.app.push_screen(asked, lambda name: self._save(blocks, name))
+
+    def _save(self, blocks: list[CodeBlock], name: str | None) -> None:
+        if name is None:
+            return
+        try:
+            saved = save_code(blocks, Path(name))
+        except SaveError as error:
+            self._screen.tell(str(error), warning=True)
+            return
+        self._screen.tell(f"Saved {', '.join(str(path) for path in saved)}")
+
+    def _message(self, message_id: str) -> Message:
+        return next(one for one in self._session.branch if one.id == message_id)

@@ -1,0 +1,183 @@
+"""What can be chosen from a list: a branch, something that was found, a persona, a prompt format, a sampling preset."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from exlchat.chat.answer_parts import answer_parts
+from exlchat.chat.plain_text import one_line
+from exlchat.ui import tree_actions
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.tree_lines import tree_lines
+from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from exlchat.chat.search import SearchHit
+    from exlchat.ui.tui.screens.chat import ChatScreen
+
+_HITS = 60
+_SHOWN_SEED = 0
+_CHOOSES = "Enter chooses · Esc leaves"
+
+
+class Pickers:
+    """Belongs to one screen and runs on its thread."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+
+    def _ask(self, picker: PickScreen, then: Callable[[str], None]) -> None:
+        def chosen(ident: str | None) -> None:
+            if ident is not None:
+                self._screen.commands.attempt(lambda: then(ident))
+
+        self._screen.app.push_screen(picker, chosen)
+
+    # Conversations
+
+    def tree(self, _: str) -> None:
+        """All branches of the open conversation; the chosen message is shown, with the newest branch below it."""
+        screen = self._screen
+        messages = screen.session.store.read_tree(screen.session.require_open()).messages
+        shown = {one.id for one in screen.session.branch}
+        tip = screen.session.branch[-1].id if screen.session.branch else ""
+        by_id = {one.id: one for one in messages}
+        rows = [
+            Row(
+                line.message.id,
+                f"{'  ' * line.depth}{'│' if line.message.id in shown else ' '} {line.message.role}: {line.text}",
+                _when(line.message.created_at),
+                line.message.id == tip,
+            )
+            for line in tree_lines(messages)
+        ]
+
+        def show(message_id: str) -> None:
+            tree_actions.show(screen.session, message_id)
+            screen.show_messages(at=message_id)
+            screen.transcript.focus()
+
+        def preview(message_id: str) -> str:
+            return answer_parts(by_id[message_id]).answer
+
+        self._ask(PickScreen("Branches", narrowed(rows), hint="Enter shows · Esc leaves", preview=preview), show)
+
+    def search(self, typed: str) -> None:
+        """Everything that was ever said; the chosen message is shown in its conversation."""
+        screen = self._screen
+        store = screen.session.store
+
+        def rows(text: str) -> Sequence[Row]:
+            return [_found(hit) for hit in store.search(text, _HITS)]
+
+        def show(ident: str) -> None:
+            conversation_id, _, message_id = ident.partition(" ")
+            if not screen.open_conversation(conversation_id) or not message_id:
+                return
+            tree_actions.show(screen.session, message_id)
+            screen.show_messages(at=message_id)
+            screen.transcript.focus()
+
+        def preview(ident: str) -> str:
+            message_id = ident.partition(" ")[2]
+            return answer_parts(store.message(message_id)).answer if message_id else ""
+
+        picker = PickScreen(
+            "Search",
+            rows,
+            hint="Enter opens · Esc leaves",
+            placeholder="Words, or how they begin",
+            preview=preview,
+            typed=typed,
+        )
+        self._ask(picker, show)
+
+    # How it speaks
+
+    def persona(self) -> None:
+        """The personas there are, with what each says to the model."""
+        from exlchat.chat.personas.frozen import freeze
+        from exlchat.chat.personas.shelf import all_personas
+
+        screen = self._screen
+        shelf = all_personas()
+        by_id = {one.id: one.persona for one in shelf.personas}
+        speaking = screen.session.persona
+        rows = [
+            Row(
+                one.id,
+                one_line(one.persona.name, 40),
+                one_line(one.persona.description or one.persona.system, 80),
+                speaking is not None and speaking.name == one.persona.name,
+            )
+            for one in shelf.personas
+        ]
+        user = screen.services.shelf.settings.user_name
+
+        def preview(ident: str) -> str:
+            frozen = freeze(by_id[ident], user=user, now=datetime.now(), seed=_SHOWN_SEED)
+            greeting = f"\n\n“{frozen.greetings[0]}”" if frozen.greetings else ""
+            return f"{frozen.system_text}{greeting}"
+
+        for problem in shelf.problems:
+            screen.tell(problem, warning=True)
+        self._ask(PickScreen("Personas", narrowed(rows), hint=_CHOOSES, preview=preview), screen.commands.personas.run)
+
+    def preset(self) -> None:
+        """The sampling presets there are, with their values."""
+        from exlchat.chat.sampling.shelf import all_presets
+        from exlchat.ui.preset_commands import use_preset
+
+        screen = self._screen
+        shelf = all_presets()
+        by_id = {one.id: one.preset for one in shelf.presets}
+        rows = [Row(one.id, one.id, one_line(one.preset.description, 80)) for one in shelf.presets]
+
+        def preview(ident: str) -> str:
+            given = by_id[ident].wishes.given()
+            return " · ".join(f"{name} {value}" for name, value in given.items()) or "Nothing is changed by it"
+
+        for problem in shelf.problems:
+            screen.tell(problem, warning=True)
+        self._ask(
+            PickScreen("Sampling presets", narrowed(rows), hint=_CHOOSES, preview=preview),
+            lambda ident: use_preset(screen, ident),
+        )
+
+    def template(self) -> None:
+        """The prompt formats there are, with a little talk in each."""
+        from exlchat.ui.templates.sample import formats_there_are, sample_prompt
+
+        screen = self._screen
+        now = screen.session.template or "model"
+        info = screen.model.info
+        rows = [Row(name, name, about, name == now) for name, about in formats_there_are()]
+
+        def preview(name: str) -> str:
+            if info is None:
+                return "No model is loaded; the prompt is shown when one is"
+            return sample_prompt(info, None if name == "model" else name)
+
+        self._ask(
+            PickScreen("Prompt formats", narrowed(rows), hint=_CHOOSES, preview=preview),
+            lambda name: _run(screen, "template", name),
+        )
+
+
+def _found(hit: SearchHit) -> Row:
+    ident = f"{hit.conversation_id} {hit.message_id or ''}"
+    return Row(ident, hit.snippet, f"{hit.title} · {_when(hit.created_at)}")
+
+
+def _run(screen: ChatScreen, action_id: str, argument: str) -> None:
+    screen.commands.run(action_id, argument)
+
+
+def _when(at: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+    except (OverflowError, OSError, ValueError):
+        raise NotPossibleError("a message has a date that is none; exlchat sessions check --repair mends it") from None

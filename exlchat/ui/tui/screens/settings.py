@@ -1,0 +1,276 @@
+"""The settings: a list of all of them, what the chosen one means, and an editor for it below."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from textual import getters, on
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from exlchat.chat.prompt_format import PromptError
+from exlchat.settings import SettingsError
+from exlchat.ui.keymap import keymap
+from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
+from exlchat.ui.tui.screens.settings_rows import Row, groups, padded
+from exlchat.ui.tui.widgets.composer import Composer
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from textual.app import ComposeResult
+
+    from exlchat.setting_kinds import TomlValue
+    from exlchat.settings import Reading
+
+_LISTED = "Enter changes · Del default · Esc closes"
+_EDITED = "Enter keeps · Esc leaves"
+_LINES = "Enter keeps · ctrl+j new line · Esc leaves"
+_HOLDS = {
+    "at once": "it holds now",
+    "next conversation": "it holds for the next conversation",
+    "next load": "it holds when a model is loaded next",
+}
+
+
+class Door(Protocol):
+    """What the screen asks of the app."""
+
+    reading: Reading
+
+    def themes(self) -> list[str]:
+        """Names of the themes there are."""
+
+    def holds(self, row: Row) -> Any:
+        """The value in force."""
+
+    def beaten_by(self, row: Row) -> str:
+        """What stands over the file."""
+
+    def check(self, row: Row, value: TomlValue) -> None:
+        """What only the app knows."""
+
+    def save(self, row: Row, value: TomlValue) -> None:
+        """Write it and have it hold."""
+
+
+class Lines(Composer):
+    """A field of several lines; Enter keeps."""
+
+    def _show_placeholder(self) -> None:
+        self.placeholder = ""
+
+
+class SettingsScreen(ModalScreen[None]):
+    """Every change is checked while it is typed, and written when Enter keeps it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Close"),
+        Binding("f2", "close", show=False, id="settings"),
+    ]
+
+    rows = getters.query_one("#settings-list", OptionList)
+    choices = getters.query_one("#settings-choices", OptionList)
+    field = getters.query_one("#settings-field", Input)
+    lines = getters.query_one("#settings-lines", Lines)
+    said = getters.query_one("#settings-said", Static)
+    about = getters.query_one("#settings-about", Static)
+
+    def __init__(self, door: Door) -> None:
+        super().__init__()
+        self._door = door
+        self._rows: dict[str, Row] = {}
+        self._editing: Row | None = None
+        self._told = ""
+
+    def compose(self) -> ComposeResult:
+        """The list; below it the editor of the chosen row, what is wrong with what is typed, and what the row means."""
+        with Vertical(id="settings"):
+            yield SettingsList(id="settings-list", markup=False)
+            yield OptionList(id="settings-choices", markup=False)
+            yield Input(id="settings-field", restrict=PRINTABLE_LINE)
+            yield Lines(id="settings-lines")
+            yield Static(id="settings-said", markup=False)
+            yield Static(id="settings-about", markup=False)
+
+    def on_mount(self) -> None:
+        """Show all rows; nothing is edited yet."""
+        self.query_one("#settings").border_title = "Settings"
+        self._stop_editing()
+        self._fill()
+        self.rows.highlighted = 1
+
+    # The list
+
+    def _fill(self) -> None:
+        at = self.rows.highlighted
+        options: list[Option] = []
+        for name, told, rows in groups():
+            heading = Content.assemble((f"{name} ", "bold $primary"), (told, "$quiet"))
+            options.append(Option(heading, disabled=True))
+            options += [Option(self._drawn(row), id=row.key) for row in rows]
+            self._rows.update({row.key: row for row in rows})
+        self.rows.clear_options()
+        self.rows.add_options(options)
+        self.rows.highlighted = at
+
+    def _drawn(self, row: Row) -> Content:
+        reading = self._door.reading
+        value = printable(row.shown(self._door.holds(row), keymap(reading.settings.keys)))
+        if self._door.beaten_by(row):
+            mark = ("! ", "$warning")
+        else:
+            mark = ("• ", "$primary") if row.in_file(reading) else ("  ", "")
+        return Content.assemble(mark, (padded(row.name), "bold"), value)
+
+    @property
+    def _chosen(self) -> Row | None:
+        option = self.rows.highlighted_option
+        return self._rows.get(option.id or "") if option is not None else None
+
+    @on(OptionList.OptionHighlighted, "#settings-list")
+    def _tell_about(self) -> None:
+        row = self._chosen
+        if row is None:
+            return
+        about = row.setting.about
+        default = f"Default: {row.default()}. Takes effect: {about.when}."
+        file = "• The file says so." if row.in_file(self._door.reading) else ""
+        beaten = self._door.beaten_by(row)
+        told = (
+            row.help,
+            default,
+            f"! {beaten} In the file: {row.text(self._door.reading) or 'nothing'}" if beaten else file,
+        )
+        self.about.update(printable("\n".join(line for line in told if line)))
+        if row.key != self._told:
+            # What was said of the row before; the same row is drawn anew when it has been written.
+            self._told = row.key
+            self._say("")
+
+    @on(OptionList.OptionSelected, "#settings-list")
+    def change(self) -> None:
+        """Enter: turn a switch, open the editor of another."""
+        row = self._chosen
+        if row is None:
+            return
+        text = row.text(self._door.reading)
+        if row.is_switch:
+            self._keep(row, "false" if text == "true" else "true")
+            return
+        self._editing = row
+        choices = row.choices(self._door.themes())
+        if choices:
+            self.choices.clear_options()
+            self.choices.add_options([Option(printable(one)) for one in choices])
+            self.choices.highlighted = choices.index(text) if text in choices else 0
+            self._edit_in(self.choices)
+        elif row.has_lines:
+            self.lines.set_text(text)
+            self._edit_in(self.lines, _LINES)
+        else:
+            self.field.value = text
+            self.field.select_all()
+            self._edit_in(self.field)
+
+    def action_default(self) -> None:
+        """Take the chosen row out of the file."""
+        if (row := self._chosen) is not None:
+            self._write(row, None)
+
+    # The editor
+
+    def _edit_in(self, editor: OptionList | Input | Lines, told: str = _EDITED) -> None:
+        editor.display = True
+        editor.focus()
+        self.rows.disabled = True
+        self.query_one("#settings").border_subtitle = told
+        self._say("")
+
+    def _stop_editing(self) -> None:
+        self._editing = None
+        for editor in (self.choices, self.field, self.lines):
+            editor.display = False
+        self.rows.disabled = False
+        self.rows.focus()
+        self.query_one("#settings").border_subtitle = _LISTED
+
+    @on(Input.Changed)
+    @on(Composer.Changed)
+    def _check(self) -> None:
+        row = self._editing
+        if row is None:
+            return
+        text = self.field.value if self.field.display else self.lines.text
+        try:
+            self._door.check(row, row.value(text, self._door.reading))
+        except (ValueError, PromptError) as error:
+            self._say(str(error), wrong=True)
+        else:
+            self._say("")
+
+    @on(OptionList.OptionSelected, "#settings-choices")
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        if self._editing is not None:
+            self._keep(self._editing, str(event.option.prompt))
+
+    @on(Input.Submitted)
+    def _enter(self, event: Input.Submitted) -> None:
+        if self._editing is not None:
+            self._keep(self._editing, event.value)
+
+    @on(Composer.Submitted)
+    def _enter_lines(self, event: Composer.Submitted) -> None:
+        if self._editing is not None and not self._keep(self._editing, event.text):
+            self.lines.set_text(event.text)
+
+    def _keep(self, row: Row, text: str) -> bool:
+        """Whether it could be written; if not, the editor stays as it is."""
+        try:
+            value = row.value(text, self._door.reading)
+        except ValueError as error:
+            self._say(str(error), wrong=True)
+            return False
+        return self._write(row, value)
+
+    def _write(self, row: Row, value: TomlValue) -> bool:
+        try:
+            self._door.save(row, value)
+        except (SettingsError, PromptError) as error:
+            self._say(str(error), wrong=True)
+            return False
+        self._stop_editing()
+        self._fill()
+        holds = "something else holds in this start" if self._door.beaten_by(row) else _HOLDS[row.setting.about.when]
+        self._say(f"{row.name} is {'written' if value is not None else 'back at its default'}; {holds}")
+        return True
+
+    def _say(self, line: str, *, wrong: bool = False) -> None:
+        self.said.update(printable(line))
+        self.said.display = bool(line)
+        self.said.set_class(wrong, "-wrong")
+
+    def action_leave(self) -> None:
+        """Escape: leave the editor, then the screen."""
+        if self._editing is None:
+            self.dismiss()
+        else:
+            self._stop_editing()
+            self._say("")
+
+    def action_close(self) -> None:
+        """The key that opened it."""
+        self.dismiss()
+
+
+class SettingsList(OptionList):
+    """The list, with the key for the default."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("delete,backspace", "screen.default", "Default", show=False),
+        Binding("space", "select", "Change", show=False),
+    ]

@@ -1,0 +1,97 @@
+"""Several answers side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui.screens.compare import CompareScreen
+from tests.ui.app_harness import app, idle, say, shown, told, until
+from tests.ui.scripted_engine import ScriptedEngine
+from tests.ui.tui.test_app_messages import branch, talked
+
+
+def lively(chat: ChatApp, *, seed: int | None = None) -> None:
+    chat.session.generation = replace(chat.session.generation, sampling=SamplingSettings(0.7), seed=seed)
+
+
+async def test_answers_stand_side_by_side_and_one_is_kept(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first", "second", "third")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 30)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        await say(pilot, "/compare 3")
+        await until(pilot, lambda: "third" in shown(chat))
+        await until(pilot, lambda: not chat.session.busy)
+        (line,) = (line for line in shown(chat).splitlines() if "first" in line)
+        assert "second" in line
+        assert "third" in line
+        assert len(set(engine.prompts)) == 1
+        await pilot.press("right", "enter")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "second"]
+        assert "‹2/3›" in shown(chat)
+    store = chat.session.store
+    assert [one.text for one in store.alternatives(chat.session.branch[-1].id)] == ["first", "second", "third"]
+
+
+async def test_one_may_be_kept_before_the_others_are_there(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first", "second answer", "never")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 30)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        engine.hold()
+        await say(pilot, "/compare 3")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        engine.step(6)
+        await until(pilot, lambda: "second" in shown(chat))
+        await pilot.press("3")
+        await pilot.pause()
+        assert isinstance(chat.screen, CompareScreen)
+        await pilot.press("1")
+        await until(pilot, lambda: not chat.session.busy)
+        engine.release()
+        await idle(pilot)
+        assert branch(chat) == ["1?", "first"]
+        assert len(engine.prompts) == 2
+        assert [one.text for one in chat.session.store.alternatives(chat.session.branch[-1].id)][:2] == [
+            "first",
+            "second",
+        ]
+
+
+async def test_a_prompt_without_an_answer_gets_them_all_and_each_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first", "second")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(60, 30)) as pilot:
+        lively(chat, seed=7)
+        chat.session.conversation = chat.session.store.create_conversation()
+        chat.session.store.add_message(chat.session.conversation.id, "user", "1?")
+        chat.session.reload()
+        chat.chat_screen.show_messages()
+        await say(pilot, "/compare")
+        await until(pilot, lambda: "second" in shown(chat))
+        await until(pilot, lambda: not chat.session.busy)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert branch(chat) == ["1?", "second"]
+        assert [request.seed for request in engine.requests] == [7, 8]
+
+
+async def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("first"))
+    async with chat.run_test(size=(110, 30)) as pilot:
+        await talked(pilot, "1?")
+        for command, line in (
+            ("/compare 3", "all answers would be the same at temperature 0"),
+            ("/compare 20", "give a number from 2 to 8"),
+            ("/compare two", "is no number of answers"),
+        ):
+            await say(pilot, command)
+            await pilot.pause()
+            assert line in told(chat)
+        assert chat.screen is chat.chat_screen

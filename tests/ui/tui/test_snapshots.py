@@ -1,0 +1,145 @@
+"""What the screens look like, against pictures that somebody has looked at: `pytest --snapshot-update` takes new ones.
+
+Nothing in them moves: no cursor blinks, answers come from a script, and figures from it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from exlchat.ui.tui.screens.rename import RenameScreen
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from exlchat.chat.store import ConversationStore
+from exlchat.engine.events import FitReport, ModelCard
+from exlchat.ui.library.listing import Entry
+from exlchat.ui.tui.screens.models import ModelsScreen
+from exlchat.ui.tui.widgets.transcript import TranscriptItem
+from tests.ui.app_harness import app, chat_app, shown, until
+
+Compare = Callable[..., bool]
+Stage = Callable[[Pilot[int]], Awaitable[None]]
+
+ASKED = "How do I sort words by their length?"
+ANSWER = """### With a key
+
+`sorted` takes a *function*, see [the manual](https://docs.python.org/3/howto/sorting.html):
+
+```python
+def by_length(words: list[str], most=12) -> list[str]:
+    # words of one length stay in order
+    return sorted(words, key=len)[:most] or ["none"]
+```
+
+| call | in place |
+|---|---|
+| `sorted(words)` | no |
+| `words.sort()` | **yes** |
+
+> Stable since 2.2.
+
+- [x] sorted
+- [ ] shuffled
+"""
+MODELS = (
+    Entry(
+        "harbour/Tern-8B@4.0bpw",
+        ModelCard(
+            "/models/tern",
+            4 * 2**30,
+            "LlamaForCausalLM",
+            "EXL2 4.0 bpw",
+            8 * 10**9,
+            4.1,
+            8192,
+            FitReport(1, 8192, None),
+        ),
+    ),
+    Entry(
+        "harbour/Gull-70B-GPTQ",
+        ModelCard(
+            "/models/gull",
+            38 * 2**30,
+            "LlamaForCausalLM",
+            "GPTQ 4-bit g128",
+            70 * 10**9,
+            4.2,
+            8192,
+            FitReport(1, 0, "needs 41.2 GiB, 22.9 GiB are free"),
+        ),
+    ),
+    Entry("broken", ModelCard("/models/broken", 3 * 2**20, problem="config.json: not valid JSON")),
+)
+
+
+async def conversation(pilot: Pilot[int]) -> None:
+    chat = chat_app(pilot)
+    (newest,) = chat.session.store.list_conversations()
+    chat.chat_screen.open_conversation(newest.id)
+    view = chat.chat_screen.transcript
+    view.append_message(TranscriptItem("thinking", "thinking", "They want a key, not a comparison."))
+    view.append_message(TranscriptItem("cut", "assistant", "And then", "stopped · /continue goes on", "partial"))
+    view.append_message(TranscriptItem("system", "system", "Answer in few words."))
+    view.append_message(TranscriptItem("notice", "notice", "A remark of exlchat itself."))
+    await pilot.pause()
+
+
+async def welcome(pilot: Pilot[int]) -> None:
+    await until(pilot, lambda: chat_app(pilot).chat_screen.welcome.display)
+
+
+async def help_screen(pilot: Pilot[int]) -> None:
+    await pilot.press("f1")
+
+
+async def models(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    screen = ModelsScreen(lambda: MODELS, Path("/models/tern"))
+    await pilot.app.push_screen(screen)
+    await until(pilot, lambda: screen.options.option_count == len(MODELS))
+
+
+async def rename(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.app.push_screen(RenameScreen("Words by length"))
+
+
+async def palette(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press("ctrl+p")
+    await pilot.press(*"theme")
+    await until(pilot, lambda: "Theme: exlchat-dark" in shown(chat_app(pilot)))
+
+
+def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
+    store = ConversationStore(folder / "conversations.db")
+    if stage is not welcome:
+        open_one = store.create_conversation("Words by length")
+        store.add_message(open_one.id, "user", ASKED)
+        store.add_message(open_one.id, "assistant", ANSWER)
+    chat = app(folder, store=store)
+
+    async def run(pilot: Pilot[int]) -> None:
+        chat.animation_level = "none"
+        await until(pilot, lambda: chat.engine_thread.loaded and bool(chat.chat_screen.query("#composer")))
+        chat.choose_theme(theme)
+        await pilot.pause()
+        chat.chat_screen.composer.cursor_blink = False
+        await stage(pilot)
+        for field in chat.screen.query(Input):
+            field.cursor_blink = False
+        await pilot.pause(0.2)
+
+    return chat, run
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("theme", ["exlchat-dark", "rime"])
+@pytest.mark.parametrize("stage", [conversation, welcome, help_screen, models, rename, palette])
+def test_screen(tmp_path: Path, snap_compare: Compare, stage: Stage, theme: str, size: tuple[int, int]) -> None:
+    chat, run = staged(tmp_path, theme, stage)
+    assert snap_compare(chat, terminal_size=size, run_before=run)
