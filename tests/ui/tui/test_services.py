@@ -136,6 +136,7 @@ def test_the_app_is_imported_and_painted_without_torch(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
 from pathlib import Path
+from exlchat.ui import services
 from exlchat.ui.options import AppOptions
 from exlchat.ui.tui.app import ChatApp
 seen = []
