@@ -70,16 +70,38 @@ def _chat(arguments: Sequence[str]) -> ExitCode:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         _complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE
+    from exlchat.ui.line.choice import cannot_draw, cannot_move_cursor
+
+    # The app draws on stderr; the line mode writes to stdout.
+    drawn_on = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+    why = None if typed.line or typed.plain else cannot_draw(*drawn_on)
+    if typed.line or typed.plain or why is not None:
+        return _in_lines(options, why, plain=typed.plain or cannot_move_cursor() is not None)
     if not _is_terminal(sys.stderr):
         # The line goes to stdout, because that is where somebody looks.
         sys.stdout.write("exlchat: the chat app draws on standard error; start it without redirecting that\n")
         return ExitCode.USAGE
-    from exlchat.chat.store import StoreError
-    from exlchat.ui.theme_files import ThemeError
     from exlchat.ui.tui.app import run_app
 
+    return _until_quit(lambda: run_app(options))
+
+
+def _in_lines(options: AppOptions, why: str | None, *, plain: bool) -> ExitCode:
+    """The line mode; `why` it takes the place of the app, where it was not asked for."""
+    from exlchat.ui.line.run import run_line
+
+    if why is not None:
+        mode = "exlchat --plain" if plain else "exlchat --line"
+        options = replace(options, notices=(f"{why}, which the app needs; this is {mode}", *options.notices))
+    return _until_quit(lambda: run_line(options, plain=plain))
+
+
+def _until_quit(run: Callable[[], int]) -> ExitCode:
+    from exlchat.chat.store import StoreError
+    from exlchat.ui.theme_files import ThemeError
+
     try:
-        return ExitCode(run_app(options))
+        return ExitCode(run())
     except (ThemeError, StoreError) as error:
         _complain(str(error))
         return ExitCode.ERROR

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.ui.options import AppOptions
+from exlchat.ui.services import open_services
 from exlchat.ui.tui.app import ChatApp
-from exlchat.ui.tui.services import open_services
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -100,7 +100,14 @@ ACTIONS: tuple[Action, ...] = (
         ("ctrl+b",),
         "/sidebar",
     ),
-    Action("open", "Open a conversation", "Show the sidebar and go there to open a conversation.", (), "/open"),
+    Action(
+        "open",
+        "Open a conversation",
+        "Open the Nth conversation of the list, the newest being 1; without N, go to the list.",
+        (),
+        "/open",
+        "[N]",
+    ),
     Action(
         "retry",
         "Retry the last answer",

@@ -40,6 +40,12 @@ class Answering:
         """Where the answer belongs."""
         return self.job.conversation_id
 
+    @property
+    def so_far(self) -> tuple[Piece, ...]:
+        """All of its text as it is now, without marks."""
+        both = Piece("thinking", "".join(self.thoughts)), Piece("answer", "".join(self.answer))
+        return tuple(piece for piece in both if piece.text)
+
     def begin(self, message: Message) -> None:
         """It is on disk, with the text of a cut answer that it goes on from."""
         marks = marks_of(message)

@@ -134,7 +134,7 @@ class ChatSession(OpenConversation):
             NotPossibleError: an answer is on its way.
         """
         if self.answering is not None:
-            raise NotPossibleError("the system prompt can be changed when the answer has ended; Esc stops it")
+            raise NotPossibleError("the system prompt can be changed when the answer has ended; Esc or ctrl+c stops it")
         if self.conversation is None:
             self._new_system = text
         else:
@@ -305,7 +305,7 @@ class ChatSession(OpenConversation):
             NotPossibleError: it is.
         """
         if self.answering is not None:
-            raise NotPossibleError("an answer is on its way; Esc stops it")
+            raise NotPossibleError("an answer is on its way; Esc or ctrl+c stops it")
 
     def require_open(self) -> str:
         """The id of the open conversation.

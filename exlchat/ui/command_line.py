@@ -65,6 +65,7 @@ _CHAT_EPILOG = """examples:
   exlchat ~/models/llama-3  a model folder of your own
   exlchat guide             the bundled model, which knows exlchat
   exlchat -c                go on with the most recent conversation
+  exlchat --line            chat line by line, in the terminal's own scrollback
   git diff | exlchat ask "Write a commit message for this:"
 
 files:
@@ -186,6 +187,16 @@ def chat_parser() -> argparse.ArgumentParser:
     _model_options(model)
     chat = parser.add_argument_group("chat")
     chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
+    chat.add_argument(
+        "--line",
+        action="store_true",
+        help="chat line by line in the terminal's own scrollback, with the same commands and conversations",
+    )
+    chat.add_argument(
+        "--plain",
+        action="store_true",
+        help="the same for screen readers and simple terminals: nothing is painted twice, no colours, no frames",
+    )
     chat.add_argument("--theme", metavar="NAME", help="colours of this start, of exlchat themes list")
     _prompt_options(chat)
     _sampling_group(parser)

@@ -82,6 +82,17 @@ def alternative(session: ChatSession, message_id: str, by: int) -> Message:
     return others[at]
 
 
+def numbered_alternative(session: ChatSession, number: str) -> tuple[int, Message]:
+    """How many places from what is shown alternative `number` is, and of which message: the last that has any."""
+    last = next((one for one in reversed(session.branch) if one.id in session.places), None)
+    if last is None:
+        raise NotPossibleError("no message of this conversation has alternatives")
+    at, of = session.places[last.id]
+    if not number.isdecimal() or not 1 <= int(number) <= of:
+        raise NotPossibleError(f"there are alternatives 1 to {of} of this message")
+    return int(number) - at, last
+
+
 def show(session: ChatSession, message_id: str) -> None:
     """Show the branch on which a message stands."""
     session.require_quiet()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -22,16 +23,21 @@ from exlchat.ui.keymap import Keymap
 from exlchat.ui.library.memory import ModelMemory
 from exlchat.ui.library.shelf import Shelf
 from exlchat.ui.options import AppOptions
+from exlchat.ui.services import Services
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.tui.app import ChatApp
-from exlchat.ui.tui.services import Services
 from exlchat.ui.tui.widgets.transcript import Transcript
 from tests.ui.scripted_engine import ScriptedEngine
 
 Load = Callable[[Callable[[LoadProgress], None]], EnginePort]
 
 
-def app(
+def app(folder: Path, engine: ScriptedEngine | None = None, **wanted: Any) -> ChatApp:
+    """A new app; arguments as of `services`."""
+    return ChatApp(services(folder, engine, **wanted))
+
+
+def services(
     folder: Path,
     engine: ScriptedEngine | None = None,
     *,
@@ -45,13 +51,13 @@ def app(
     titles: bool = False,
     keys: Keymap | None = None,
     theme: str = "exlchat-dark",
-) -> ChatApp:
-    """A new app whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
+) -> Services:
+    """Those of a start whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
     memory = ModelMemory(folder / "models.json")
     shelf = Shelf(AppOptions(None), settings or Settings(temperature=0.0), memory, loader or (lambda _: lambda _: port))
     store = store or ConversationStore(folder / "conversations.db")
-    services = Services(
+    return Services(
         store=store,
         kept=True,
         load_engine=load or (lambda _: port),
@@ -71,7 +77,6 @@ def app(
         titles=titles,
         keys=keys or Keymap(),
     )
-    return ChatApp(services)
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 8.0) -> None:

@@ -156,12 +156,25 @@ def test_the_app_needs_a_terminal_and_points_to_ask(tmp_path: Path) -> None:
     assert "exlchat ask" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--line", "--plain"])
+def test_the_line_mode_needs_a_terminal_too(option: str) -> None:
+    result = run(option, "guide")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "exlchat ask" in result.stderr
+
+
 def in_a_terminal(*arguments: str, stderr: str = "") -> tuple[int, str]:
     """Exit code and output of the program with a terminal of its own; `stderr` is a shell redirection."""
     master, slave = pty.openpty()
     command = f'"$0" -m exlchat.cli "$@" {stderr}'
     program = subprocess.Popen(
-        ["sh", "-c", command, sys.executable, *arguments], stdin=slave, stdout=slave, stderr=slave, close_fds=True
+        ["sh", "-c", command, sys.executable, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        close_fds=True,
+        env={**os.environ, "TERM": "xterm"},
     )
     os.close(slave)
     output = b""

@@ -11,7 +11,7 @@ from exlchat import cli, engine, paths
 from exlchat.engine.events import ModelError
 from exlchat.settings import save_setting
 from exlchat.ui.options import AppOptions, DeviceChoice
-from exlchat.ui.tui.services import open_services
+from exlchat.ui.services import open_services
 
 TYPED_AND_SET = [(None, None, True), (None, False, False), (True, False, True), (False, True, False)]
 

@@ -17,7 +17,7 @@ from exlchat.ui import model_loading
 from exlchat.ui.command_line import chat_parser
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.overriding import given
-from exlchat.ui.tui.services import Services, open_services
+from exlchat.ui.services import Services, open_services
 from tests.ui.scripted_engine import ScriptedEngine
 
 

@@ -6,14 +6,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import StoreError
 from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.engine_jobs import Answered, JobEnded, JobEvent
+from exlchat.ui.figures import GrowingFigures, facts_of
 from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_key, waiting_item, waiting_key
-from exlchat.ui.tui.widgets.status_line import StatusFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from exlchat.ui.engine_jobs import Report
     from exlchat.ui.tui.screens.chat import ChatScreen
 
-_RATE_EVERY_SECONDS = 0.25
 _SAVE_AGAIN_SECONDS = 3.0
 
 
@@ -33,10 +31,7 @@ class AnswerDisplay:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._notices_told: set[str] = set()
-        self._prompt_tokens = 0
-        self._tokens = 0
-        self._first_at = 0.0
-        self._told_at = 0.0
+        self._figures = GrowingFigures()
 
     def take(self, report: Report) -> None:
         """Show one report. A database that cannot be read just now is told; what it holds is shown when it can."""
@@ -59,12 +54,6 @@ class AnswerDisplay:
             report.question.tell(report.answer)
         else:
             self._screen.tell(report.error, warning=True)
-
-    def questions_wait_for(self) -> str | None:
-        """What has to happen before the engine can be asked something, in a few words; `None` when it can be now."""
-        if self._screen.model.info is None and self._screen.model.failure is None:
-            return "the model is loaded"
-        return "the answer has ended" if self._screen.session.busy else None
 
     # Answers
 
@@ -107,9 +96,7 @@ class AnswerDisplay:
                 self._closed(closed, shown=shown)
 
     def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
-        self._prompt_tokens = started.prompt_tokens
-        self._tokens = 0
-        self._first_at = self._told_at = 0.0
+        self._figures.begin(started.prompt_tokens)
         message = answering.message
         if not shown or message is None:
             self._tell_notices(started, self._screen.tell)
@@ -137,22 +124,13 @@ class AnswerDisplay:
 
     def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()
-        self._first_at = self._first_at or now
-        self._tokens += tokens
+        self._figures.add(tokens, now)
         if not shown or answering.message is None or not self._screen.transcript.holds(answering.message.id):
             # Another program may have moved the branch away from the answer.
             return
         self._show_fresh(answering, answering.message)
-        if now - self._told_at >= _RATE_EVERY_SECONDS:
-            self._told_at = now
-            seconds = now - self._first_at
-            self._screen.status.facts = replace(
-                self._screen.status.facts,
-                activity="",
-                fraction=None,
-                rate=(self._tokens - 1) / seconds if seconds > 0 and self._tokens > 1 else None,
-                context_used=self._prompt_tokens + self._tokens,
-            )
+        if (facts := self._figures.news(self._screen.status.facts, now)) is not None:
+            self._screen.status.facts = facts
 
     def _show_fresh(self, answering: Answering, message: Message) -> None:
         transcript = self._screen.transcript
@@ -240,41 +218,8 @@ class AnswerDisplay:
 
     def show_figures_of(self, answer: Message | None) -> None:
         """The figures of the newest answer of the open conversation in the status line."""
-        stats = answer.record.stats if answer is not None and answer.record is not None else None
-        info = self._screen.model.info
-        facts = StatusFacts(
-            model=self._screen.status.facts.model,
-            activity=self._screen.status.facts.activity if info is None else "",
-            fraction=self._screen.status.facts.fraction if info is None else None,
-            context_max=info.max_seq_len if info else None,
-            # Without figures of an answer only an empty conversation has a known length.
-            context_used=None if info is None or self._screen.session.branch else 0,
-        )
-        if stats is not None:
-            facts = replace(
-                facts,
-                context_used=stats.prompt_tokens + stats.new_tokens,
-                rate=stats.tokens_per_second or None,
-                cached=stats.cached_tokens,
-                new=stats.prompt_tokens - stats.cached_tokens,
-                first_token=stats.time_to_first_token,
-            )
-        self._screen.status.facts = facts
-
-    def describe_last(self) -> str:
-        """Everything that is recorded about the newest answer."""
-        answer = self._screen.session.last_answer
-        record = answer.record if answer is not None else None
-        if record is None or record.stats is None:
-            return "There are no figures for the last answer"
-        stats = record.stats
-        return (
-            f"{one_line(record.model)} · template {record.template} · {stats.new_tokens} tokens at "
-            f"{stats.tokens_per_second:.1f} tok/s · prompt {stats.prompt_tokens} tokens, {stats.cached_tokens} of them "
-            f"cached · first token {stats.time_to_first_token:.2f} s · reading {stats.prefill_seconds:.2f} s · writing "
-            f"{stats.decode_seconds:.2f} s · temperature {record.sampling.temperature:g} · seed {stats.seed} · "
-            f"ended by {record.finish_reason}"
-        )
+        status, info = self._screen.status, self._screen.model.info
+        status.facts = facts_of(answer, info, status.facts, empty=not self._screen.session.branch)
 
     def _tell_status(self, *, activity: str, fraction: float | None) -> None:
         self._screen.status.facts = replace(self._screen.status.facts, activity=activity, fraction=fraction)

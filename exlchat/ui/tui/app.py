@@ -13,16 +13,17 @@ from textual.notifications import Notify
 
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed
-from exlchat.engine.events import CLOSE_SECONDS, ModelError
+from exlchat.engine.events import ModelError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
+from exlchat.ui.clipboard import copy_with_tool
 from exlchat.ui.engine_jobs import JobEvent
 from exlchat.ui.engine_thread import EngineThread
-from exlchat.ui.tui.clipboard import copy_with_tool
+from exlchat.ui.leaving import closing_seconds
+from exlchat.ui.services import Services, open_services
 from exlchat.ui.tui.live_themes import LiveThemes
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
-from exlchat.ui.tui.services import Services, open_services
 from exlchat.ui.tui.terminal_input import TerminalDriver
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
 from exlchat.ui.tui.widgets.transcript import Transcript
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from exlchat.ui.options import AppOptions
     from exlchat.ui.themes import ThemeFile
 
-_STOP_SECONDS = 5.0
-"""How long a quit waits for the answer being written to be put on disk; a stop takes one token."""
-_ABANDON_LOAD_SECONDS = 0.5
 _SHORT_ROWS = 12
 _TALL_ROWS = 18
 """Below, the list of commands would push what is being typed off the screen."""
@@ -98,12 +96,7 @@ class ChatApp(App[int], inherit_bindings=False):
 
     async def on_unmount(self) -> None:
         """Keep the answer being written: stop it and wait until it is on disk; then what the cache is writing."""
-        timeout = _ABANDON_LOAD_SECONDS
-        if self.engine_thread.loaded:
-            timeout += CLOSE_SECONDS
-        if self.session.being_written is not None:
-            timeout += _STOP_SECONDS
-        await asyncio.to_thread(self.engine_thread.close, timeout)
+        await asyncio.to_thread(self.engine_thread.close, closing_seconds(self.engine_thread, self.session))
 
     def leave(self) -> None:
         """Quit; while an answer is not on disk only the second time."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.sight import newest_record
-from exlchat.ui.answering import was_cut
+from exlchat.ui.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
+    from exlchat.chat.conversation import Message, MessageStatus
     from exlchat.ui.answering import Answering
 
     Places = Mapping[str, tuple[int, int]]
@@ -23,11 +23,6 @@ UNANSWERED = "unanswered"
 SEEN_FROM = "seen-from"
 _WAITING = "waiting"
 _THOUGHTS = "thoughts"
-_CUT_BY = {
-    "max_new_tokens": "cut at the answer limit",
-    "context_full": "cut: the context is full",
-    "cancelled": "stopped",
-}
 
 
 def branch_items(branch: Sequence[Message], answering: Answering | None, places: Places) -> Iterable[TranscriptItem]:
@@ -43,20 +38,12 @@ def branch_items(branch: Sequence[Message], answering: Answering | None, places:
             yield from live_items(message, "".join(answering.thoughts), "".join(answering.answer))
         elif message.status == "streaming":
             *thoughts, answer = message_items(message, places)
-            yield from (*thoughts, replace(answer, footer="being written by another exlchat", status="partial"))
+            yield from (*thoughts, replace(answer, footer=WRITTEN_ELSEWHERE, status="partial"))
         else:
             yield from message_items(message, places)
     said = [message for message in branch if message.role != "system"]
     if said and said[-1].role == "user" and answering is None:
-        yield TranscriptItem(UNANSWERED, "notice", "This message has no answer yet; /retry has it answered.")
-
-
-def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:
-    """Where the part of a conversation begins that the model sees."""
-    but = " but what is pinned" if any_pinned else ""
-    if record.summary:
-        return f"— the model sees a summary of what is above{but}; /summary shows it —"
-    return f"— the model no longer sees what is above{but} —"
+        yield TranscriptItem(UNANSWERED, "notice", unanswered_line("/retry"))
 
 
 def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
@@ -102,25 +89,6 @@ def thought_line(message: Message, text: str) -> str:
         return f"thought in {len(text.split())} words"
     seconds = f"{thought.seconds:.1f}" if thought.seconds < 10 else f"{thought.seconds:.0f}"
     return f"thought for {seconds} s · {thought.tokens} tokens"
-
-
-def footer(message: Message, places: Places) -> str:
-    """Which alternative a message is, whether it is pinned, and why an answer is not whole; else empty."""
-    parts = []
-    if (place := places.get(message.id)) is not None:
-        parts.append(f"‹{place[0]}/{place[1]}›")
-    if message.pinned:
-        parts.append("pinned")
-    if was_cut(message):
-        reason = message.record.finish_reason if message.record else None
-        parts.append(f"{_cut_by(message, reason)} · /continue goes on")
-    return " · ".join(parts)
-
-
-def _cut_by(message: Message, reason: str | None) -> str:
-    if message.edited_from is not None and message.record is None:
-        return "edited"
-    return _CUT_BY.get(reason or "", "interrupted")
 
 
 def waiting_item(conversation_id: str, line: str) -> TranscriptItem:

@@ -78,15 +78,9 @@ class MessageCommands:
 
     def numbered_alternative(self, number: str) -> None:
         """Show one of the alternatives of the last message that has any."""
-        session = self._session
-        last = next((one for one in reversed(session.branch) if one.id in session.places), None)
-        if last is None:
-            raise NotPossibleError("no message of this conversation has alternatives")
-        at, of = session.places[last.id]
-        if not number.isdecimal() or not 1 <= int(number) <= of:
-            raise NotPossibleError(f"there are alternatives 1 to {of} of this message")
-        if int(number) != at:
-            self._alternative(last.id, by=int(number) - at)
+        by, last = tree_actions.numbered_alternative(self._session, number)
+        if by:
+            self._alternative(last.id, by=by)
 
     def compare(self, many: str) -> None:
         """Have several answers to the last message, side by side."""

@@ -124,12 +124,12 @@ class Pickers:
 
         for problem in shelf.problems:
             screen.tell(problem, warning=True)
-        self._ask(PickScreen("Personas", narrowed(rows), hint=_CHOOSES, preview=preview), screen.persona_commands.run)
+        self._ask(PickScreen("Personas", narrowed(rows), hint=_CHOOSES, preview=preview), screen.commands.personas.run)
 
     def preset(self) -> None:
         """The sampling presets there are, with their values."""
         from exlchat.chat.sampling.shelf import all_presets
-        from exlchat.ui.tui.preset_commands import use_preset
+        from exlchat.ui.preset_commands import use_preset
 
         screen = self._screen
         shelf = all_presets()

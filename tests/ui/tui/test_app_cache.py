@@ -130,7 +130,7 @@ async def test_a_second_report_takes_the_place_of_the_first(tmp_path: Path) -> N
     async with chat.run_test(size=(100, 40)) as pilot:
         await say(pilot, "/cache")
         await until(pilot, lambda: "7 pages made room" in shown(chat))
-        chat.chat_screen.commands._show_cache(dataclasses.replace(REPORT, evictions=8), late=True)
+        chat.chat_screen.commands._cache_told(dataclasses.replace(REPORT, evictions=8), late=True)
         await until(pilot, lambda: "8 pages made room" in shown(chat))
         assert len(chat.screen_stack) == 2
 

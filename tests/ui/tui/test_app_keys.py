@@ -9,9 +9,9 @@ from textual._xterm_parser import XTermParser
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.keymap import keymap
 from exlchat.ui.options import AppOptions
+from exlchat.ui.services import open_services
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.help import HelpScreen
-from exlchat.ui.tui.services import open_services
 from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine
 

@@ -119,7 +119,7 @@ async def test_a_switch_waits_for_the_answer_and_escape_hastens_it(tmp_path: Pat
         first.step(3)
         await until(pilot, lambda: "a l" in shown(chat))
         await say(pilot, "/model other")
-        await until(pilot, lambda: "other is loaded when the answer has ended; Esc stops that" in told(chat))
+        await until(pilot, lambda: "other is loaded when the answer has ended; Esc or ctrl+c stops that" in told(chat))
         assert not models.begun
         await say(pilot, "b")
         await pilot.press("escape")

@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 from exlchat.settings import SETTINGS, load_settings
 from exlchat.ui.keymap import BINDABLE
 from exlchat.ui.options import AppOptions
+from exlchat.ui.services import open_services
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.settings import SettingsScreen
-from exlchat.ui.tui.services import open_services
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 

@@ -17,11 +17,10 @@ from exlchat.engine.events import ModelError
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import save_setting
 from exlchat.state import State, load_state, save_state
-from exlchat.ui import model_loading
+from exlchat.ui import model_loading, services
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.options import AppOptions
-from exlchat.ui.tui import services
-from exlchat.ui.tui.services import open_services
+from exlchat.ui.services import open_services
 from tests.ui.scripted_engine import ScriptedEngine
 
 SOME = Path("models/some")
@@ -137,9 +136,9 @@ def test_the_app_is_imported_and_painted_without_torch(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
 from pathlib import Path
+from exlchat.ui import services
 from exlchat.ui.options import AppOptions
 from exlchat.ui.tui.app import ChatApp
-from exlchat.ui.tui import services
 seen = []
 def load(*_, **__):
     seen.append("torch" in sys.modules)

@@ -16,29 +16,30 @@ from textual.widgets import Static, TextArea
 
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID, Situation
-from exlchat.ui.answering import was_cut
+from exlchat.ui.chat_commands import situation_of
 from exlchat.ui.engine_jobs import Report
+from exlchat.ui.figures import StatusFacts
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.message_words import welcome_lines
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key
 from exlchat.ui.tui.message_commands import MessageCommands
-from exlchat.ui.tui.model_commands import ModelCommands
+from exlchat.ui.tui.model_commands import ScreenModelCommands
 from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
-from exlchat.ui.tui.persona_commands import PersonaCommands
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.settings_commands import SettingsCommands
-from exlchat.ui.tui.unsent import Unsent
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
-from exlchat.ui.tui.widgets.status_line import StatusFacts, StatusLine
+from exlchat.ui.tui.widgets.status_line import StatusLine
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
-from exlchat.ui.tui.widgets.welcome import Welcome, welcome_lines
+from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
 from exlchat.ui.typed_input import BadCommand, Command, parse_input
+from exlchat.ui.unsent import Unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.engine_jobs import Load
     from exlchat.ui.keymap import Keymap
-    from exlchat.ui.tui.services import Services
+    from exlchat.ui.services import Services
 
 NARROW_CELLS = 80
 
@@ -98,15 +99,20 @@ class ChatScreen(Screen[None]):
         self.session = session
         self.services = services
         self.model = ModelDisplay(self, services.model_name, is_guide=services.is_guide)
-        self.model_commands = ModelCommands(self)
-        self.persona_commands = PersonaCommands(self)
+        self.model_commands = ScreenModelCommands(self)
         self.message_commands = MessageCommands(self)
         self.pickers = Pickers(self)
         self.settings_commands = SettingsCommands(self)
         self.commands = Commands(self)
         self.keys = services.keys
         self.answers = AnswerDisplay(self)
-        self.unsent = Unsent(self)
+        self.unsent = Unsent(
+            session,
+            services.drafts,
+            typed=lambda: self.composer.typed,
+            later=lambda seconds, keep: self.set_timer(seconds, keep).stop,
+            warn=lambda line: self.tell(line, warning=True),
+        )
         self._notes = 0
 
     def compose(self) -> ComposeResult:
@@ -205,9 +211,8 @@ class ChatScreen(Screen[None]):
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
         self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
-        self.welcome.lines = tuple(
-            welcome_lines(self.model.name, is_guide=self.model.is_guide, failure=self.model.failure, keys=self.keys)
-        )
+        keys, model = welcome_keys(self.keys), self.model
+        self.welcome.lines = tuple(welcome_lines(model.name, is_guide=model.is_guide, keys=keys, failure=model.failure))
         self.welcome.display = empty
         self.transcript.display = not empty
         writing = session.being_written
@@ -387,16 +392,7 @@ class ChatScreen(Screen[None]):
 
     def situation(self) -> Situation:
         """What the availability of actions depends on."""
-        session = self.session
-        last = session.last_said
-        return Situation(
-            answering=session.answering is not None or session.being_written is not None,
-            has_messages=bool(session.branch),
-            has_answer=session.last_answer is not None,
-            can_retry=last is not None,
-            answer_was_cut=last is not None and was_cut(last),
-            can_undo_delete=session.can_undo_delete,
-        )
+        return situation_of(self.session)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of actions that cannot be done now do nothing."""

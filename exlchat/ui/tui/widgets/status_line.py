@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
+
+from exlchat.ui.figures import StatusFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,24 +17,6 @@ if TYPE_CHECKING:
 
 _METER_CELLS = 10
 _GAP = "   "
-
-
-@dataclass(frozen=True, slots=True)
-class StatusFacts:
-    """What the line can tell. `None` and "" are left out. Rates in tokens per second, times in seconds.
-
-    `activity` is what goes on before text appears ("loading weights"), `fraction` how far that has come (0 to 1).
-    """
-
-    model: str = ""
-    activity: str = ""
-    fraction: float | None = None
-    context_used: int | None = None
-    context_max: int | None = None
-    rate: float | None = None
-    cached: int | None = None
-    new: int | None = None
-    first_token: float | None = None
 
 
 def status_segments(facts: StatusFacts, width: int) -> list[Content]:

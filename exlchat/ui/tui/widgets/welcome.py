@@ -10,12 +10,10 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from exlchat.ui.keymap import Keymap
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from textual.app import RenderResult
+
+    from exlchat.ui.keymap import Keymap
 
 _HORIZON_CELLS = 46
 _SUN_CELLS = 14
@@ -57,21 +55,10 @@ def _sun() -> list[str]:
     return rows
 
 
-def welcome_lines(
-    model: str, *, is_guide: bool, failure: str | None = None, keys: Keymap | None = None
-) -> Sequence[str]:
-    """The three lines: what this is or why there is no model, how to stop and quit, how to come to a real model."""
-    if failure is not None:
-        first = failure
-        last = "Conversations can be read; to chat, choose a model: /models. Or start again: exlchat MODEL_DIR"
-    elif is_guide:
-        first = "This is the guide, a tiny model that knows exlchat and little else."
-        last = "For a real model: /models, or exlchat MODEL_DIR (EXL2, GPTQ, AWQ or safetensors)."
-    else:
-        first = f"You are talking to {model}." if model else "No model is loaded."
-        last = "For another model: /models. For the guide: /model guide."
-    stop, leave, tell = (_shown((keys or Keymap()).keys(one)[0]) for one in ("stop", "quit", "help"))
-    return (first, f"{stop} stops an answer, {leave} quits, {tell} shows keys and commands.", last)
+def welcome_keys(keys: Keymap) -> str:
+    """The line that says how to stop and quit."""
+    stop, leave, tell = (_shown(keys.keys(one)[0]) for one in ("stop", "quit", "help"))
+    return f"{stop} stops an answer, {leave} quits, {tell} shows keys and commands."
 
 
 def _shown(key: str) -> str:

@@ -10,14 +10,14 @@ from exlchat.engine.events import ModelError
 from exlchat.ui.chat_session import NotPossibleError
 
 if TYPE_CHECKING:
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.chat_front import ChatFront
 
 
 class PersonaCommands:
-    """Belongs to one screen and runs on its thread."""
+    """Belongs to one front and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen = screen
+    def __init__(self, front: ChatFront) -> None:
+        self._front = front
 
     def run(self, name: str) -> None:
         """Without a name say who speaks and who there is; else that persona speaks.
@@ -30,30 +30,30 @@ class PersonaCommands:
         from exlchat.chat.personas.shelf import all_personas
         from exlchat.ui.personas.speaking import chosen_persona
 
-        screen = self._screen
+        front = self._front
         if not name:
-            speaking = screen.session.persona
+            speaking = front.session.persona
             who = f"Persona: {one_line(speaking.name)}" if speaking is not None else "No persona speaks"
             ids = ", ".join(one.id for one in all_personas().personas)
-            screen.note(f"{who}; /persona NAME changes that: {ids}")
+            front.note(f"{who}; /persona NAME changes that: {ids}")
             return
         try:
             persona = chosen_persona(
-                name, seed=screen.session.generation.seed, user=screen.services.shelf.settings.user_name
+                name, seed=front.session.generation.seed, user=front.services.shelf.settings.user_name
             )
         except PersonaError as error:
             raise NotPossibleError(str(error)) from error
-        screen.session.let_speak(persona)
-        screen.show_messages()
-        screen.tell(f"{one_line(persona.name)} speaks from here on{self._meant_for(persona.model)}")
+        front.session.let_speak(persona)
+        front.show_messages()
+        front.tell(f"{one_line(persona.name)} speaks from here on{self._meant_for(persona.model)}")
 
     def _meant_for(self, model: str | None) -> str:
         """How to load the model that a persona is meant for, where another one is loaded."""
-        info = self._screen.model.info
+        info = self._front.model.info
         if model is None or info is None:
             return ""
         try:
-            path = self._screen.services.shelf.choose(model)
+            path = self._front.services.shelf.choose(model)
         except ModelError as error:
             return f"; it is meant for another model: {error}"
         return "" if path == Path(info.path) else f"; it is meant for another model: /model {one_line(model)}"

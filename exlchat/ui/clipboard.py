@@ -39,3 +39,8 @@ def _tool() -> list[str] | None:
         if os.environ.get(variable) and (program := shutil.which(command[0])):
             return [program, *command[1:]]
     return None
+
+
+def has_tool() -> bool:
+    """Whether this desktop has such a tool."""
+    return _tool() is not None

@@ -8,10 +8,10 @@ from exlchat.chat.plain_text import one_line
 from exlchat.ui.chat_session import NotPossibleError
 
 if TYPE_CHECKING:
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.chat_front import ChatFront
 
 
-def use_preset(screen: ChatScreen, name: str) -> None:
+def use_preset(front: ChatFront, name: str) -> None:
     """Without a name list the presets and what holds; else that preset holds for the answers from here on.
 
     Raises:
@@ -20,17 +20,17 @@ def use_preset(screen: ChatScreen, name: str) -> None:
     from exlchat.chat.sampling.preset import SamplingPresetError
     from exlchat.chat.sampling.shelf import all_presets, find_preset
 
-    session = screen.session
+    session = front.session
     if not name:
         shelf = all_presets()
         rows = [f"{one_line(one.id, 60)}: {one_line(one.preset.description, 100)}" for one in shelf.presets]
         rows += [one_line(problem, 300) for problem in shelf.problems]
         now = f"Now: {session.generation.describe()}"
-        screen.note("\n".join(["/preset NAME chooses one of these:", *rows, now]))
+        front.note("\n".join(["/preset NAME chooses one of these:", *rows, now]))
         return
     try:
         found = find_preset(name)
     except SamplingPresetError as error:
         raise NotPossibleError(str(error)) from error
     session.generation = session.generation.with_wishes(found.preset.wishes)
-    screen.note(f"Preset {one_line(found.id, 60)}: {session.generation.describe()}")
+    front.note(f"Preset {one_line(found.id, 60)}: {session.generation.describe()}")

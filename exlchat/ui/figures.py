@@ -1,0 +1,102 @@
+"""The figures of answers: what a status line can tell, how fast one grows, and all that is recorded of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from exlchat.chat.plain_text import one_line
+
+if TYPE_CHECKING:
+    from exlchat.chat.conversation import Message
+    from exlchat.engine.events import ModelInfo
+
+_TOLD_EVERY_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """What the line can tell. `None` and "" are left out. Rates in tokens per second, times in seconds.
+
+    `activity` is what goes on before text appears ("loading weights"), `fraction` how far that has come (0 to 1).
+    """
+
+    model: str = ""
+    activity: str = ""
+    fraction: float | None = None
+    context_used: int | None = None
+    context_max: int | None = None
+    rate: float | None = None
+    cached: int | None = None
+    new: int | None = None
+    first_token: float | None = None
+
+
+def facts_of(answer: Message | None, info: ModelInfo | None, before: StatusFacts, *, empty: bool) -> StatusFacts:
+    """What is known of the newest answer of a conversation; of one without figures only that it is `empty`."""
+    stats = answer.record.stats if answer is not None and answer.record is not None else None
+    facts = StatusFacts(
+        model=before.model,
+        activity=before.activity if info is None else "",
+        fraction=before.fraction if info is None else None,
+        context_max=info.max_seq_len if info else None,
+        # Without figures of an answer only an empty conversation has a known length.
+        context_used=0 if info is not None and empty else None,
+    )
+    if stats is None:
+        return facts
+    return replace(
+        facts,
+        context_used=stats.prompt_tokens + stats.new_tokens,
+        rate=stats.tokens_per_second or None,
+        cached=stats.cached_tokens,
+        new=stats.prompt_tokens - stats.cached_tokens,
+        first_token=stats.time_to_first_token,
+    )
+
+
+def describe_figures(answer: Message | None) -> str:
+    """Everything that is recorded about an answer, in one line."""
+    record = answer.record if answer is not None else None
+    if record is None or record.stats is None:
+        return "There are no figures for the last answer"
+    stats = record.stats
+    return (
+        f"{one_line(record.model)} · template {record.template} · {stats.new_tokens} tokens at "
+        f"{stats.tokens_per_second:.1f} tok/s · prompt {stats.prompt_tokens} tokens, {stats.cached_tokens} of them "
+        f"cached · first token {stats.time_to_first_token:.2f} s · reading {stats.prefill_seconds:.2f} s · writing "
+        f"{stats.decode_seconds:.2f} s · temperature {record.sampling.temperature:g} · seed {stats.seed} · "
+        f"ended by {record.finish_reason}"
+    )
+
+
+class GrowingFigures:
+    """Tokens and rate of the answer that is being written."""
+
+    def __init__(self) -> None:
+        self.begin(0)
+
+    def begin(self, prompt_tokens: int) -> None:
+        """An answer has begun, behind so many tokens."""
+        self._prompt_tokens = prompt_tokens
+        self._tokens = 0
+        self._first_at = self._told_at = 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """More has come; `now` in seconds of a clock that only goes on."""
+        self._first_at = self._first_at or now
+        self._tokens += tokens
+
+    def news(self, before: StatusFacts, now: float) -> StatusFacts | None:
+        """The facts as they are now, a few times a second; `None` when they were told just before."""
+        if now - self._told_at < _TOLD_EVERY_SECONDS:
+            return None
+        self._told_at = now
+        seconds = now - self._first_at
+        return replace(
+            before,
+            activity="",
+            fraction=None,
+            rate=(self._tokens - 1) / seconds if seconds > 0 and self._tokens > 1 else None,
+            context_used=self._prompt_tokens + self._tokens,
+        )

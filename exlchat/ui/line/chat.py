@@ -1,0 +1,263 @@
+"""The chat in lines: what is typed goes to the session, what the engine thread reports comes back as lines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from exlchat import paths
+from exlchat.chat.plain_text import one_line, storable
+from exlchat.chat.store import StoreError
+from exlchat.settings import SettingsError, save_setting
+from exlchat.ui.chat_session import ChatSession
+from exlchat.ui.engine_thread import EngineThread
+from exlchat.ui.errors import error_line
+from exlchat.ui.figures import StatusFacts
+from exlchat.ui.line.answers import Answers
+from exlchat.ui.line.commands import LineCommands
+from exlchat.ui.line.transcript import Transcript
+from exlchat.ui.message_words import welcome_lines
+from exlchat.ui.model_commands import ModelCommands
+from exlchat.ui.model_state import ModelState
+from exlchat.ui.theme_files import ThemeError, load_themes
+from exlchat.ui.typed_input import BadCommand, Command, parse_input
+from exlchat.ui.unsent import Unsent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from exlchat.ui.engine_jobs import Load, Report
+    from exlchat.ui.line.paper import Fragments, Paper
+    from exlchat.ui.services import Services
+    from exlchat.ui.themes import ThemeFile
+
+_KEYS = "Esc or ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
+_PLAIN_KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
+
+
+class LineChat:
+    """Shows one session on one paper. Everything but `_post` runs on the thread of the event loop."""
+
+    def __init__(self, services: Services, paper: Callable[[LineChat], Paper]) -> None:
+        """`paper` makes what this chat is written on."""
+        self._loop = asyncio.get_running_loop()
+        self.services = services
+        self.themes = services.themes
+        self.theme = services.theme
+        self.facts = StatusFacts(model=services.model_name, activity="loading")
+        self.engine_thread = EngineThread(services.load_engine, self._post, name=services.model_name)
+        self.session = ChatSession(
+            services.store,
+            self.engine_thread,
+            template=services.template,
+            system=services.system,
+            generation=services.generation,
+            persona=services.persona,
+            titles=services.titles,
+        )
+        self.model = ModelState(services.model_name, is_guide=services.is_guide)
+        self.paper = paper(self)
+        self.unsent = Unsent(
+            self.session,
+            services.drafts,
+            typed=self.paper.typed,
+            later=lambda seconds, keep: self._loop.call_later(seconds, keep).cancel,
+            warn=lambda line: self.tell(line, warning=True),
+        )
+        self.model_commands = ModelCommands(self)
+        self.commands = LineCommands(self)
+        self.transcript = Transcript(self)
+        self.answers = Answers(self)
+        self._warned_of_loss = False
+        self.leaving = False
+        self.not_kept: str | None = None
+        """Why the answer that was being written at the end is not on disk as a whole."""
+        self._background: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        """Say what the start has to say, and show the conversation that goes on."""
+        for notice in self.services.notices:
+            self.tell(notice, warning=True)
+        try:
+            newest = next(iter(self.session.store.list_conversations()), None) if self.services.continue_last else None
+        except StoreError as error:
+            newest = None
+            self.tell(str(error), warning=True)
+        if newest is not None and self.open_conversation(newest.id):
+            return
+        keys = _KEYS if self.paper.repaints else _PLAIN_KEYS
+        for line in welcome_lines(self.model.name, is_guide=self.model.is_guide, keys=keys):
+            self.note(line)
+        self._start_new()
+
+    # What is shown
+
+    def tell(self, line: str, *, warning: bool = False) -> None:
+        """A line of the program."""
+        self.put(self.paper.ink.remark("warning" if warning else "note", line))
+
+    def note(self, text: str) -> None:
+        """A remark of the program; not part of the conversation, so never on disk."""
+        self.put(self.paper.ink.remark("note", text))
+
+    def put(self, lines: list[Fragments]) -> None:
+        """Lines behind what an answer has brought so far."""
+        self.answers.write_finished()
+        self.paper.put(lines)
+
+    def show_messages(self) -> None:
+        """Messages of the open conversation that were not shown yet."""
+        self.transcript.show_new()
+        self.refresh_around()
+
+    def show_conversation(self) -> None:
+        """The open conversation's end, with what was typed in it and not sent."""
+        self._show(titled=True)
+
+    def _show(self, *, titled: bool) -> None:
+        self.transcript.show_conversation(titled=titled)
+        self.paper.set_text(self.unsent.text())
+        self.answers.show_figures()
+        self.refresh_around()
+
+    def refresh_around(self) -> None:
+        """Paint what may have changed."""
+        self.paper.refresh()
+
+    # Conversations
+
+    def open_conversation(self, conversation_id: str) -> bool:
+        """Leave the open conversation for another; whether that could be read."""
+        self.unsent.keep()
+        self.answers.leave()
+        try:
+            self.session.open(conversation_id)
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return False
+        self.show_conversation()
+        return True
+
+    def new_conversation(self) -> None:
+        """Leave the open conversation for a new one."""
+        self.unsent.keep()
+        self.answers.leave()
+        self.note("A new conversation begins.")
+        self._start_new()
+
+    def _start_new(self) -> None:
+        try:
+            self.session.start_new()
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+        self._show(titled=False)
+
+    # Typing
+
+    def submit(self, text: str) -> str:
+        """Take what was typed; what belongs back where it was typed, because it could not be sent or done."""
+        text = storable(text)
+        match parse_input(text):
+            case BadCommand(line=line):
+                self.tell(line, warning=True)
+                return text
+            case Command(action=action, argument=argument):
+                done = self.commands.run(action.id, argument)
+                return "" if done or not argument else text
+            case prompt if prompt.text:
+                return "" if self.send(prompt.text) else text
+        return ""
+
+    def send(self, text: str) -> bool:
+        """Send a prompt, or let it wait for the present answer; whether it could be written."""
+        old_draft_of = self.session.draft_id
+        try:
+            message = self.session.send(text)
+        except StoreError as error:
+            self.tell(f"Not sent: {error}", warning=True)
+            return False
+        if old_draft_of is None:
+            self.unsent.forget_new()
+        self.unsent.keep()
+        if message is None:
+            self.transcript.tell_waiting()
+        else:
+            self.transcript.show_sent(message)
+        self.refresh_around()
+        return True
+
+    # Models, themes, and other threads
+
+    def change_model(self, load: Load) -> None:
+        """Another model."""
+        self.engine_thread.load(load)
+
+    def reload_themes(self) -> Mapping[str, ThemeFile]:
+        """Read the user's themes anew; a broken one is named, and the last good reading of it stays."""
+        try:
+            themes, errors = load_themes(paths.shipped_themes(), paths.folders().themes)
+        except ThemeError as error:
+            self.tell(str(error), warning=True)
+            return self.themes
+        for line in errors:
+            self.tell(line, warning=True)
+        self.themes = {**self.themes, **themes}
+        return self.themes
+
+    def choose_theme(self, name: str) -> None:
+        """Use a theme now and from now on."""
+        self.theme = name
+        self.paper.set_theme()
+        self.tell(f"Theme: {name}")
+        if not self.services.kept:
+            return
+        try:
+            save_setting("theme", name)
+        except SettingsError as error:
+            self.tell(f"The theme holds for this session only: {error}", warning=True)
+
+    def in_background(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> None:
+        """Do something that takes a while on a thread of its own; `tell` takes what it gave."""
+
+        async def run() -> None:
+            try:
+                given = await asyncio.to_thread(work)
+            except Exception as error:
+                self.tell(error_line(error), warning=True)
+            else:
+                tell(given)
+
+        task = self._loop.create_task(run())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """Call something after a while."""
+        self._loop.call_later(seconds, what)
+
+    def _post(self, report: Report) -> None:
+        """Called on the engine thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.answers.take, report)
+
+    # Leaving
+
+    def leave(self) -> None:
+        """Quit; while an answer is not on disk only the second time."""
+        self.unsent.keep()
+        try:
+            self.session.unkept.save()
+        except StoreError as error:
+            if not self._warned_of_loss:
+                self._warned_of_loss = True
+                self.tell(f"An answer is not on disk; quit again to lose its end. {error}", warning=True)
+                return
+        self.leaving = True
+        self.answers.leave()
+        self.paper.leave()
+
+    @property
+    def speaker(self) -> str:
+        """Who answers, by name."""
+        persona = self.session.persona
+        return one_line(persona.name if persona is not None else self.model.name, 40) or "The model"

@@ -1,0 +1,58 @@
+"""What makes lines of what is said: with a theme's styles (`styled_ink`), or in plain words (`plain_ink`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from exlchat.ui.markdown.sanitize import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from exlchat.chat.conversation import Role
+    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.markdown.blocks import Block
+    from exlchat.ui.markdown.document import Source
+
+Part = Literal["thinking", "answer"]
+Remark = Literal["note", "warning", "footer"]
+
+PROMPT: Final = "you> "
+
+
+class Ink(Protocol):
+    """Makes lines that are safe for a terminal out of any text."""
+
+    def source(self, part: Part) -> Source:
+        """What reads a part of an answer."""
+
+    def head(self, part: Part, speaker: str) -> list[Fragments]:
+        """What stands before a part of an answer."""
+
+    def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
+        """A block of an answer."""
+
+    def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:
+        """Lines of code that goes on growing."""
+
+    def code_label(self, part: Part, info: str) -> list[Fragments]:
+        """What names the language of code."""
+
+    def said(self, role: Role, text: str) -> list[Fragments]:
+        """What somebody else than the model said, as a whole."""
+
+    def remark(self, kind: Remark, text: str) -> list[Fragments]:
+        """A line of the program."""
+
+    def gap(self) -> list[Fragments]:
+        """What separates one message from the next."""
+
+
+def clean_name(name: str) -> str:
+    """A name in one line that is safe for a terminal."""
+    return " ".join(printable(name).split())
+
+
+def text_of(lines: Sequence[Fragments]) -> str:
+    """The text of lines, each with its end."""
+    return "".join("".join(text for _, text, *_ in line) + "\n" for line in lines)

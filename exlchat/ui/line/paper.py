@@ -1,0 +1,56 @@
+"""Where the line mode writes: lines that stay, and, on terminals that can, an open end that is painted again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from exlchat.ui.line.ink import Ink
+
+Fragments = list[tuple[str, str]]
+"""A line: prompt_toolkit styles and their text, without a line end. Only what is safe for a terminal."""
+
+
+class Paper(Protocol):
+    """Belongs to the session's thread."""
+
+    @property
+    def ink(self) -> Ink:
+        """How lines are to look here."""
+
+    @property
+    def repaints(self) -> bool:
+        """Whether there is an open end, a bar of figures, and a text that can be changed while it is typed."""
+
+    @property
+    def tail_rows(self) -> int:
+        """How many rows the open end may take."""
+
+    def put(self, lines: Sequence[Fragments]) -> None:
+        """Write lines for good."""
+
+    def refresh(self) -> None:
+        """Paint again what may change: the open end, prompts that wait, the figures."""
+
+    def hint(self, line: str, seconds: float) -> None:
+        """A line that holds for some seconds, where it can be taken away again; else it is written."""
+
+    def typed(self) -> str:
+        """What is typed and not sent."""
+
+    def set_text(self, text: str) -> None:
+        """Put a text where messages are typed, in the place of what is there."""
+
+    def set_theme(self) -> None:
+        """The theme has changed."""
+
+    def copy(self, text: str) -> None:
+        """To the clipboard. Raises `NotPossibleError` where there is none."""
+
+    def leave(self) -> None:
+        """Take no more input."""
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Take input until `leave`; `ready` is called once the first prompt is there."""

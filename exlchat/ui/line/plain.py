@@ -1,0 +1,182 @@
+"""Lines and nothing else, for screen readers and terminals that can do no more: the terminal itself edits the line."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.clipboard import copy_with_tool, has_tool
+from exlchat.ui.line.ink import text_of
+from exlchat.ui.line.input_text import goes_on
+from exlchat.ui.line.plain_ink import PlainInk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from exlchat.ui.line.chat import LineChat
+    from exlchat.ui.line.ink import Ink
+    from exlchat.ui.line.paper import Fragments
+
+_PROMPT = "You: "
+_READ_BYTES = 1 << 16
+_PASTE_SECONDS = 0.05
+"""Lines that come faster than anybody types them belong to one message."""
+
+
+class PlainPaper:
+    """A `Paper` that only appends. Runs on the thread of the event loop."""
+
+    def __init__(self, chat: LineChat, source: int, out: TextIO) -> None:
+        """`source` is the file descriptor that lines are read from."""
+        self._chat = chat
+        self._source = source
+        self._out = out
+        self._ink = PlainInk()
+        self._decoder = codecs.getincrementaldecoder(_encoding(sys.stdin))("replace")
+        self._partial = ""
+        self._lines: list[str] = []
+        self._draft = ""
+        self._due: asyncio.TimerHandle | None = None
+        self._prompted = False
+        self._ended: asyncio.Future[None] | None = None
+
+    # Paper
+
+    @property
+    def ink(self) -> Ink:
+        """Words."""
+        return self._ink
+
+    @property
+    def repaints(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
+    def tail_rows(self) -> int:
+        """There is no open end."""
+        return 0
+
+    def put(self, lines: Sequence[Fragments]) -> None:
+        """Whole lines, behind an end of the line in which the prompt stands."""
+        if not lines:
+            return
+        text = text_of(lines)
+        if self._prompted:
+            text = f"\n{text}"
+            self._prompted = False
+        self._write(text)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Ask for the next message, when nothing is being said and nothing is typed."""
+        if self._ended is not None and not self._ended.done():
+            asyncio.get_running_loop().call_soon(self._prompt)
+
+    def hint(self, line: str, seconds: float) -> None:
+        """Written: nothing can be taken away."""
+        del seconds
+        self._chat.tell(line)
+
+    def typed(self) -> str:
+        """Lines of a message that is not finished, behind what was typed in another run."""
+        return "\n\n".join(part for part in (self._draft, "\n".join(self._lines)) if part)
+
+    def set_text(self, text: str) -> None:
+        """Nothing can be put into the terminal's line: it is said, and kept until a message is sent."""
+        self._draft = text
+        if text:
+            self.put(self._ink.remark("note", f"typed before and not sent: {text}"))
+
+    def set_theme(self) -> None:
+        """There are no colours."""
+
+    def copy(self, text: str) -> None:
+        """By the desktop's own tool."""
+        if not has_tool():
+            raise NotPossibleError("there is no tool for the clipboard here: wl-copy, xclip, xsel or pbcopy")
+        self._chat.in_background(lambda: copy_with_tool(text), lambda _: None)
+
+    def leave(self) -> None:
+        """End the run."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    # Life
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Take lines until `leave`; `ready` is called once the prompt is there."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        self._prompt()
+        loop.call_soon(ready)
+        loop.add_reader(self._source, self._read)
+        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        try:
+            await self._ended
+        finally:
+            loop.remove_reader(self._source)
+            loop.remove_signal_handler(signal.SIGINT)
+            if self._prompted:
+                self._write("\n")
+
+    def _interrupted(self) -> None:
+        if not self._prompted:
+            # The terminal has shown "^C" in a line of its own.
+            self._write("\n")
+        self._chat.commands.run("copy-or-stop")
+
+    def _prompt(self) -> None:
+        quiet = self._chat.session.answering is None and not self._lines and not self._partial
+        if quiet and not self._prompted and self._ended is not None and not self._ended.done():
+            self._prompted = True
+            self._write(_PROMPT)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._source, _READ_BYTES)
+        except OSError:
+            # Linux says EIO, not end of file, when the other side of a terminal has closed.
+            data = b""
+        if not data:
+            self._flush()
+            self._chat.commands.run("quit")
+            return
+        *whole, self._partial = (self._partial + self._decoder.decode(data)).split("\n")
+        if not whole:
+            return
+        # The terminal has shown the line and its end.
+        self._prompted = False
+        self._lines += [line.removesuffix("\r") for line in whole]
+        if self._due is not None:
+            self._due.cancel()
+        self._due = asyncio.get_running_loop().call_later(_PASTE_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        """Hand over the message, unless its last line says that another one follows."""
+        self._due = None
+        text = "\n".join(self._lines)
+        if not text and not self._lines:
+            return
+        if (longer := goes_on(text)) is not None:
+            self._lines = longer.removesuffix("\n").split("\n")
+            return
+        self._lines = []
+        if text.strip():
+            self._draft = ""
+            self._chat.submit(text)
+        self.refresh()
+
+    def _write(self, text: str) -> None:
+        encoding = _encoding(self._out)
+        self._out.write(text.encode(encoding, "replace").decode(encoding))
+        self._out.flush()
+
+
+def _encoding(stream: TextIO | None) -> str:
+    return (stream.encoding if stream is not None else None) or "utf-8"

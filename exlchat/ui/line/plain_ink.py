@@ -1,0 +1,69 @@
+"""Plain words: nothing but text, in whole lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from exlchat.ui.line.ink import Part, Remark, clean_name
+from exlchat.ui.markdown.sanitize import expand_tabs, normalize_newlines, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from exlchat.chat.conversation import Role
+    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.markdown.blocks import Block
+    from exlchat.ui.markdown.document import Source
+
+_REMARKS: Final[dict[Remark, str]] = {"note": "Note: ", "warning": "Warning: ", "footer": ""}
+
+
+class PlainInk:
+    """Text as it was written, a line for a line, and words that say who speaks. Nothing depends on the width."""
+
+    def source(self, part: Part) -> Source:
+        """Line by line."""
+        from exlchat.ui.markdown.document import PlainDocument
+
+        del part
+        return PlainDocument()
+
+    def head(self, part: Part, speaker: str) -> list[Fragments]:
+        """Who speaks, or thinks."""
+        return [_plain(f"{clean_name(speaker)} thinks:" if part == "thinking" else f"{clean_name(speaker)} says:")]
+
+    def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
+        """The line."""
+        del part, previous
+        return [_plain(getattr(block, "text", ""))]
+
+    def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:
+        """The lines."""
+        del part, info
+        return [_plain(line) for line in lines]
+
+    def code_label(self, part: Part, info: str) -> list[Fragments]:
+        """Nothing: the mark of the fence is a line of the text."""
+        del part, info
+        return []
+
+    def said(self, role: Role, text: str) -> list[Fragments]:
+        """With the name before the first line."""
+        name = "You said: " if role == "user" else "System prompt: "
+        return _plain_lines(f"{name}{text}")
+
+    def remark(self, kind: Remark, text: str) -> list[Fragments]:
+        """With a word that says what it is."""
+        return _plain_lines(f"{_REMARKS[kind]}{text}")
+
+    def gap(self) -> list[Fragments]:
+        """Nothing: a screen reader would say "blank"."""
+        return []
+
+
+def _plain(line: str) -> Fragments:
+    return [("", expand_tabs(printable(line).replace("\r", "")))]
+
+
+def _plain_lines(text: str) -> list[Fragments]:
+    return [_plain(line) for line in printable(normalize_newlines(text)).split("\n")]

@@ -1,0 +1,86 @@
+"""`exlchat --line`: everything opened, run until it is quit, and brought to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from exlchat import paths
+from exlchat.chat.store import StoreError
+from exlchat.engine.events import ModelError
+from exlchat.ui.errors import error_line
+from exlchat.ui.leaving import closing_seconds
+from exlchat.ui.line.chat import LineChat
+from exlchat.ui.services import open_services
+
+if TYPE_CHECKING:
+    from exlchat.ui.line.plain import PlainPaper
+    from exlchat.ui.line.screen import LineScreen
+    from exlchat.ui.options import AppOptions
+    from exlchat.ui.services import Services
+
+BROKEN: Final = "something could not be shown; this is an error in exlchat"
+
+
+def run_line(options: AppOptions, *, plain: bool) -> int:
+    """Run the chat in lines until it is quit; the exit code. `plain` only appends.
+
+    Raises:
+        ThemeError: the installation is broken.
+        ModelError: the model could not be loaded; a line has said so, but that is above all that came after it.
+        StoreError: the end of an answer is lost, because the database could not be written until the end.
+    """
+    services = open_services(options)
+    try:
+        chat = asyncio.run(_run(services, plain))
+    finally:
+        services.close()
+    if chat.not_kept is not None:
+        raise StoreError(chat.not_kept)
+    if chat.model.failure is not None:
+        raise ModelError(chat.model.failure)
+    return 0
+
+
+async def _run(services: Services, plain: bool) -> LineChat:
+    chat = LineChat(services, _plain_paper if plain else _screen)
+    await converse(chat)
+    return chat
+
+
+async def converse(chat: LineChat) -> None:
+    """Begin, take input until somebody quits, and wait for what has to be on disk."""
+    asyncio.get_running_loop().set_exception_handler(partial(_tell_broken, chat))
+    chat.begin()
+    try:
+        await chat.paper.run(chat.engine_thread.start)
+    finally:
+        await asyncio.to_thread(chat.engine_thread.close, closing_seconds(chat.engine_thread, chat.session))
+
+
+def _tell_broken(chat: LineChat, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An error of ours while something was shown: a line, and the chat goes on."""
+    error = context.get("exception")
+    said = error_line(error) if isinstance(error, Exception) else str(context.get("message", "unknown"))
+    chat.tell(f"{BROKEN}: {said}", warning=True)
+
+
+def _plain_paper(chat: LineChat) -> PlainPaper:
+    from exlchat.ui.line.plain import PlainPaper
+
+    return PlainPaper(chat, sys.stdin.fileno(), sys.stdout)
+
+
+def _screen(chat: LineChat) -> LineScreen:
+    from prompt_toolkit.input import create_input
+
+    from exlchat.ui.line.history import open_history
+    from exlchat.ui.line.screen import LineScreen, terminal_output
+
+    path = paths.folders().state / "line_history" if chat.services.kept else None
+    history = open_history(path, lambda line: chat.tell(line, warning=True))
+    output = terminal_output(sys.stdout, lambda: os.get_terminal_size(sys.stdout.fileno()), os.environ.get("TERM", ""))
+    return LineScreen(chat, create_input(), output, history)

@@ -1,0 +1,264 @@
+"""A terminal that can move its cursor: a prompt_toolkit application below the scrollback, a few rows high.
+
+What is finished is written above it and never touched again. prompt_toolkit's own `PromptSession` is not used: its
+toolbar waits for the terminal to say where the cursor is after every line that is written above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import signal
+from typing import TYPE_CHECKING, TextIO
+
+from prompt_toolkit.application import Application, run_in_terminal
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import ThreadedCompleter
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.output.color_depth import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.renderer import print_formatted_text
+from prompt_toolkit.styles import DynamicStyle, Style
+
+from exlchat.ui.clipboard import copy_with_tool
+from exlchat.ui.line.bindings import line_bindings
+from exlchat.ui.line.completion import CommandCompleter
+from exlchat.ui.line.keys import BEGIN_REPORTS, END_REPORTS, learn_keys
+from exlchat.ui.line.layout import LineLayout
+from exlchat.ui.line.styled_ink import StyledInk
+from exlchat.ui.line.styles import rules_of
+from exlchat.ui.line.toolbar import toolbar_text
+from exlchat.ui.markdown.sanitize import normalize_newlines, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.history import History
+    from prompt_toolkit.input import Input
+    from prompt_toolkit.output import Output
+
+    from exlchat.ui.line.chat import LineChat
+    from exlchat.ui.line.ink import Ink
+    from exlchat.ui.line.paper import Fragments
+
+_ROWS_AROUND = 6
+"""What the open end leaves free: the message, its menu, the toolbar."""
+_ESCAPE_SECONDS = 0.05
+_CHORD_SECONDS = 0.4
+
+
+class LineScreen:
+    """A `Paper` that repaints its open end. Runs on the thread of the event loop."""
+
+    def __init__(self, chat: LineChat, source: Input, output: Output, history: History, *, keys: bool = True) -> None:
+        """`keys` has the terminal tell shift+enter from Enter while this runs."""
+        learn_keys()
+        self._chat = chat
+        self._output = output
+        self._keys = keys
+        self._hint = ""
+        self._held: list[Fragments] | None = None
+        """Lines that wait while an editor has the terminal."""
+        self.set_theme()
+        self.buffer = Buffer(
+            name="message",
+            multiline=True,
+            completer=ThreadedCompleter(CommandCompleter(chat)),
+            complete_while_typing=Condition(lambda: self.buffer.text.startswith("/")),
+            auto_suggest=AutoSuggestFromHistory(),
+            history=history,
+            on_text_changed=lambda _: chat.unsent.keep_soon(),
+            tempfile_suffix=".md",
+        )
+        rows = LineLayout(self.buffer, rows=lambda: output.get_size().rows, above=self._above, below=self._below)
+        self.app: Application[None] = Application(
+            layout=rows.layout,
+            key_bindings=line_bindings(self, chat),
+            style=DynamicStyle(lambda: self._style),
+            input=source,
+            output=output,
+            erase_when_done=True,
+        )
+        self.app.ttimeoutlen = _ESCAPE_SECONDS
+        self.app.timeoutlen = _CHORD_SECONDS
+
+    # Paper
+
+    @property
+    def ink(self) -> Ink:
+        """In the styles of the theme."""
+        return self._ink
+
+    @property
+    def repaints(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def tail_rows(self) -> int:
+        """What the message and the toolbar leave free."""
+        return max(1, self._output.get_size().rows - _ROWS_AROUND)
+
+    def put(self, lines: Sequence[Fragments]) -> None:
+        """Above the message."""
+        if not lines:
+            return
+        if self._held is not None:
+            self._held += lines
+            return
+        if self.app.is_running:
+            self.app.renderer.erase()
+        fragments: StyleAndTextTuples = [piece for line in lines for piece in (*line, ("", "\n"))]
+        print_formatted_text(self._output, fragments, self._style, color_depth=self.app.color_depth)
+        self.app.invalidate()
+
+    def refresh(self) -> None:
+        """As soon as the loop is free."""
+        self.app.invalidate()
+
+    def hint(self, line: str, seconds: float) -> None:
+        """In the place of the figures."""
+        self._hint = line
+        self.refresh()
+        self._chat.later(seconds, self._forget_hint)
+
+    def _forget_hint(self) -> None:
+        self._hint = ""
+        self.refresh()
+
+    def typed(self) -> str:
+        """The text of the message."""
+        return self.buffer.text
+
+    def set_text(self, text: str) -> None:
+        """With the cursor behind it."""
+        self.buffer.text = _typable(text)
+        self.buffer.cursor_position = len(self.buffer.text)
+
+    def set_theme(self) -> None:
+        """From here on; what is written stays as it is."""
+        theme = self._chat.themes[self._chat.theme]
+        self._ink = StyledInk(theme, lambda: self._output.get_size().columns)
+        self._style = Style.from_dict(rules_of(theme))
+
+    def copy(self, text: str) -> None:
+        """Through the terminal, and through the desktop's own tool."""
+        encoded = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
+        self._output.write_raw(f"\x1b]52;c;{encoded}\a")
+        self._output.flush()
+        self._chat.in_background(lambda: copy_with_tool(text), lambda _: None)
+
+    def leave(self) -> None:
+        """End the application."""
+        if self.app.is_running and self.app.future is not None and not self.app.future.done():
+            self.app.exit()
+
+    # What is typed
+
+    def submit(self) -> None:
+        """Hand over the message; what cannot be sent stays in sight."""
+        text = self.buffer.text
+        if text.strip():
+            self.buffer.append_to_history()
+        self.buffer.reset()
+        back = self._chat.submit(text)
+        if back:
+            self.set_text("\n\n".join(part for part in (back, self.buffer.text) if part))
+
+    def paste(self, text: str) -> None:
+        """Text from the clipboard, made safe; nothing in it is a key."""
+        self.buffer.insert_text(_typable(text))
+
+    async def edit(self) -> None:
+        """Write the message in $EDITOR; what comes meanwhile is shown after it."""
+        if self._held is not None:
+            return
+        self._held = []
+        self._report_keys(False)
+        try:
+            await self.buffer.open_in_editor()
+        except (OSError, UnicodeDecodeError) as error:
+            self._chat.tell(f"the editor's text cannot be read: {error}", warning=True)
+        finally:
+            held, self._held = self._held, None
+            self._report_keys(True)
+            self.put(held)
+
+    def suspend(self) -> None:
+        """Give the terminal back to the shell until it brings this program to the front again."""
+
+        def stop() -> None:
+            self._report_keys(False)
+            os.kill(0, signal.SIGTSTP)
+            self._report_keys(True)
+
+        run_in_terminal(stop)
+
+    # Life
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Take input until `leave`; `ready` is called once the prompt is there."""
+        loop = asyncio.get_running_loop()
+        first = True
+
+        def painted(_: Application[None]) -> None:
+            nonlocal first
+            if first:
+                first = False
+                loop.call_soon(ready)
+
+        self.app.after_render += painted
+        self._report_keys(True)
+        try:
+            await self.app.run_async(set_exception_handler=False)
+        except (EOFError, KeyboardInterrupt):
+            # The terminal has gone.
+            self._chat.leave()
+        finally:
+            self._report_keys(False)
+
+    def _report_keys(self, on: bool) -> None:
+        if self._keys:
+            self._output.write_raw(BEGIN_REPORTS if on else END_REPORTS)
+            self._output.flush()
+
+    def _above(self) -> list[Fragments]:
+        tail = self._chat.answers.tail()
+        return [*tail[-self.tail_rows :], *self._chat.transcript.waiting()]
+
+    def _below(self) -> str:
+        chat = self._chat
+        if self._hint:
+            return self._hint
+        persona = chat.session.persona
+        return toolbar_text(
+            chat.facts,
+            persona=persona.name if persona is not None else None,
+            place=chat.answers.place,
+            width=self._output.get_size().columns - 2,
+        )
+
+
+def terminal_output(stream: TextIO, size: Callable[[], tuple[int, int]], term: str) -> Output:
+    """What draws on a terminal of `size()` columns and rows, without asking it where its cursor is."""
+
+    def get_size() -> Size:
+        columns, rows = size()
+        return Size(rows=rows or 24, columns=columns or 80)
+
+    return Vt100_Output(stream, get_size, term=term, enable_cpr=False, default_color_depth=_color_depth())
+
+
+def _color_depth() -> ColorDepth | None:
+    """All colours where the terminal says that it has them; none with NO_COLOR; else prompt_toolkit's choice."""
+    if os.environ.get("NO_COLOR"):
+        return ColorDepth.DEPTH_1_BIT
+    return ColorDepth.DEPTH_24_BIT if os.environ.get("COLORTERM") in ("truecolor", "24bit") else None
+
+
+def _typable(text: str) -> str:
+    return printable(normalize_newlines(text))

@@ -1,0 +1,110 @@
+"""Markdown in the styles of a theme."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.style import Style
+
+from exlchat.ui.line.ink import PROMPT, Part, Remark, clean_name
+from exlchat.ui.line.styles import fragment_style, text_styles
+from exlchat.ui.markdown.sanitize import normalize_newlines, printable
+from exlchat.ui.markdown.wrap import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from exlchat.chat.conversation import Role
+    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.markdown.blocks import Block
+    from exlchat.ui.markdown.document import Source
+    from exlchat.ui.markdown.render import Renderer
+    from exlchat.ui.markdown.wrap import Line
+    from exlchat.ui.themes import ThemeFile
+
+_THOUGHT_MARK: Final = "┊ "
+_LEAST_WIDTH: Final = 8
+_REMARKS: Final[dict[Remark, str]] = {"note": "class:notice", "warning": "class:warning", "footer": "class:quiet"}
+
+
+class StyledInk:
+    """Markdown in the theme's styles, wrapped at the width that the terminal has now."""
+
+    def __init__(self, theme: ThemeFile, columns: Callable[[], int]) -> None:
+        self._styles = text_styles(theme)
+        self._columns = columns
+        self._renderers: dict[Part, Renderer] = {}
+
+    def source(self, part: Part) -> Source:
+        """Markdown."""
+        # The parser is not needed for the first prompt.
+        from exlchat.ui.markdown.document import Document
+
+        del part
+        return Document()
+
+    def head(self, part: Part, speaker: str) -> list[Fragments]:
+        """Thoughts are named; an answer needs no name."""
+        return [[("class:quiet", f"{_THOUGHT_MARK}{clean_name(speaker)} thinks:")]] if part == "thinking" else []
+
+    def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
+        """The block with the blank line before it."""
+        return self._marked(part, self._renderer_of(part).render(block, previous))
+
+    def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:
+        """Each highlighted for itself."""
+        return self._marked(part, self._renderer_of(part).growing_code(lines, info))
+
+    def code_label(self, part: Part, info: str) -> list[Fragments]:
+        """The label alone in a line."""
+        renderer = self._renderer_of(part)
+        return self._marked(part, wrap([(info, self._styles.code_label)], renderer.width)) if info else []
+
+    def said(self, role: Role, text: str) -> list[Fragments]:
+        """Behind the prompt, as it was typed."""
+        lead, style = (PROMPT, "class:prompt") if role == "user" else ("system> ", "class:system")
+        lines = self._wrapped(text, len(lead))
+        return [[(style, lead if number == 0 else " " * len(lead)), *line] for number, line in enumerate(lines)]
+
+    def remark(self, kind: Remark, text: str) -> list[Fragments]:
+        """In a colour of its own."""
+        return [[(_REMARKS[kind], piece) for _, piece in line] for line in self._wrapped(text, 0)]
+
+    def gap(self) -> list[Fragments]:
+        """A blank line."""
+        return [[]]
+
+    def _renderer_of(self, part: Part) -> Renderer:
+        # A line that fills the last column would make some terminals add an empty one.
+        width = self._columns() - 1 - (len(_THOUGHT_MARK) if part == "thinking" else 0)
+        wanted = max(width, _LEAST_WIDTH)
+        chosen = self._renderers.get(part)
+        if chosen is None or chosen.width != wanted:
+            from exlchat.ui.markdown.render import Renderer
+
+            chosen = Renderer(self._styles, wanted)
+            self._renderers[part] = chosen = chosen.quieter() if part == "thinking" else chosen
+        return chosen
+
+    def _wrapped(self, text: str, lead: int) -> list[Fragments]:
+        clean = printable(normalize_newlines(text))
+        return [
+            _fragments(line) for line in wrap([(clean, Style.null())], max(self._columns() - 1 - lead, _LEAST_WIDTH))
+        ]
+
+    def _marked(self, part: Part, lines: Iterable[Line]) -> list[Fragments]:
+        shown = [_fragments(line) for line in lines]
+        if part == "answer":
+            return shown
+        return [[("class:quiet", _THOUGHT_MARK if line else _THOUGHT_MARK.rstrip()), *line] for line in shown]
+
+
+def _fragments(line: Line) -> Fragments:
+    """A rendered line without the spaces at its end, which would only come along when it is copied."""
+    pieces = [(fragment_style(segment.style), segment.text) for segment in line if segment.text]
+    while pieces and not pieces[-1][1].rstrip():
+        pieces.pop()
+    if pieces:
+        style, text = pieces[-1]
+        pieces[-1] = (style, text.rstrip())
+    return pieces

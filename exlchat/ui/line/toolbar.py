@@ -1,0 +1,57 @@
+"""The figures in one line: model, context, rate, cache, who speaks, which branch. What does not fit is left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from exlchat.chat.plain_text import one_line
+from exlchat.ui.markdown.sanitize import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exlchat.ui.figures import StatusFacts
+
+_GAP = " · "
+
+
+def toolbar_text(facts: StatusFacts, *, persona: str | None, place: tuple[int, int] | None, width: int) -> str:
+    """As much as fits into `width` cells, from the left.
+
+    Args:
+        facts: of model and answer.
+        persona: name of who speaks, if a persona does.
+        place: which of how many alternatives the last message with alternatives is.
+    """
+    shown = ""
+    for part in _parts(facts, persona, place):
+        longer = f"{shown}{_GAP}{part}" if shown else part
+        if cell_len(longer) > width:
+            break
+        shown = longer
+    return shown
+
+
+def _parts(facts: StatusFacts, persona: str | None, place: tuple[int, int] | None) -> Iterator[str]:
+    if facts.model:
+        yield printable(one_line(facts.model, 40))
+    if facts.activity:
+        percent = "" if facts.fraction is None else f" {facts.fraction:.0%}"
+        yield f"{printable(one_line(facts.activity, 40))}{percent}"
+    if facts.context_used is not None and facts.context_max:
+        used = facts.context_used / facts.context_max
+        yield f"ctx {used:.0%} ({_short(facts.context_used)}/{_short(facts.context_max)})"
+    if facts.rate is not None:
+        yield f"{facts.rate:.1f} tok/s"
+    if facts.cached is not None and facts.new is not None and facts.cached + facts.new:
+        yield f"cached {facts.cached / (facts.cached + facts.new):.0%}"
+    if persona is not None:
+        yield printable(one_line(persona, 24))
+    if place is not None:
+        yield f"branch {place[0]}/{place[1]}"
+
+
+def _short(count: int) -> str:
+    return f"{count / 1000:.1f}k" if count >= 1000 else str(count)

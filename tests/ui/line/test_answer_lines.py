@@ -1,0 +1,109 @@
+"""An answer as lines: whatever the pieces, the same lines come out, each of them once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exlchat import paths
+from exlchat.chat.thinking import Piece
+from exlchat.ui.line.answer import AnswerLines
+from exlchat.ui.line.ink import Ink, text_of
+from exlchat.ui.line.paper import Fragments
+from exlchat.ui.line.plain_ink import PlainInk
+from exlchat.ui.line.styled_ink import StyledInk
+from exlchat.ui.line.styles import fragment_style, rich_style, rules_of
+from exlchat.ui.theme_files import load_themes
+
+THEMES = load_themes(paths.shipped_themes(), paths.shipped_themes() / "none")[0]
+LINES = st.sampled_from(
+    [
+        "# Head",
+        "text with **bold** and `code`",
+        "",
+        "- item",
+        "1. one",
+        "```python",
+        "```",
+        "x = 1",
+        "> quote",
+        "| a | b |",
+    ]
+)
+TEXTS = st.lists(LINES, max_size=14).map("\n".join)
+
+
+def styled() -> Ink:
+    return StyledInk(THEMES["exlchat-dark"], lambda: 60)
+
+
+def written(ink: Ink, pieces: Sequence[str], room: int) -> list[Fragments]:
+    lines = AnswerLines(ink, "guide")
+    out: list[Fragments] = []
+    for piece in pieces:
+        lines.add(Piece("answer", piece))
+        out += lines.take(room)[0]
+    return out + lines.close()
+
+
+def cut(text: str, sizes: Sequence[int]) -> list[str]:
+    stream = io.StringIO(text)
+    pieces = [piece for size in sizes if (piece := stream.read(size))]
+    return [*pieces, stream.read()]
+
+
+@given(text=TEXTS, sizes=st.lists(st.integers(1, 12), max_size=40))
+def test_pieces_do_not_matter(text: str, sizes: list[int]) -> None:
+    for ink in (styled(), PlainInk()):
+        assert text_of(written(ink, cut(text, sizes), 1000)) == text_of(written(ink, [text], 1000))
+
+
+@given(text=TEXTS, sizes=st.lists(st.integers(1, 12), max_size=40))
+def test_room_changes_only_when_lines_are_written(text: str, sizes: list[int]) -> None:
+    ink = styled()
+    assert text_of(written(ink, cut(text, sizes), 2)) == text_of(written(ink, [text], 1000))
+
+
+def test_plain_text_is_what_the_model_wrote() -> None:
+    text = "# Head\n\n- **a**\n\n```py\nx\n```"
+    assert text_of(written(PlainInk(), cut(text, [3] * 9), 0)) == f"guide says:\n{text}\n"
+
+
+def test_long_code_leaves_the_open_end_line_by_line() -> None:
+    ink = styled()
+    lines = AnswerLines(ink, "guide")
+    lines.add(Piece("answer", "```python\n" + "".join(f"x = {number}\n" for number in range(50))))
+    finished, tail = lines.take(10)
+    assert len(tail) <= 10
+    assert text_of(finished).startswith("python\nx = 0\n")
+    assert len(finished) >= 40
+    rest = lines.close()
+    assert text_of(finished + rest).count("x = ") == 50
+
+
+def test_thoughts_and_answer_each_have_their_mark() -> None:
+    lines = AnswerLines(styled(), "guide")
+    lines.add(Piece("thinking", "I think.\n\n- so"))
+    lines.add(Piece("answer", "I say."))
+    assert text_of(lines.close()) == "┊ guide thinks:\n┊ I think.\n┊\n┊ • so\n\nI say.\n"
+
+
+@pytest.mark.parametrize(
+    "rule", ["bold #aabbcc", "underline bg:#010203 #aabbcc", "italic ansired", "", "dim ansidefault"]
+)
+def test_rules_of_themes_survive_the_renderer(rule: str) -> None:
+    assert set(fragment_style(rich_style(rule)).split()) == set(rule.split())
+
+
+@pytest.mark.parametrize("name", list(THEMES))
+def test_every_theme_gives_rules_that_prompt_toolkit_takes(name: str) -> None:
+    from prompt_toolkit.styles import Style
+
+    style = Style.from_dict(rules_of(THEMES[name]))
+    for part in ("quiet", "notice", "warning", "prompt", "bottom-toolbar"):
+        assert style.get_attrs_for_style_str(f"class:{part}").color
+    assert style.get_attrs_for_style_str("").color == ""  # the terminal's own

@@ -1,0 +1,138 @@
+"""Plain lines: nothing is painted twice, nothing but text comes out, and words say who speaks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.ui.line.harness import plain_mode, until
+from tests.ui.scripted_engine import ScriptedEngine
+
+
+async def test_a_conversation_in_words(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}{# <think> </think> #}"
+    engine = ScriptedEngine("<think>Hm.</think>It is **five**.\n\n```\n5\n```", chat_template=template)
+    async with plain_mode(tmp_path, engine) as plain:
+        await plain.sees("Note: scripted is loaded.\nYou: ")
+        begun = len(plain.text)
+        plain.type("2 + 3?\n")
+        await plain.sees("```\nYou: ")
+        # The terminal has shown what was typed, and the end of its line.
+        assert plain.text[begun:] == ("scripted thinks:\nHm.\nscripted says:\nIt is **five**.\n\n```\n5\n```\nYou: ")
+
+
+async def test_only_whole_lines_are_written_while_an_answer_grows(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one line\nand another")
+    engine.hold()
+    async with plain_mode(tmp_path, engine) as plain:
+        plain.type("go\n")
+        engine.step(len("one line\nand an"))
+        await plain.sees("scripted says:\none line\n")
+        assert plain.text.endswith("one line\n")
+        engine.release()
+        await plain.sees("and another\nYou: ")
+        assert plain.text.count("one line") == 1
+
+
+async def test_a_message_during_an_answer_waits_and_is_said_when_its_turn_comes(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first answer", "second answer")
+    engine.hold()
+    async with plain_mode(tmp_path, engine) as plain:
+        plain.type("one\n")
+        await until(lambda: plain.chat.session.being_written is not None)
+        plain.type("two\n")
+        await plain.sees("Note: Your message waits for the present answer.\n")
+        engine.release()
+        await plain.sees("first answer\nYou said: two\nscripted says:\nsecond answer\nYou: ")
+
+
+async def test_lines_that_come_at_once_are_one_message(tmp_path: Path) -> None:
+    async with plain_mode(tmp_path) as plain:
+        plain.type("pasted\nin three\nlines\n")
+        await until(lambda: len(plain.chat.session.branch) > 0)
+        assert plain.chat.session.branch[0].text == "pasted\nin three\nlines"
+
+
+async def test_a_backslash_and_an_open_fence_go_on_with_the_next_line(tmp_path: Path) -> None:
+    async with plain_mode(tmp_path) as plain:
+        plain.type("look:\\\n")
+        await until(lambda: plain.chat.paper.typed() == "look:")
+        plain.type("```\n")
+        await until(lambda: plain.chat.paper.typed() == "look:\n```")
+        plain.type("code\n```\n")
+        await until(lambda: len(plain.chat.session.branch) > 0)
+        assert plain.chat.session.branch[0].text == "look:\n```\ncode\n```"
+
+
+async def test_the_end_of_input_quits_and_keeps_what_was_not_sent(tmp_path: Path) -> None:
+    async with plain_mode(tmp_path) as plain:
+        plain.type("```\nhalf\n")
+        await until(lambda: plain.chat.paper.typed() == "```\nhalf")
+        os.close(plain.keyboard)
+        await until(plain.task.done)
+    async with plain_mode(tmp_path) as plain:
+        await plain.sees("Note: typed before and not sent: ```\nhalf\n")
+        plain.chat.leave()
+    async with plain_mode(tmp_path) as plain:
+        await plain.sees("not sent: ```\nhalf\n")
+
+
+async def test_commands_say_the_same_as_in_the_app(tmp_path: Path) -> None:
+    async with plain_mode(tmp_path) as plain:
+        await plain.idle()
+        for typed, said in (
+            ("/continue\n", "Warning: the last answer was not cut; there is nothing to continue\n"),
+            ("/sidebar\n", "Warning: /sidebar needs the screen of the app, which exlchat without --line has\n"),
+            ("/set temperature warm\n", "Warning: temperature"),
+            ("/quti\n", "did you mean /quit?"),
+            ("/help\n", "ctrl+c: Stop the answer and keep its text; twice in a row quits.\n"),
+        ):
+            plain.type(typed)
+            await plain.sees(said)
+
+
+async def test_stopping_is_told_in_words_and_going_on_repeats_the_last_line(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one\ntwo three", " four")
+    engine.hold()
+    async with plain_mode(tmp_path, engine) as plain:
+        plain.type("go\n")
+        engine.step(len("one\ntwo"))
+        await plain.sees("says:\none\n")
+        await until(lambda: plain.chat.session.being_written is not None)
+        plain.chat.commands.run("copy-or-stop")
+        await plain.sees("two\n(stopped · /continue goes on)\n")
+        engine.release()
+        begun = len(plain.text)
+        plain.type("/continue\n")
+        await plain.sees("two four\n")
+        await plain.idle()
+        assert "scripted says:\ntwo four\n" in plain.text[begun:]
+        assert "one\n" not in plain.text[begun:]
+
+
+HOSTILE = st.text(
+    st.one_of(
+        st.sampled_from("\x1b\x07\x9b\x9d\x90\u202e\u2066\x00\r\x08\x7f\u2028\ufeff[]52;c`\n\t 日"), st.characters()
+    ),
+    max_size=60,
+)
+
+
+@given(text=HOSTILE, asked=HOSTILE)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_nothing_but_text_comes_out(tmp_path_factory: pytest.TempPathFactory, text: str, asked: str) -> None:
+    engine = ScriptedEngine(text + "\x1b]52;c;AAAA\x07\x9b31m\u202e")
+    async with plain_mode(tmp_path_factory.mktemp("hostile"), engine) as plain:
+        plain.chat.submit(f"q {asked}")
+        await until(lambda: plain.chat.session.last_answer is not None)
+        await plain.idle()
+        plain.chat.submit(f"/rename t {asked}")
+        plain.chat.submit("/open")
+        plain.chat.submit("/open 1")
+    controls = {one for one in plain.text if ord(one) < 32 or 0x7F <= ord(one) < 0xA0}
+    assert controls == {"\n"}
+    assert not set(plain.text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\ufeff")
