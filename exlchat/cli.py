@@ -23,7 +23,6 @@ from exlchat.state import load_state
 from exlchat.ui.cache_sizes import CacheSizes
 from exlchat.ui.command_line import (
     ask_parser,
-    bench_parser,
     build_ext_parser,
     chat_parser,
     doctor_parser,
@@ -150,6 +149,8 @@ def _build_ext(arguments: Sequence[str]) -> ExitCode:
 
 
 def _bench(arguments: Sequence[str]) -> ExitCode:
+    from exlchat.ui.bench.command_line import bench_parser
+
     parser = bench_parser()
     typed = parser.parse_args(arguments)
     from exlchat.ui.bench import bench_options, run_bench

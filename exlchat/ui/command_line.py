@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import NoReturn
 
 from exlchat import __version__
 from exlchat.chat.context import CONTEXT_POLICIES
-from exlchat.engine.bench.mixes import parse_mix
-from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.formats.sections import HEAD_RECIPES, ROUNDED_HEAD_BITS
+from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.settings import MOST_CACHE_GB, MOST_CACHE_TOKENS
 from exlchat.ui.argument_types import (
     not_negative,
     number,
     positive,
     program,
-    said,
     some_id,
     some_text,
     stop_text,
     targets,
     whole,
-    whole_list,
-    words,
 )
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.generation_settings import LARGEST_SEED
@@ -103,27 +97,6 @@ exit codes:
 _DOCTOR_ABOUT = """Check this machine: a line for each thing, ok, warn or missing, and how to
 mend it. The exit code is 1 if something is missing that exlchat cannot do
 without."""
-
-_BENCH_ABOUT = """Measure how fast a model runs here: loading, reading prompts (prefill), decoding
-with short and long contexts, the time to the first token of a turn, memory.
-GB/s are the weights and the cache that a token reads; beside them stands their
-share of what copying memory reaches. The table goes to standard output,
-progress to standard error; ctrl+c prints what there is so far."""
-_BENCH_EPILOG = """shapes: tiny, llama-1b, llama-8b, llama-70b; cut to fewer layers:
-  llama-70b-10layers
-
-mixes:
-  4.1bpw                         as the EXL2 converter spends 4.1 bits a weight
-  8:0.05g32,5:0.1g128,4:0.85g128 bits:share of the rows, rows in a group
-  gptq-g128, gptq-g128-actorder  4 bits, the head in float16
-
-examples:
-  exlchat bench                  the model used last, else the bundled guide
-  exlchat bench --shape llama-8b --mix 4.1bpw --json 8b.json --plot 8b.svg
-  exlchat bench guide --quick
-
-exit codes:
-  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 
 
 _MODELS_ABOUT = """List the models of the folders in settings.toml (model_folders), of the library
@@ -311,39 +284,10 @@ def doctor_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def bench_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat bench`."""
-    parser = Parser("exlchat bench", _BENCH_ABOUT, _BENCH_EPILOG, "exlchat bench [MODEL] [options]")
-    model = parser.add_argument_group("model")
-    model.add_argument("model", metavar="MODEL", nargs="?", help="model folder, or the word guide")
-    model.add_argument("--shape", metavar="NAME", type=said(named_shape), help="a random model of that size instead")
-    model.add_argument("--mix", metavar="MIX", type=said(parse_mix), help="bits of its layers (default: 4.1bpw)")
-    model.add_argument("--head-bits", metavar="N", type=int, choices=HEAD_RECIPES, help="of its EXL2 head (default: 6)")
-    model.add_argument("--write", metavar="DIR", type=Path, help="write it to a new folder and load it from there")
-    measure = parser.add_argument_group("measurement")
-    measure.add_argument(
-        "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
-    )
-    _kernel_options(measure)
-    measure.add_argument(
-        "--contexts", metavar="N,...", type=whole_list, help="tokens of prompts and contexts (default: 128,2048,16384)"
-    )
-    measure.add_argument(
-        "--kv-cache", metavar="TYPE,...", type=words, help="types of the cache, or auto, or all (default)"
-    )
-    measure.add_argument("--runs", metavar="N", type=whole(1), help="runs of each figure (default: 5)")
-    measure.add_argument("--quick", action="store_true", help="one type of cache, contexts to 2048, 3 short runs")
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", type=Path, help="write all samples, with machine and versions")
-    results.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the decode rates")
-    about_group(parser)
-    return parser
-
-
 def loading_options(group: argparse._ArgumentGroup) -> None:
     """How a model is loaded, for a command that lives in a package of its own."""
     _memory_options(group)
-    _kernel_options(group)
+    kernel_options(group)
 
 
 def _memory_options(group: argparse._ArgumentGroup) -> None:
@@ -380,7 +324,7 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         type=not_negative(MOST_CACHE_GB),
         help="GiB of it kept on disk for later starts (default: 4; 0: none)",
     )
-    _kernel_options(group)
+    kernel_options(group)
 
 
 def _extension_option(group: argparse._ArgumentGroup) -> None:
@@ -392,7 +336,8 @@ def _extension_option(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _kernel_options(group: argparse._ArgumentGroup) -> None:
+def kernel_options(group: argparse._ArgumentGroup) -> None:
+    """Whether the kernels are used, and what they round."""
     _extension_option(group)
     group.add_argument(
         "--quantize-head",

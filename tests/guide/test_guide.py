@@ -14,9 +14,9 @@ from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model
 from exlchat.settings import Settings
 from exlchat.ui.actions import ACTIONS, BY_SLASH
+from exlchat.ui.bench.command_line import bench_parser
 from exlchat.ui.command_line import (
     ask_parser,
-    bench_parser,
     build_ext_parser,
     chat_parser,
     doctor_parser,

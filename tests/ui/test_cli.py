@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from exlchat import __version__, cli, paths
+from exlchat.ui.bench.command_line import bench_parser
 from exlchat.ui.command_line import (
     ask_parser,
-    bench_parser,
     chat_parser,
     doctor_parser,
     models_parser,
