@@ -68,6 +68,15 @@ class Settings:
         default=True,
         metadata=_about("Look", Switch(), "at once", "Whether the list of conversations is shown, if there is room."),
     )
+    notify_after: int = field(
+        default=10,
+        metadata=_about(
+            "Look",
+            Whole(0),
+            "at once",
+            "Seconds after which the end of an answer is told to the desktop, if another window is in front; 0 never.",
+        ),
+    )
     temperature: float | None = field(
         default=None,
         metadata=_about(

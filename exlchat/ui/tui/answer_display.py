@@ -32,6 +32,7 @@ class AnswerDisplay:
         self._screen = screen
         self._notices_told: set[str] = set()
         self._figures = GrowingFigures()
+        self._began = 0.0
 
     def take(self, report: Report) -> None:
         """Show one report. A database that cannot be read just now is told; what it holds is shown when it can."""
@@ -97,6 +98,7 @@ class AnswerDisplay:
 
     def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
         self._figures.begin(started.prompt_tokens)
+        self._began = time.monotonic()
         message = answering.message
         if not shown or message is None:
             self._tell_notices(started, self._screen.tell)
@@ -177,8 +179,10 @@ class AnswerDisplay:
         prompt = session.send_next_queued(answering.conversation_id)
         if prompt is not None:
             self._screen.unsent.keep(answering.conversation_id)
-        elif report.error is None:
-            session.title_when_idle(answering.conversation_id)
+        else:
+            self._tell_desktop()
+            if report.error is None:
+                session.title_when_idle(answering.conversation_id)
         if answering.conversation_id != session.conversation_id:
             self._screen.refresh_around()
             return
@@ -187,6 +191,13 @@ class AnswerDisplay:
         if prompt is not None:
             self._screen.show_prompt(prompt)
         self._screen.refresh_around()
+
+    def _tell_desktop(self) -> None:
+        """A long wait is over, and whoever waits looks at another window."""
+        after = self._screen.services.shelf.settings.notify_after
+        if after and self._began and time.monotonic() - self._began >= after and not self._screen.app.app_focus:
+            self._screen.tell_desktop("exlchat: the answer has ended")
+        self._began = 0.0
 
     def _failed(self, answering: Answering, line: str) -> None:
         """Say why. A prompt that the loaded model could not take goes back into the composer."""

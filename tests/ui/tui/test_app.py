@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from exlchat.chat.conversation import Conversation
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.engine.events import CLOSE_SECONDS, LoadProgress, ModelError
+from exlchat.settings import Settings
 from exlchat.ui.engine_jobs import JobEvent, Report
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
@@ -543,3 +545,24 @@ async def test_an_answer_of_a_thinking_model_without_thoughts_is_shown_alone(tmp
         await idle(pilot)
         assert "│ <b>Yes." in shown(chat)
         assert "⋮" not in shown(chat)
+
+
+@pytest.mark.parametrize(("after", "away", "told_of"), [(1, True, True), (1, False, False), (0, True, False)])
+async def test_the_desktop_is_told_when_a_long_answer_ends_out_of_sight(
+    tmp_path: Path, after: int, away: bool, told_of: bool
+) -> None:
+    engine = ScriptedEngine("done")
+    engine.hold()
+    chat = app(tmp_path, engine, settings=Settings(temperature=0.0, notify_after=after))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        written: list[str] = []
+        assert chat._driver is not None
+        chat._driver.write = written.append  # type: ignore[method-assign]
+        await say(pilot, "Well?")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        if away:
+            chat.post_message(events.AppBlur())
+        await pilot.pause(1.1)
+        engine.release()
+        await idle(pilot)
+        assert ("\x1b]9;exlchat: the answer has ended\x07" in written) == told_of

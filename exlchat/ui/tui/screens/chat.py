@@ -160,6 +160,13 @@ class ChatScreen(Screen[None]):
             timeout=12 if warning else 5,
         )
 
+    def tell_desktop(self, line: str) -> None:
+        """Have the terminal say a line of the program's own outside of its window: OSC 9, and the bell for others."""
+        driver = self.app._driver
+        if driver is not None:
+            driver.write(f"\x1b]9;{printable(line)}\x07")
+        self.app.bell()
+
     def note(self, text: str) -> None:
         """A remark of the program in the transcript; not part of the conversation, so never on disk."""
         if not self.session.branch:
