@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Two workers with two threads each, on two cores, mostly wait for each other. Before torch is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

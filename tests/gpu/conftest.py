@@ -19,6 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+            # One after the other on the one card: some look at its memory.
+            item.add_marker(pytest.mark.xdist_group("gpu"))
             if not torch.cuda.is_available():
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
