@@ -26,12 +26,15 @@ def test_memory_goes_back_to_the_driver(tmp_path: Path, extension: bool) -> None
 
     before = torch.cuda.memory_allocated()  # engines of other tests
     once()
+    # The first product in a process has cuBLAS keep a workspace, 32 MiB on an H200.
+    kept = torch.cuda.memory_allocated()
+    assert kept - before <= 32 * 2**20
     loaded, first = once()
     _, second = once()
     # The cache alone is 512 MiB.
     assert first - loaded > 400 * 2**20
     assert abs(second - first) < 32 * 2**20
-    assert torch.cuda.memory_allocated() < before + 16 * 2**20
+    assert torch.cuda.memory_allocated() <= kept
 
 
 def test_the_card_reckons_with_what_the_loaded_model_gives_back() -> None:
