@@ -9,6 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from exlchat.settings import SETTINGS, load_settings
+from exlchat.ui.config.telling import in_groups
 from exlchat.ui.keymap import BINDABLE
 from exlchat.ui.options import AppOptions
 from exlchat.ui.services import open_services
@@ -274,13 +275,18 @@ async def test_pasted_escapes_do_not_come_in(tmp_path: Path) -> None:
         assert "\x1b" not in opened.field.value
 
 
+def places(key: str) -> int:
+    """How many settings stand above one on the screen."""
+    return [one.key for _, settings in in_groups() for one in settings].index(key)
+
+
 @pytest.mark.parametrize("size", [(40, 20), (20, 6), (400, 120)])
 async def test_it_works_in_any_size(tmp_path: Path, file: Path, size: tuple[int, int]) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=size) as pilot:
         await pilot.press("f2")
         await pilot.pause()
-        await pilot.press(*["down"] * 5, "enter", *"0.2", "enter")
+        await pilot.press(*["down"] * places("min_p"), "enter", *"0.2", "enter")
         assert load_settings(file).min_p == 0.2
         assert all(len(line) <= size[0] for line in shown(chat).splitlines())
         if size[0] >= 40:

@@ -206,7 +206,7 @@ async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
         await pilot.press("down", "down", "down", "tab")
         assert chat.chat_screen.composer.text == "/sidebar"
         assert await offered(pilot, chat, "escape") == []
-        assert chat.chat_screen.composer.text == "/settings"
+        assert chat.chat_screen.composer.text == "/sidebar"
 
 
 async def test_commands_are_offered_by_some_of_their_letters_and_only_those_that_can_be_done(tmp_path: Path) -> None:
