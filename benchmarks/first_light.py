@@ -1,6 +1,6 @@
 """The first minute in numbers: first paint, first token, and the guide's speed beside `transformers`.
 
-    .venv/bin/python benchmarks/first_light.py
+    .venv/bin/python -m benchmarks.first_light
 
 Prints a Markdown table with the machine named above it. The streaming cost has its own script, `streaming.py`.
 """
