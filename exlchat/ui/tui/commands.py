@@ -18,7 +18,6 @@ from exlchat.ui.preset_commands import use_preset
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
-from exlchat.ui.tui.screens.prompt import PromptScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,6 +114,9 @@ class Commands(ChatCommands):
 
         def show(prompt: Inspected) -> None:
             if self._app.screen is screen:
+                # No start needs it.
+                from exlchat.ui.tui.screens.prompt import PromptScreen
+
                 self._app.push_screen(PromptScreen(prompt))
 
         session.questions.prompt(

@@ -10,10 +10,7 @@ from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.code_files import CodeBlock, SaveError, code_blocks, save_code, usual_name
-from exlchat.ui.comparison import Comparison
 from exlchat.ui.tui.items import message_of
-from exlchat.ui.tui.screens.compare import CompareScreen
 from exlchat.ui.tui.screens.line import LineScreen
 
 if TYPE_CHECKING:
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.conversation import Message
     from exlchat.ui.chat_session import ChatSession
+    from exlchat.ui.code_files import CodeBlock
     from exlchat.ui.tui.screens.chat import ChatScreen
     from exlchat.ui.tui.widgets.transcript_items import View
 
@@ -86,6 +84,10 @@ class MessageCommands:
         """Have several answers to the last message, side by side."""
         if many and not many.isdecimal():
             raise NotPossibleError(f"{many!r} is no number of answers, such as 3")
+        # No start needs them.
+        from exlchat.ui.comparison import Comparison
+        from exlchat.ui.tui.screens.compare import CompareScreen
+
         comparison = Comparison(self._session, int(many or 2))
 
         def kept(number: int | None) -> None:
@@ -201,6 +203,8 @@ class MessageCommands:
         transcript.move_cursor_to(key)
 
     def _save_code(self, message_id: str) -> None:
+        from exlchat.ui.code_files import code_blocks, usual_name
+
         blocks = code_blocks(answer_parts(self._message(message_id)).answer)
         if not blocks:
             raise NotPossibleError("there is no code in this message")
@@ -211,6 +215,8 @@ class MessageCommands:
     def _save(self, blocks: list[CodeBlock], name: str | None) -> None:
         if name is None:
             return
+        from exlchat.ui.code_files import SaveError, save_code
+
         try:
             saved = save_code(blocks, Path(name))
         except SaveError as error:

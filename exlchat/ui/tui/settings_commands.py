@@ -11,7 +11,6 @@ from exlchat.settings import SETTINGS, Reading, read_settings, save_setting
 from exlchat.ui.keymap import keymap
 from exlchat.ui.library.memory import NAMES, ModelSettings
 from exlchat.ui.overriding import given
-from exlchat.ui.tui.screens.settings import SettingsScreen
 
 if TYPE_CHECKING:
     from exlchat.setting_kinds import TomlValue
@@ -45,6 +44,9 @@ class SettingsCommands:
     def open(self) -> None:
         """Show the screen. What was changed in the file meanwhile holds from now on."""
         self.take_over()
+        # No start needs it.
+        from exlchat.ui.tui.screens.settings import SettingsScreen
+
         self._app.push_screen(SettingsScreen(self))
 
     def themes(self) -> list[str]:
