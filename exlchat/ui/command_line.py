@@ -382,3 +382,20 @@ def about_group(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--version", action="version", version=f"exlchat {__version__}", help="show the version and exit"
     )
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], program: str, name: str, arguments: str, about: str
+) -> argparse.ArgumentParser:
+    """A command of a program that has several.
+
+    Args:
+        commands: of the program.
+        program: as it is typed, as in "exlchat personas".
+        name: of the command.
+        arguments: what its usage line says after the name; may be empty.
+        about: what it does, in a line.
+    """
+    prog = f"{program} {name}"
+    usage = " ".join(part for part in (prog, arguments, "[options]") if part)
+    return commands.add_parser(name, help=about, prog=prog, description=about, usage=usage)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from exlchat.chat import untrusted_file
 from exlchat.chat.personas import card_files, charx, png, zip_members
 from exlchat.chat.personas.bounded_json import read_json
 from exlchat.chat.personas.card import newer_than_known, persona_of_card, version_of
@@ -201,17 +202,7 @@ def file_bytes(path: Path) -> bytes:
     Raises:
         PersonaError: it cannot be read.
     """
-    name = one_line(str(path), 120)
     try:
-        if not path.is_file():
-            raise PersonaError(f"{name}: there is no such file")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise PersonaError(f"{name}: cannot be read ({reason}); mend its permissions") from None
-    except ValueError:
-        raise PersonaError(f"{name}: no file can have this name") from None
-    if len(data) > LARGEST_FILE:
-        raise PersonaError(f"{name}: larger than {LARGEST_FILE // 10**6} MB, which no card is")
-    return data
+        return untrusted_file.read_bytes(path, largest=LARGEST_FILE, kind="card")
+    except untrusted_file.UntrustedFileError as error:
+        raise PersonaError(str(error)) from None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from exlchat.chat import untrusted_file
 from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.samplers import OURS, SILLYTAVERN, WEBUI, Dialect, order_matters
@@ -183,20 +184,10 @@ def _shown(value: Any) -> str:
 
 
 def _bytes(path: Path) -> bytes:
-    name = one_line(str(path), 120)
     try:
-        if not path.is_file():
-            raise SamplingPresetError(f"{name}: there is no such file")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise SamplingPresetError(f"{name}: cannot be read ({reason}); mend its permissions") from None
-    except ValueError:
-        raise SamplingPresetError(f"{name}: no file can have this name") from None
-    if len(data) > LARGEST_FILE:
-        raise SamplingPresetError(f"{name}: larger than {LARGEST_FILE // 10**6} MB, which no preset is")
-    return data
+        return untrusted_file.read_bytes(path, largest=LARGEST_FILE, kind="preset")
+    except untrusted_file.UntrustedFileError as error:
+        raise SamplingPresetError(str(error)) from None
 
 
 def _text(data: bytes, where: str) -> str:

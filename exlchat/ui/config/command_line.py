@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from exlchat.ui.command_line import about_group, new_parser
+from exlchat.ui.command_line import about_group, add_command, new_parser
 
 _ABOUT = """Settings: what they are, where each value comes from, and how to change them.
 The command line beats the environment (EXLCHAT_THEME, EXLCHAT_TEMPERATURE, ...),
@@ -25,11 +26,7 @@ def config_parser() -> argparse.ArgumentParser:
     """The commands and options of `exlchat config`."""
     parser = new_parser("exlchat config", _ABOUT, _EPILOG, "exlchat config COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-
-    def command(name: str, arguments: str, about: str) -> argparse.ArgumentParser:
-        usage = " ".join(part for part in (f"exlchat config {name}", arguments, "[options]") if part)
-        return commands.add_parser(name, help=about, prog=f"exlchat config {name}", description=about, usage=usage)
-
+    command = partial(add_command, commands, "exlchat config")
     show = command("show", "[KEY]", "show the settings: value, where it comes from, what it means")
     show.add_argument("key", metavar="KEY", nargs="?", help="this setting alone")
     show.add_argument("--json", action="store_true", help="print JSON")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from exlchat.chat.personas.card_writing import CARD_FILES
-from exlchat.ui.command_line import about_group, new_parser
+from exlchat.ui.command_line import about_group, add_command, new_parser
 
 _ABOUT = """Personas: who is speaking, as files. A persona has a system prompt and, if you
 like, a greeting, examples, sampling values and a lorebook. Character cards are
@@ -27,11 +28,7 @@ def personas_parser() -> argparse.ArgumentParser:
     """The commands and options of `exlchat personas`."""
     parser = new_parser("exlchat personas", _ABOUT, _EPILOG, "exlchat personas COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-
-    def command(name: str, arguments: str, about: str) -> argparse.ArgumentParser:
-        usage = " ".join(part for part in (f"exlchat personas {name}", arguments, "[options]") if part)
-        return commands.add_parser(name, help=about, prog=f"exlchat personas {name}", description=about, usage=usage)
-
+    command = partial(add_command, commands, "exlchat personas")
     listing = command("list", "", "list the personas")
     _json(listing)
     show = command("show", "NAME", "show one, with its texts as a conversation gets them")

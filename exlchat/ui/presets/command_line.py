@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
-from exlchat.ui.command_line import about_group, new_parser
+from exlchat.ui.command_line import about_group, add_command, new_parser
 
 _ABOUT = """Sampling presets: ways of drawing tokens, as files. Take one with
 `exlchat --preset NAME`, or with /preset NAME in the app. Your own lie in the
@@ -24,11 +25,7 @@ def presets_parser() -> argparse.ArgumentParser:
     """The commands and options of `exlchat presets`."""
     parser = new_parser("exlchat presets", _ABOUT, _EPILOG, "exlchat presets COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-
-    def command(name: str, arguments: str, about: str) -> argparse.ArgumentParser:
-        usage = " ".join(part for part in (f"exlchat presets {name}", arguments, "[options]") if part)
-        return commands.add_parser(name, help=about, prog=f"exlchat presets {name}", description=about, usage=usage)
-
+    command = partial(add_command, commands, "exlchat presets")
     listing = command("list", "", "list the presets")
     _json(listing)
     show = command("show", "NAME", "show the values of one")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from exlchat.ui.command_line import about_group, new_parser
+from exlchat.ui.command_line import about_group, add_command, new_parser
 
 _ABOUT = """Themes: the colours of the chat, as files. On a terminal with colours each is
 shown in its own. Take one with `exlchat --theme NAME`, or with /theme NAME in
@@ -25,11 +26,7 @@ def themes_parser() -> argparse.ArgumentParser:
     parser = new_parser("exlchat themes", _ABOUT, _EPILOG, "exlchat themes [COMMAND] [options]")
     parser.set_defaults(command="list", json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-
-    def command(name: str, arguments: str, about: str) -> argparse.ArgumentParser:
-        usage = " ".join(part for part in (f"exlchat themes {name}", arguments, "[options]") if part)
-        return commands.add_parser(name, help=about, prog=f"exlchat themes {name}", description=about, usage=usage)
-
+    command = partial(add_command, commands, "exlchat themes")
     listing = command("list", "", "list the themes, each in its own colours")
     _json(listing)
     show = command("show", "NAME", "show one, and every colour of it")
