@@ -25,7 +25,8 @@ def read_bytes(path: Path, *, largest: int, kind: str) -> bytes:
     name = one_line(str(path), 120)
     try:
         if not path.is_file():
-            raise UntrustedFileError(f"{name}: there is no such file")
+            wrong = "not a plain file; give one" if path.exists() else "there is no such file"
+            raise UntrustedFileError(f"{name}: {wrong}")
         with path.open("rb") as file:
             data = file.read(largest + 1)
     except OSError as error:

@@ -112,7 +112,8 @@ def test_taking_the_place_of_one_that_comes_along_is_said(enigma: Path, capsys: 
     [
         (["presets", "show", "creativ"], 1, "did you mean creative?"),
         (["presets", "import", "/nowhere.yaml"], 1, "there is no such file"),
-        (["presets", "import", "/dev/zero"], 1, "there is no such file"),
+        (["presets", "import", "/dev/zero"], 1, "/dev/zero: not a plain file; give one"),
+        (["presets", "import", "/"], 1, "/: not a plain file; give one"),
         (["presets", "import", "a", "b", "--name", "c"], 2, "--name goes with one FILE"),
         (["presets", "dance"], 2, "invalid choice: 'dance'"),
         (["presets"], 2, "COMMAND"),

@@ -460,9 +460,10 @@ def test_other_damaged_files_are_one_line_within_a_second(name: str, data: str) 
 
 
 def test_a_file_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.png", tmp_path):
-        with pytest.raises(PersonaError, match="no such file"):
+    for path, wrong in ((tmp_path / "none.png", "there is no such file"), (tmp_path, "not a plain file; give one")):
+        with pytest.raises(PersonaError) as caught:
             read_file(path)
+        assert str(caught.value).endswith(f"{path.name}: {wrong}")
 
 
 def test_a_lorebook_alone(tmp_path: Path) -> None:
