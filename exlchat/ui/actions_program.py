@@ -1,0 +1,123 @@
+"""Who speaks and how, what the program shows of itself, and the keys that work everywhere."""
+
+from __future__ import annotations
+
+from exlchat.ui.action import Action
+
+PROGRAM_ACTIONS: tuple[Action, ...] = (
+    Action(
+        "system",
+        "System prompt",
+        "Say who is speaking: set the system prompt of this conversation; without TEXT, show it.",
+        (),
+        "/system",
+        "[TEXT]",
+    ),
+    Action(
+        "persona",
+        "Persona",
+        "Have a persona speak from here on; without NAME, say who speaks and who there is.",
+        (),
+        "/persona",
+        "[NAME]",
+    ),
+    Action(
+        "preset",
+        "Sampling preset",
+        "Draw answers by a sampling preset from here on; without NAME, list them and show what holds.",
+        (),
+        "/preset",
+        "[NAME]",
+    ),
+    Action(
+        "template",
+        "Prompt template",
+        "Choose the prompt template: model, chatml, plain, or a file in the templates folder.",
+        (),
+        "/template",
+        "[NAME]",
+    ),
+    Action(
+        "theme",
+        "Theme",
+        "Choose the colours, of those that exlchat themes shows or of your own.",
+        (),
+        "/theme",
+        "[NAME]",
+    ),
+    Action(
+        "set",
+        "Answer settings",
+        "Change temperature, top_k, top_p, min_p, seed, max_tokens or context_policy until you quit; alone, show all.",
+        (),
+        "/set",
+        "[NAME VALUE]",
+    ),
+    Action(
+        "model",
+        "About the model",
+        "Show what model is loaded and how; with the NAME or folder of another, load that. /model set NAME VALUE "
+        "remembers context, kv_cache, template or system for this model.",
+        (),
+        "/model",
+        "[NAME]",
+    ),
+    Action("models", "Models", "Show the models there are, whether they fit, and load one.", (), "/models"),
+    Action(
+        "stats",
+        "Statistics",
+        "Show the figures of the last answer.",
+        (),
+        "/stats",
+        available=lambda now: now.has_answer,
+    ),
+    Action("cache", "Cache", "Show what the model's cache holds, whose it is, and how much it saves.", (), "/cache"),
+    Action(
+        "cost",
+        "Cost of reading again",
+        "Say how many tokens would be read anew for the next answer; with TEXT, if TEXT were the system prompt.",
+        (),
+        "/cost",
+        "[TEXT]",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "prompt",
+        "Prompt inspector",
+        "Show the exact prompt: every token, coloured by message, what the cache holds shaded.",
+        ("f4",),
+        "/prompt",
+        available=lambda now: now.has_messages,
+    ),
+    Action(
+        "palette",
+        "Command palette",
+        "Find a command, a theme or a conversation by name.",
+        ("ctrl+p",),
+        in_palette=False,
+    ),
+    Action("settings", "Settings", "See all settings and change them.", ("f2",), "/settings"),
+    Action("help", "Help", "Show keys and commands.", ("f1",), "/help"),
+    Action(
+        "scroll-page",
+        "Scroll",
+        "Scroll the conversation by a page.",
+        ("pageup", "pagedown"),
+        in_palette=False,
+    ),
+    Action(
+        "scroll-ends",
+        "First and last line",
+        "Go to the first or the last line of the conversation.",
+        ("ctrl+home", "ctrl+end"),
+        in_palette=False,
+    ),
+    Action(
+        "copy-or-stop",
+        "Copy, stop or quit",
+        "Copy the selected text; without a selection stop the answer; twice in a row quits.",
+        ("ctrl+c",),
+        in_palette=False,
+    ),
+    Action("quit", "Quit", "Quit; an answer being written is kept as far as it has come.", ("ctrl+q",), "/quit"),
+)
