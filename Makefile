@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test ext wheel check lint types imports format guide architectures pins setup setup-dev
+.PHONY: help chat test ext wheel check lint types imports format guide architectures tables pins setup setup-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ guide: setup-dev ## make the corpus, train and pack the bundled model again (nee
 
 architectures: setup-dev ## test every architecture and write the errors into docs/architectures.md
 	@$(BIN)/python -m pytest -q tests/engine/test_families.py -k transformers --error-table docs/architectures.md
+
+tables: setup-dev ## write the tables of keys, commands and settings into docs
+	@$(BIN)/python tools/tables.py
 
 pins: setup-dev ## write constraints.txt from what .venv holds
 	@$(BIN)/python tools/pin.py

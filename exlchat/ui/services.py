@@ -19,6 +19,7 @@ from exlchat.ui.library.shelf import Shelf, shown_name
 from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.themes import DEFAULT_THEME, ThemeFile
+from exlchat.ui.typed_history import TypedHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,7 @@ class Services:
         persona: who speaks in new conversations.
         titles: whether the model titles conversations when it is idle.
         keys: which keys do what.
+        typed: what was typed and sent, in earlier runs too.
         reading: the settings with where each comes from.
     """
 
@@ -77,6 +79,7 @@ class Services:
     persona: FrozenPersona | None = None
     titles: bool = False
     keys: Keymap = field(default_factory=Keymap)
+    typed: TypedHistory = field(default_factory=lambda: TypedHistory(None))
     reading: Reading = field(default_factory=lambda: Reading(Settings(), {}, {}))
 
     def close(self) -> None:
@@ -126,6 +129,7 @@ def open_services(options: AppOptions) -> Services:
         persona=options.persona,
         titles=settings.title_by == "model",
         keys=keys,
+        typed=TypedHistory(folders.state / "line_history" if kept else None),
         reading=reading,
     )
 

@@ -41,13 +41,13 @@ def config(home: Path, *arguments: str, **environment: str) -> subprocess.Comple
 
 def test_show_says_every_value_and_where_it_comes_from(home: Path, file: Path) -> None:
     file.write_text('theme = "exlchat-light"\ntop_k = 9\n')
-    result = config(home, "show", EXLCHAT_TOP_K="4", EXLCHAT_KEYS="retry=f5")
+    result = config(home, "show", EXLCHAT_TOP_K="4", EXLCHAT_KEYS="retry=f12")
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert 'theme = "exlchat-light"  [file]' in lines
     assert "top_k = 4  [environment]" in lines
     assert "min_p = 0.05" in lines
-    assert 'keys = {retry = "f5"}  [environment]' in lines
+    assert 'keys = {retry = "f12"}  [environment]' in lines
     for setting in SETTINGS.values():
         assert any(line.startswith(f"{setting.key} = ") for line in lines)
         assert f"    {setting.about.help}" in lines
@@ -138,9 +138,9 @@ def test_what_cannot_be_is_refused_and_the_file_stays(
 
 
 def test_keys_are_set_one_by_one(home: Path, file: Path) -> None:
-    assert config(home, "set", "keys.retry", "ctrl+t, f5").stdout == "keys.retry = ctrl+t, f5\n"
-    assert config(home, "set", "keys.new", "ctrl+r").returncode == 0
-    assert tomllib.loads(file.read_text()) == {"keys": {"retry": ["ctrl+t", "f5"], "new": "ctrl+r"}}
+    assert config(home, "set", "keys.retry", "ctrl+g, f12").stdout == "keys.retry = ctrl+g, f12\n"
+    assert config(home, "set", "keys.new", "ctrl+t").returncode == 0
+    assert tomllib.loads(file.read_text()) == {"keys": {"retry": ["ctrl+g", "f12"], "new": "ctrl+t"}}
     assert config(home, "unset", "keys.new").stdout == "keys.new = ctrl+n\n"
 
 
@@ -188,7 +188,7 @@ def test_visual_goes_before_editor_and_a_wrong_edit_is_kept_and_named(home: Path
 
 def test_keys_that_cannot_be_are_named_after_an_edit(home: Path, file: Path, tmp_path: Path) -> None:
     result = config(home, "edit", EDITOR=editor(tmp_path, 'printf "[keys]\\nretry = \\"ctrl+i\\"\\n" > "$2"'))
-    assert "keys.retry: ctrl+i cannot be told from tab in terminals; ctrl+r stays" in result.stderr
+    assert "keys.retry: ctrl+i cannot be told from tab in terminals; ctrl+t stays" in result.stderr
 
 
 def test_an_editor_that_fails_or_is_not_there_is_named(home: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from exlchat.settings import (
     save_setting,
     unknown_variables,
 )
-from exlchat.ui.config.editing import EditorError, edit
 from exlchat.ui.config.telling import as_json, in_groups, new_file, told
+from exlchat.ui.editor import EditorError, edit
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.keymap import BINDABLE, keymap, with_keys

@@ -8,7 +8,6 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from exlchat import paths
 from exlchat.chat.store import StoreError
 from exlchat.engine.events import ModelError
 from exlchat.ui.errors import error_line
@@ -77,10 +76,9 @@ def _plain_paper(chat: LineChat) -> PlainPaper:
 def _screen(chat: LineChat) -> LineScreen:
     from prompt_toolkit.input import create_input
 
-    from exlchat.ui.line.history import open_history
+    from exlchat.ui.line.history import LineHistory
     from exlchat.ui.line.screen import LineScreen, terminal_output
 
-    path = paths.folders().state / "line_history" if chat.services.kept else None
-    history = open_history(path, lambda line: chat.tell(line, warning=True))
+    history = LineHistory(chat.services.typed, lambda line: chat.tell(line, warning=True))
     output = terminal_output(sys.stdout, lambda: os.get_terminal_size(sys.stdout.fileno()), os.environ.get("TERM", ""))
     return LineScreen(chat, create_input(), output, history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App
+from textual.app import App, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.drivers.linux_driver import LinuxDriver
@@ -132,6 +132,23 @@ class ChatApp(App[int], inherit_bindings=False):
         """The palette, once."""
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
+
+    def in_editor(self, text: str) -> str | None:
+        """Give the terminal to the user's editor; what was written there, `None` where that came to nothing."""
+        from exlchat.ui.editor import EditorError, write
+
+        try:
+            with self.suspend():
+                written = write(text)
+        except SuspendNotSupported:
+            self.chat_screen.tell("this terminal cannot be given to an editor", warning=True)
+            return None
+        except EditorError as error:
+            self.chat_screen.tell(str(error), warning=True)
+            return None
+        if written is None:
+            self.chat_screen.tell("The editor ended with an error; the message is as it was", warning=True)
+        return written
 
     # Themes
 

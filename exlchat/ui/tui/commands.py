@@ -65,6 +65,8 @@ class Commands(ChatCommands):
             "branch": partial(screen.message_commands.counted, "branch"),
             "cut": partial(screen.message_commands.counted, "cut"),
             "alternative": screen.message_commands.numbered_alternative,
+            "history": lambda text: screen.pickers.history(text or screen.composer.text),
+            "editor": lambda _: self._write_in_editor(),
             "persona": lambda name: self.personas.run(name) if name else screen.pickers.persona(),
             "preset": lambda name: use_preset(screen, name) if name else screen.pickers.preset(),
             "template": lambda name: self._template(name) if name else screen.pickers.template(),
@@ -122,6 +124,13 @@ class Commands(ChatCommands):
         session.questions.prompt(
             session.require_open(), show, template=session.template, policy=session.generation.context_policy
         )
+
+    def _write_in_editor(self) -> None:
+        composer = self._screen.composer
+        written = self._app.in_editor(composer.text)
+        if written is not None:
+            composer.take(written)
+        composer.focus()
 
     # Copying and quitting
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _HITS = 60
+_TYPED = 500
 _SHOWN_SEED = 0
 _CHOOSES = "Enter chooses · Esc leaves"
 
@@ -94,6 +95,23 @@ class Pickers:
             typed=typed,
         )
         self._ask(picker, show)
+
+    def history(self, typed: str) -> None:
+        """What was typed before, the newest first; the chosen text takes the place of what is being typed."""
+        composer = self._screen.composer
+        texts = self._screen.services.typed.texts()[::-1]
+        if not texts:
+            raise NotPossibleError("nothing was typed yet that could be brought back")
+        having = narrowed([Row(str(number), text) for number, text in enumerate(texts)])
+        picker = PickScreen(
+            "What you typed",
+            lambda wanted: having(wanted)[:_TYPED],
+            hint="Enter takes · Esc leaves",
+            placeholder="A part of it",
+            preview=lambda ident: texts[int(ident)],
+            typed="" if "\n" in typed else typed,
+        )
+        self._ask(picker, lambda ident: composer.take(texts[int(ident)]))
 
     # How it speaks
 

@@ -17,7 +17,8 @@ from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import LoadProgress, ModelError
 from exlchat.ui.actions import ACTIONS
 from exlchat.ui.engine_jobs import Load
-from exlchat.ui.line.history import open_history
+from exlchat.ui.line.history import LineHistory
+from exlchat.ui.typed_history import TypedHistory
 from tests.ui.line.harness import CONTROL, Line, line_mode
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -397,11 +398,11 @@ async def test_a_prompt_that_does_not_fit_comes_back_into_the_line(tmp_path: Pat
 
 async def test_history_lies_in_a_private_file_and_outlives_the_run(tmp_path: Path) -> None:
     path = tmp_path / "state" / "line_history"
-    async with line_mode(tmp_path, history=open_history(path, pytest.fail)) as line:
+    async with line_mode(tmp_path, history=LineHistory(TypedHistory(path), pytest.fail)) as line:
         await line.say("remember me")
         await line.idle()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    async with line_mode(tmp_path, history=open_history(path, pytest.fail)) as line:
+    async with line_mode(tmp_path, history=LineHistory(TypedHistory(path), pytest.fail)) as line:
         await line.until(lambda: line.screen.buffer._working_lines[0] == "remember me")  # read on a thread
         line.type("\x1b[A")
         await line.until(lambda: line.message == "remember me")
@@ -414,7 +415,7 @@ async def test_history_lies_in_a_private_file_and_outlives_the_run(tmp_path: Pat
 def test_a_long_history_loses_its_older_half(tmp_path: Path) -> None:
     path = tmp_path / "line_history"
     path.write_text("".join(f"\n# exlchat\n+prompt {number} {'x' * 100}\n" for number in range(20_000)))
-    strings = list(open_history(path, pytest.fail).load_history_strings())
+    strings = list(LineHistory(TypedHistory(path), pytest.fail).load_history_strings())
     assert strings[0].startswith("prompt 19999 ")
     assert 1000 < len(strings) < 10_000
     assert path.stat().st_size < 1 << 20

@@ -226,7 +226,7 @@ async def test_retry_shows_the_new_answer_and_keeps_the_old_in_the_tree(tmp_path
     async with chat.run_test(size=(100, 30)) as pilot:
         await say(pilot, "try")
         await idle(pilot)
-        await pilot.press("ctrl+r")
+        await pilot.press("ctrl+t")
         await until(pilot, lambda: "second try" in shown(chat))
         await idle(pilot)
         assert "first try" not in shown(chat)

@@ -105,7 +105,7 @@ async def test_escape_during_the_summary_leaves_the_message_unanswered(tmp_path:
         assert chat.session.branch[-1].text == asked(6).strip()
         engine.release()
         engine.answers = ["They spoke again.", "ok"]
-        await pilot.press("ctrl+r")
+        await pilot.press("ctrl+t")
         await idle(pilot)
         assert "a summary of what is above" in shown(chat)
 

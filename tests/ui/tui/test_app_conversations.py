@@ -63,7 +63,7 @@ async def test_enter_opens_and_goes_back_to_the_composer(tmp_path: Path) -> None
         assert [one.text for one in chat.session.branch] == ["old"]
         assert chat.focused is chat.chat_screen.composer
         assert "no answer yet" in shown(chat)
-        await pilot.press("ctrl+r")
+        await pilot.press("ctrl+t")
         await idle(pilot)
         assert [one.text for one in chat.session.branch] == ["old", "ok"]
         assert "no answer yet" not in shown(chat)
@@ -237,7 +237,7 @@ async def test_the_answer_is_copied_whole(tmp_path: Path) -> None:
 
 async def test_help_lists_every_key_and_command(tmp_path: Path) -> None:
     chat = app(tmp_path)
-    async with chat.run_test(size=(120, 130)) as pilot:
+    async with chat.run_test(size=(120, 160)) as pilot:
         await pilot.press("f1")
         await pilot.pause()
         screen = shown(chat)

@@ -23,32 +23,32 @@ def with_keys(folder: Path, *answers: str, **own: tuple[str, ...]) -> ChatApp:
 
 
 async def test_a_remapped_key_does_it_and_the_old_one_does_not(tmp_path: Path) -> None:
-    chat = with_keys(tmp_path, "One.", "Two.", "Three.", retry=("ctrl+t", "f5"))
+    chat = with_keys(tmp_path, "One.", "Two.", "Three.", retry=("ctrl+g", "f12"))
     async with chat.run_test(size=(100, 30)) as pilot:
         await say(pilot, "a?")
         await idle(pilot)
-        await pilot.press("ctrl+r")
+        await pilot.press("ctrl+t")
         await pilot.pause()
         assert not chat.session.busy
-        for key, answer in (("ctrl+t", "Two."), ("f5", "Three.")):
+        for key, answer in (("ctrl+g", "Two."), ("f12", "Three.")):
             await pilot.press(key)
             await idle(pilot)
             assert answer in shown(chat)
 
 
 async def test_the_help_the_palette_and_the_welcome_show_the_keys_in_force(tmp_path: Path) -> None:
-    chat = with_keys(tmp_path, help=("f8",), quit=("alt+q",), new=("ctrl+t",))
+    chat = with_keys(tmp_path, help=("f11",), quit=("alt+q",), new=("ctrl+g",))
     async with chat.run_test(size=(100, 60)) as pilot:
-        assert "alt+q quits, F8 shows keys" in shown(chat)
-        await pilot.press("f8")
+        assert "alt+q quits, F11 shows keys" in shown(chat)
+        await pilot.press("f11")
         await pilot.pause()
         lines = [line for line in shown(chat).splitlines() if "Start a new conversation." in line]
-        assert "ctrl+t" in lines[0]
+        assert "ctrl+g" in lines[0]
         assert "ctrl+n" not in lines[0]
-        await pilot.press("f8")
+        await pilot.press("f11")
         assert chat.screen is chat.chat_screen
         await pilot.press("ctrl+p", *"new conv")
-        await until(pilot, lambda: "Start a new conversation.  ctrl+t" in shown(chat))
+        await until(pilot, lambda: "Start a new conversation.  ctrl+g" in shown(chat))
         await pilot.press("escape")
         await pilot.press("alt+q")
         await until(pilot, lambda: chat.return_code == 0)
@@ -71,7 +71,7 @@ async def test_the_composers_keys_change_places(tmp_path: Path) -> None:
 
 
 async def test_keys_that_the_text_area_knows_are_taken_from_it(tmp_path: Path) -> None:
-    chat = with_keys(tmp_path, "One.", copy=("f8",), scroll_page=("alt+up", "alt+down"))
+    chat = with_keys(tmp_path, "One.", copy=("f11",), scroll_page=("alt+up", "alt+down"))
     copied: list[str] = []
     chat.copy_to_clipboard = copied.append  # type: ignore[method-assign]
     async with chat.run_test(size=(100, 12)) as pilot:
@@ -79,7 +79,7 @@ async def test_keys_that_the_text_area_knows_are_taken_from_it(tmp_path: Path) -
         await idle(pilot)
         await pilot.press("ctrl+y")
         assert copied == []
-        await pilot.press("f8")
+        await pilot.press("f11")
         assert copied == ["One."]
         end = chat.chat_screen.transcript.scroll_y
         await pilot.press("alt+up")

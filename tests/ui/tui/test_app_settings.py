@@ -186,14 +186,14 @@ async def test_keys_are_changed_and_hold_at_once(tmp_path: Path, file: Path) -> 
         opened.field.value = "ctrl+n"
         await pilot.pause()
         assert "ctrl+n is a key of new" in words(chat)
-        opened.field.value = "Ctrl+T, f5"
+        opened.field.value = "Ctrl+G, f12"
         await pilot.press("enter")
-        assert tomllib.loads(file.read_text()) == {"keys": {"retry": ["ctrl+t", "f5"]}}
-        await pilot.press("escape", "f5")
+        assert tomllib.loads(file.read_text()) == {"keys": {"retry": ["ctrl+g", "f12"]}}
+        await pilot.press("escape", "f12")
         await idle(pilot)
         assert "Two." in shown(chat)
         await go_to(pilot, "keys.retry")
-        await pilot.press("delete", "escape", "f5")
+        await pilot.press("delete", "escape", "f12")
         assert not chat.session.busy
 
 

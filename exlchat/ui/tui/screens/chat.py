@@ -131,6 +131,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
         self.prompt.situation = self.situation
+        self.composer.recall.older = self.services.typed.texts
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
         self.use_keys(self.keys)
@@ -216,7 +217,7 @@ class ChatScreen(Screen[None]):
         """Bring everything beside the transcript up to date with the session."""
         session = self.session
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
-        self.composer.set_prompts([message.text for message in session.branch if message.role == "user"])
+        self.composer.recall.set_here([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
         keys, model = welcome_keys(self.keys), self.model
         self.welcome.lines = tuple(welcome_lines(model.name, is_guide=model.is_guide, keys=keys, failure=model.failure))
@@ -287,6 +288,8 @@ class ChatScreen(Screen[None]):
 
     @on(Composer.Submitted)
     def _take_input(self, event: Composer.Submitted) -> None:
+        if (line := self.services.typed.add(event.text)) is not None:
+            self.tell(line, warning=True)
         if self.message_commands.editing:
             self.commands.attempt(lambda: self.message_commands.submit_edit(event.text))
             return

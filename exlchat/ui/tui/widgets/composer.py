@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import events
@@ -15,10 +15,8 @@ from exlchat.chat.plain_text import REPLACEMENT
 from exlchat.ui.actions import ACTIONS, BY_SLASH
 from exlchat.ui.keymap import Keymap
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.recall import Recall
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
@@ -27,7 +25,7 @@ ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · 
 
 
 class Composer(TextArea):
-    """A text area that grows with its text up to the height its style allows, and remembers earlier prompts."""
+    """A text area that grows with its text up to the height its style allows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "earlier", "Earlier prompt", show=False, id="earlier-prompt"),
@@ -58,9 +56,7 @@ class Composer(TextArea):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, id=id)
         self.offering = False
-        self._prompts: Sequence[str] = ()
-        self._at: int | None = None
-        self._draft = ""
+        self.recall = Recall()
         self._on_a_message = False
         self._beside_edit: str | None = None
         """What was typed before a message was put here to be edited."""
@@ -87,28 +83,26 @@ class Composer(TextArea):
         typed, self._beside_edit = self._beside_edit, None
         self.set_text(typed or "")
 
-    def set_prompts(self, prompts: Sequence[str]) -> None:
-        """The earlier prompts of this conversation, oldest first. A recall goes on when there are only more of them."""
-        if list(prompts[: len(self._prompts)]) != list(self._prompts):
-            self._at = None
-        self._prompts = prompts
-
     @property
     def typed(self) -> str:
         """What was typed and not sent: the draft while an earlier prompt stands here unchanged, else the text."""
         if self._beside_edit is not None:
             return self._beside_edit
-        recalled = self._at is not None and self.text == self._prompts[self._at]
-        return self._draft if recalled else self.text
+        return self.recall.draft_behind(self.text)
 
     def set_text(self, text: str) -> None:
         """Replace the text and put the cursor behind it."""
-        self._at = None
+        self.recall.end()
         self._show(text)
 
     def _show(self, text: str) -> None:
         self.text = text
         self.move_cursor(self.document.end)
+
+    def take(self, text: str) -> None:
+        """Replace the text in a way that undo takes back."""
+        self.recall.end()
+        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
 
     def give_back(self, text: str) -> None:
         """Put a text that could not be sent back, before what has been typed since."""
@@ -141,7 +135,7 @@ class Composer(TextArea):
             self.post_message(self.CompletionTaken())
             return
         text = self.text
-        self._at = None
+        self.recall.end()
         self.text = ""
         self.post_message(self.Submitted(text))
 
@@ -153,8 +147,11 @@ class Composer(TextArea):
         """Cursor up; on the first line, the prompt before."""
         if self.offering:
             self.post_message(self.CompletionMoved(-1))
-        elif self.navigator.is_first_wrapped_line(self.cursor_location) and self._recallable():
-            self._recall((len(self._prompts) if self._at is None else self._at) - 1)
+        elif (
+            self.navigator.is_first_wrapped_line(self.cursor_location)
+            and (earlier := self.recall.before(self.text)) is not None
+        ):
+            self._show(earlier)
         else:
             self.action_cursor_up()
 
@@ -162,22 +159,10 @@ class Composer(TextArea):
         """Cursor down; on the last line, the prompt after, and at last the draft again."""
         if self.offering:
             self.post_message(self.CompletionMoved(1))
-        elif self._at is not None and self.navigator.is_last_wrapped_line(self.cursor_location):
-            self._recall(self._at + 1)
+        elif self.recall.begun and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self._show(self.recall.after())
         else:
             self.action_cursor_down()
-
-    def _recallable(self) -> bool:
-        return bool(self._prompts) and self._at != 0
-
-    def _recall(self, at: int) -> None:
-        if self._at is None:
-            self._draft = self.text
-        if at >= len(self._prompts):
-            self.set_text(self._draft)
-        else:
-            self._at = at
-            self._show(self._prompts[at])
 
     def on_key(self, event: events.Key) -> None:
         """Enter in its many forms.

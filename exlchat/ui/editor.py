@@ -6,10 +6,11 @@ import os
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from exlchat.chat.plain_text import storable
+from exlchat.ui.markdown.sanitize import normalize_newlines
 
 _USUAL = ("editor", "nano", "vim", "vi")
 
@@ -33,6 +34,28 @@ def edit(file: Path) -> str | None:
     return None if code == 0 else f"{command[0]} ended with exit code {code}; the file is as it was left"
 
 
+def write(text: str) -> str | None:
+    """Open the editor on a text and wait until it ends; what was made of it, `None` if the editor ended with an error.
+
+    Raises:
+        EditorError: there is no editor, or what it left cannot be read.
+    """
+    handle, name = tempfile.mkstemp(prefix="exlchat-", suffix=".md")
+    file = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
+            out.write(storable(text))
+        if edit(file) is not None:
+            return None
+        written = file.read_text("utf-8", "replace")
+    except OSError as error:
+        raise EditorError(f"{file} cannot be used ({(error.strerror or type(error).__name__).lower()})") from error
+    finally:
+        file.unlink(missing_ok=True)
+    # Editors end the last line, which nobody typed.
+    return normalize_newlines(written).removesuffix("\n")
+
+
 def _editor() -> list[str]:
     for name in ("VISUAL", "EDITOR"):
         if text := os.environ.get(name, "").strip():
@@ -43,4 +66,4 @@ def _editor() -> list[str]:
     for usual in _USUAL:
         if found := shutil.which(usual):
             return [found]
-    raise EditorError("no editor is known; set EDITOR, such as: EDITOR=nano exlchat config edit")
+    raise EditorError("no editor is known; set EDITOR, such as: export EDITOR=nano")

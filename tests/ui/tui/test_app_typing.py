@@ -1,0 +1,64 @@
+"""What helps with typing: what was typed before, the user's editor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui.screens.pick import PickScreen
+from exlchat.ui.typed_history import TypedHistory
+from tests.ui.app_harness import app, idle, say, services, told, until
+from tests.ui.scripted_engine import ScriptedEngine
+
+
+def remembering(folder: Path, *answers: str) -> ChatApp:
+    made = services(folder, ScriptedEngine(*answers))
+    return ChatApp(replace(made, typed=TypedHistory(folder / "typed")))
+
+
+async def test_what_was_typed_in_an_earlier_run_comes_back(tmp_path: Path) -> None:
+    chat = remembering(tmp_path, "A.", "B.")
+    async with chat.run_test(size=(100, 30)) as pilot:
+        for text in ("the first question", "and a second", "/set top_k 3"):
+            await say(pilot, text)
+            await idle(pilot)
+    chat = remembering(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer = chat.chat_screen.composer
+        await pilot.press("up")
+        assert composer.text == "and a second"
+        await pilot.press("home", "up")
+        assert composer.text == "the first question"
+
+
+async def test_it_is_found_by_a_part_and_undo_takes_it_back(tmp_path: Path) -> None:
+    kept = TypedHistory(tmp_path / "typed")
+    for text in ("the first question", "/set top_k 3", "the last\nquestion"):
+        kept.add(text)
+    chat = remembering(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer = chat.chat_screen.composer
+        await pilot.press(*"quest", "ctrl+r")
+        picker = chat.screen
+        assert isinstance(picker, PickScreen)
+        assert picker.field.value == "quest"
+        assert picker.options.option_count == 2
+        await pilot.press("escape")
+        assert composer.text == "quest"
+        await pilot.press("ctrl+r", *" first", "enter")
+        await until(pilot, lambda: composer.text == "the first question")
+        await pilot.press("ctrl+z")
+        assert composer.text == "quest"
+        await say(pilot, "/history top")
+        await until(pilot, lambda: isinstance(chat.screen, PickScreen))
+        await pilot.press("down", "up", "enter")
+        await until(pilot, lambda: composer.text.startswith("/"))
+
+
+async def test_where_no_editor_can_be_had_the_text_stays_and_a_line_says_so(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await pilot.press(*"half", "ctrl+o")
+        assert chat.chat_screen.composer.text == "half"
+        assert "cannot be given to an editor" in told(chat)
