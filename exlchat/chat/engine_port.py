@@ -36,7 +36,7 @@ class SpellingPort(TextPort, Protocol):
 class EnginePort(SpellingPort, Protocol):
     """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
 
-    Everything is called from one thread at a time, but `cancel`, which may be called from any.
+    Everything is called from one thread at a time, but `cancel` and `count`, which may be called from any.
     """
 
     def count(self, text: str) -> int:

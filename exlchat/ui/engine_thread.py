@@ -67,6 +67,18 @@ class EngineThread:
         """Whether there is a model, which may have something to bring to the disk at the end."""
         return self._engine is not None
 
+    def count(self, text: str) -> int | None:
+        """Tokens of a text, counted on the calling thread; `None` while there is no model."""
+        with self._changed:
+            engine = self._engine
+        if engine is None:
+            return None
+        try:
+            return engine.count(text)
+        except Exception:
+            # It has just been unloaded for another.
+            return None
+
     def start(self) -> None:
         """Begin loading the model."""
         sys.setswitchinterval(_SWITCH_SECONDS)

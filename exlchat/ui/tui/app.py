@@ -73,7 +73,7 @@ class ChatApp(App[int], inherit_bindings=False):
             persona=services.persona,
             titles=services.titles,
         )
-        self.chat_screen = ChatScreen(self.session, services, self.engine_thread.load)
+        self.chat_screen = ChatScreen(self.session, services, self.engine_thread)
         self._warned_of_loss = False
         self._leaving = False
         self.not_kept: str | None = None

@@ -61,5 +61,6 @@ class ModelDisplay(ModelState):
         )
         self._screen.model_commands.settled()
         self._screen.refresh_around()
+        self._screen.typed_tokens.changed()
         self._screen.answers.show_figures_of(self._screen.session.last_answer)
         self._screen.answers.show_waiting()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.pick import PickScreen
 from exlchat.ui.typed_history import TypedHistory
-from tests.ui.app_harness import app, idle, say, services, told, until
+from tests.ui.app_harness import app, idle, say, services, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 
@@ -62,3 +64,50 @@ async def test_where_no_editor_can_be_had_the_text_stays_and_a_line_says_so(tmp_
         await pilot.press(*"half", "ctrl+o")
         assert chat.chat_screen.composer.text == "half"
         assert "cannot be given to an editor" in told(chat)
+
+
+async def test_a_file_is_offered_counted_and_goes_with_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    (tmp_path / "work" / "deep" / "notes.txt").write_text("twelve chars")
+    (tmp_path / "work" / "other.bin").write_bytes(b"\xff\0")
+    monkeypatch.chdir(tmp_path / "work")
+    chat = app(tmp_path, ScriptedEngine("Read."))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer = chat.chat_screen.composer
+        await pilot.press(*"see @")
+        await until(pilot, lambda: "12 tokens" in shown(chat))
+        assert "not text in UTF-8" in shown(chat)
+        await pilot.press(*"nt", "tab")
+        await until(pilot, lambda: composer.text == "see @deep/notes.txt ")
+        assert not chat.chat_screen.prompt.offering
+        await until(pilot, lambda: "with deep/notes.txt · " in shown(chat))
+        await pilot.press("enter")
+        await idle(pilot)
+        assert chat.session.branch[0].text == "see @deep/notes.txt\n\ndeep/notes.txt:\n\n```txt\ntwelve chars\n```"
+
+
+async def test_a_file_that_cannot_be_read_keeps_the_message_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd").write_bytes(b"\xff")
+    monkeypatch.chdir(tmp_path)
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await say(pilot, "see @odd please")
+        assert chat.chat_screen.composer.text == "see @odd please"
+        assert "odd: not text in UTF-8" in told(chat)
+        assert chat.session.branch == ()
+
+
+async def test_the_tokens_of_what_is_typed_are_counted_and_too_many_are_told(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("ok", max_seq_len=400))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer = chat.chat_screen.composer
+        await pilot.press(*"four")
+        await until(pilot, lambda: " 4 tokens" in shown(chat))
+        composer.set_text("x" * 500)
+        await until(pilot, lambda: "500 tokens, 100 too many" in shown(chat))
+        composer.set_text("/set")
+        await until(pilot, lambda: "too many" not in shown(chat))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, getters, on
@@ -19,6 +20,7 @@ from exlchat.ui.actions import ACTIONS, BY_ID, Situation
 from exlchat.ui.chat_commands import situation_of
 from exlchat.ui.engine_jobs import Report
 from exlchat.ui.figures import StatusFacts
+from exlchat.ui.file_mentions import MentionError, with_files
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.message_words import welcome_lines
 from exlchat.ui.tui.answer_display import AnswerDisplay
@@ -31,6 +33,7 @@ from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.settings_commands import SettingsCommands
+from exlchat.ui.tui.typed_tokens import TypedTokens
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
@@ -42,14 +45,12 @@ from exlchat.ui.typed_input import BadCommand, Command, parse_input
 from exlchat.ui.unsent import Unsent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.app import ComposeResult
 
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.conversation import Message as ChatMessage
     from exlchat.ui.chat_session import ChatSession
-    from exlchat.ui.engine_jobs import Load
+    from exlchat.ui.engine_thread import EngineThread
     from exlchat.ui.keymap import Keymap
     from exlchat.ui.services import Services
 
@@ -93,9 +94,10 @@ class ChatScreen(Screen[None]):
     find_bar = getters.query_one("#find-bar", FindBar)
     status = getters.query_one("#status", StatusLine)
 
-    def __init__(self, session: ChatSession, services: Services, change_model: Callable[[Load], None]) -> None:
+    def __init__(self, session: ChatSession, services: Services, engine_thread: EngineThread) -> None:
         super().__init__(id="chat")
-        self.change_model = change_model
+        self.change_model = engine_thread.load
+        self.count_tokens = engine_thread.count
         self.session = session
         self.services = services
         self.model = ModelDisplay(self, services.model_name, is_guide=services.is_guide)
@@ -113,6 +115,7 @@ class ChatScreen(Screen[None]):
             later=lambda seconds, keep: self.set_timer(seconds, keep).stop,
             warn=lambda line: self.tell(line, warning=True),
         )
+        self.typed_tokens = TypedTokens(self)
         self._notes = 0
 
     def compose(self) -> ComposeResult:
@@ -131,6 +134,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
         self.prompt.situation = self.situation
+        self.prompt.count = self.count_tokens
         self.composer.recall.older = self.services.typed.texts
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
@@ -301,7 +305,14 @@ class ChatScreen(Screen[None]):
                 if not self.commands.run(action.id, argument) and argument:
                     self.composer.give_back(event.text)
             case prompt if prompt.text:
-                self.send(prompt.text)
+                self._send_with_files(prompt.text)
+
+    def _send_with_files(self, text: str) -> None:
+        try:
+            self.send(with_files(text, Path.cwd()))
+        except MentionError as error:
+            self.composer.give_back(text)
+            self.tell(f"Not sent: {error}", warning=True)
 
     def send(self, text: str) -> None:
         """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
@@ -323,6 +334,7 @@ class ChatScreen(Screen[None]):
     @on(TextArea.Changed, "#composer")
     def _typed(self) -> None:
         self.unsent.keep_soon()
+        self.typed_tokens.changed()
 
     # Sidebar
 

@@ -46,12 +46,12 @@ class Composer(TextArea):
 
     @dataclass
     class CompletionMoved(Message):
-        """Up (-1) or down (+1) was pressed while commands are being offered."""
+        """Up (-1) or down (+1) was pressed while something is being offered."""
 
         by: int
 
     class CompletionTaken(Message):
-        """Tab, or Enter on the beginning of a command, was pressed while commands are being offered."""
+        """Tab was pressed while something is being offered, or Enter on the beginning of it."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, id=id)
@@ -103,6 +103,17 @@ class Composer(TextArea):
         """Replace the text in a way that undo takes back."""
         self.recall.end()
         self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
+
+    @property
+    def text_before_cursor(self) -> str:
+        """The line that is being typed, up to the cursor."""
+        row, column = self.cursor_location
+        return self.document.get_line(row)[:column]
+
+    def replace_before_cursor(self, column: int, text: str) -> None:
+        """Replace what stands in the line from a column up to the cursor."""
+        end = self.cursor_location
+        self.replace(text, (end[0], column), end, maintain_selection_offset=False)
 
     def give_back(self, text: str) -> None:
         """Put a text that could not be sent back, before what has been typed since."""

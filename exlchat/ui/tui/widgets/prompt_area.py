@@ -1,7 +1,9 @@
-"""Where prompts are made: the composer, the commands it offers, and the prompts that wait."""
+"""Where prompts are made: the composer, the commands and files it offers, and the prompts that wait."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import getters, on
@@ -9,8 +11,10 @@ from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
 from exlchat.ui.actions import BY_ID, completions
-from exlchat.ui.tui.widgets.command_menu import CommandMenu
+from exlchat.ui.file_mentions import MentionError, begun_mention, is_file, mention_of, read_text
+from exlchat.ui.file_names import FileNames
 from exlchat.ui.tui.widgets.composer import Composer
+from exlchat.ui.tui.widgets.offer_menu import Offer, OfferMenu
 from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
 
 if TYPE_CHECKING:
@@ -19,18 +23,34 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from exlchat.ui.actions import Situation
+    from exlchat.ui.file_mentions import BegunMention
+
+_FILES = 30
+_COUNTED = 9
+"""As many files as the menu has rows are read and counted."""
 
 
 class PromptArea(Vertical):
-    """Keeps the menu of commands in step with what is typed; what is sent goes up as `Composer.Submitted`."""
+    """Keeps the menu in step with what is typed; what is sent goes up as `Composer.Submitted`."""
 
     queued = getters.query_one(QueuedPrompts)
-    menu = getters.query_one(CommandMenu)
+    menu = getters.query_one(OfferMenu)
     composer = getters.query_one(Composer)
     editing = getters.query_one("#editing", Static)
 
     situation: Callable[[], Situation | None] = staticmethod(lambda: None)
     """What the commands that are offered depend on."""
+    count: Callable[[str], int | None] = staticmethod(lambda _: None)
+    """Tokens of a text; called on other threads."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.files = FileNames(Path.cwd())
+        self._mention: BegunMention | None = None
+        """What the offered files would take the place of."""
+        self._offered_for: BegunMention | None = None
+        self._take_first = False
+        """Whether Tab was pressed before the files for the last letter were there."""
 
     def begin_edit(self, text: str, line: str) -> None:
         """Put a message into the composer to be changed, with a line above it that says so."""
@@ -48,7 +68,7 @@ class PromptArea(Vertical):
         """Top to bottom, each as high as it needs."""
         yield QueuedPrompts(id="queued")
         yield Static("", id="editing", markup=False)
-        yield CommandMenu(id="menu", markup=False)
+        yield OfferMenu(id="menu", markup=False)
         yield Composer(id="composer")
 
     def on_mount(self) -> None:
@@ -59,21 +79,62 @@ class PromptArea(Vertical):
 
     @property
     def offering(self) -> bool:
-        """Whether commands are being offered."""
+        """Whether commands or files are being offered."""
         return self.is_mounted and bool(self.menu.display)
 
     def hide_menu(self) -> bool:
-        """Stop offering commands; whether any were offered."""
+        """Stop offering; whether anything was offered."""
         shown = self.offering
-        self.menu.offer([])
-        self.composer.offering = False
+        self._offer([])
         return shown
 
+    def _offer(self, offers: list[Offer]) -> None:
+        self.menu.offer(offers)
+        self.composer.offering = bool(offers)
+
     @on(TextArea.Changed)
-    def _offer(self) -> None:
-        offered = [] if self.editing.display else completions(self.composer.text, self.situation())
-        self.menu.offer(offered)
-        self.composer.offering = bool(offered)
+    def _typed(self) -> None:
+        self._mention = None if self.editing.display else begun_mention(self.composer.text_before_cursor)
+        if self._mention is not None:
+            self.run_worker(self._offer_files(self._mention), exclusive=True, group="offers", exit_on_error=False)
+            return
+        self._offered_for, self._take_first = None, False
+        actions = [] if self.editing.display else completions(self.composer.text, self.situation())
+        self._offer([Offer(one.id, one.usage, one.help) for one in actions])
+
+    @on(TextArea.SelectionChanged)
+    def _moved(self) -> None:
+        if self._mention is not None and begun_mention(self.composer.text_before_cursor) != self._mention:
+            self._mention = None
+            self._offer([])
+
+    async def _offer_files(self, mention: BegunMention) -> None:
+        names = await asyncio.to_thread(self.files.having, mention.name, _FILES)
+        if mention is not self._mention:
+            return
+        if mention.name in names:
+            # It is typed to its end: Enter sends.
+            names = []
+        self._offer([Offer(f"file:{name}", name) for name in names])
+        self._offered_for = mention
+        if self._take_first:
+            self._take_first = False
+            self._take(self.menu.chosen_id)
+            return
+        for name in names[:_COUNTED]:
+            detail = await asyncio.to_thread(self._described, name)
+            if mention is not self._mention:
+                return
+            self.menu.change(Offer(f"file:{name}", name, detail))
+
+    def _described(self, name: str) -> str:
+        if not is_file(name, self.files.folder):
+            return ""
+        try:
+            tokens = self.count(read_text(name, self.files.folder))
+        except MentionError as error:
+            return str(error).partition(": ")[2]
+        return "" if tokens is None else f"{tokens:,} tokens"
 
     @on(Composer.CompletionMoved)
     def _move(self, event: Composer.CompletionMoved) -> None:
@@ -81,14 +142,27 @@ class PromptArea(Vertical):
 
     @on(Composer.CompletionTaken)
     def _complete(self) -> None:
-        self._take(self.menu.chosen_id)
+        if self._offered_for is self._mention:
+            self._take(self.menu.chosen_id)
+        else:
+            self._take_first = True
 
-    @on(CommandMenu.OptionSelected)
-    def _clicked(self, event: CommandMenu.OptionSelected) -> None:
+    @on(OfferMenu.OptionSelected)
+    def _clicked(self, event: OfferMenu.OptionSelected) -> None:
         self._take(event.option_id)
         self.composer.focus()
 
-    def _take(self, action_id: str | None) -> None:
-        if action_id is not None:
-            action = BY_ID[action_id]
-            self.composer.set_text(f"{action.slash} " if action.argument else f"{action.slash}")
+    def _take(self, chosen: str | None) -> None:
+        if chosen is None:
+            return
+        # Textual stops a message at the widget that caused it: what the composer says of a change made from here would
+        # never come to the screen. So the composer makes it itself.
+        if self._mention is not None:
+            name = chosen.removeprefix("file:")
+            # A folder is only the beginning of a name.
+            named = f'@"{name}' if name.endswith("/") and " " in name else f"@{name}"
+            named = named if name.endswith("/") else f"{mention_of(name)} "
+            self.composer.call_next(self.composer.replace_before_cursor, self._mention.at, named)
+            return
+        action = BY_ID[chosen]
+        self.composer.call_next(self.composer.set_text, f"{action.slash} " if action.argument else f"{action.slash}")
