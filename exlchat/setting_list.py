@@ -266,6 +266,10 @@ class Settings:
             options=("--disk-gb",),
         ),
     )
+    editing: Literal["emacs", "vi"] = field(
+        default="emacs",
+        metadata=_about("Keys", Choice(("emacs", "vi")), "at once", "Which keys edit the message that is typed."),
+    )
     keys: KeyTable = field(
         default=(),
         metadata=_about("Keys", Keys(), "at once", "Keys of your own, by the id of the action."),

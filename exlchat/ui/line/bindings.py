@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.filters import Condition, emacs_mode, has_focus, vi_navigation_mode
 from prompt_toolkit.key_binding import KeyBindings, merge_key_bindings
 from prompt_toolkit.key_binding.bindings.auto_suggest import load_auto_suggest_bindings
 from prompt_toolkit.keys import Keys
@@ -42,6 +42,7 @@ def _typing(screen: LineScreen) -> KeyBindings:
     def _paste(event: KeyPressEvent) -> None:
         screen.paste(event.data)
 
+    @keys.add("c-o", filter=in_message)
     @keys.add("c-x", "c-e", filter=in_message)
     def _edit(event: KeyPressEvent) -> None:
         event.app.create_background_task(screen.edit())
@@ -60,7 +61,7 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
     def _stop_or_quit(_: KeyPressEvent) -> None:
         chat.commands.run("copy-or-stop")
 
-    @keys.add("escape", filter=in_message & answering)
+    @keys.add("escape", filter=in_message & answering & (emacs_mode | vi_navigation_mode))
     def _stop(_: KeyPressEvent) -> None:
         chat.commands.run("stop")
 

@@ -14,7 +14,7 @@ LINE_KEYS: Final = (
     ("ctrl+r", "Find it by a part of it."),
     ("right", "Take the dimmed suggestion."),
     ("tab", "Complete a command, or what follows it."),
-    ("ctrl+x ctrl+e", "Write the message in $EDITOR."),
+    ("ctrl+o, ctrl+x ctrl+e", "Write the message in $EDITOR."),
     ("f1", "Show keys and commands."),
 )
 PLAIN_KEYS: Final = (

@@ -17,6 +17,7 @@ from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import ThreadedCompleter
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
@@ -82,6 +83,7 @@ class LineScreen:
             input=source,
             output=output,
             erase_when_done=True,
+            editing_mode=EditingMode.VI if chat.services.shelf.settings.editing == "vi" else EditingMode.EMACS,
         )
         self.app.ttimeoutlen = _ESCAPE_SECONDS
         self.app.timeoutlen = _CHORD_SECONDS

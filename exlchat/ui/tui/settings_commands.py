@@ -120,6 +120,8 @@ class SettingsCommands:
                 screen.show_sidebar(settings.sidebar and self._app.size.width >= _NARROW_CELLS)
             case "keys":
                 self._use_keys(settings)
+            case "editing":
+                screen.composer.use_vi(settings.editing == "vi")
             case "title_by":
                 session.titles = settings.title_by == "model"
             case "template" | "system":

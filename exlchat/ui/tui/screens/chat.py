@@ -136,6 +136,7 @@ class ChatScreen(Screen[None]):
         self.prompt.situation = self.situation
         self.prompt.count = self.count_tokens
         self.composer.recall.older = self.services.typed.texts
+        self.composer.use_vi(self.services.shelf.settings.editing == "vi")
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
         self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
         self.use_keys(self.keys)

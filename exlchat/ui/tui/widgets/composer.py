@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Selection
 
 from exlchat.chat.plain_text import REPLACEMENT
 from exlchat.ui.actions import ACTIONS, BY_SLASH
@@ -18,10 +19,16 @@ from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.recall import Recall
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
 
+if TYPE_CHECKING:
+    from exlchat.ui.tui.vi_keys import ViKeys, ViText
+
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
 ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
 """While the cursor is on a message above."""
+
+_VI_LETTERS = {"backspace": "h", "delete": "x", "space": "l"}
+"""Keys beside letters that move vi's cursor or take away what is under it."""
 
 
 class Composer(TextArea):
@@ -61,6 +68,7 @@ class Composer(TextArea):
         self._beside_edit: str | None = None
         """What was typed before a message was put here to be edited."""
         self._placeholder = PLACEHOLDER
+        self._vi: ViKeys | None = None
         self.use_keys(Keymap())
 
     def use_keys(self, keys: Keymap) -> None:
@@ -72,6 +80,17 @@ class Composer(TextArea):
         first = keys.keys("send")[0]
         self._placeholder = PLACEHOLDER.replace("Enter", "Enter" if first == "enter" else first)
         self._show_placeholder()
+
+    def use_vi(self, wanted: bool) -> None:
+        """Edit with vi's keys, or with those that every text area has."""
+        if wanted and self._vi is None:
+            # It brings prompt_toolkit, which no other start of the app needs.
+            from exlchat.ui.tui.vi_keys import ViKeys
+
+            self._vi = ViKeys()
+        elif not wanted:
+            self._vi = None
+        self._show_mode()
 
     def begin_edit(self, text: str) -> None:
         """Put a message here to be changed; `typed` stays what was typed before."""
@@ -148,6 +167,9 @@ class Composer(TextArea):
         text = self.text
         self.recall.end()
         self.text = ""
+        if self._vi is not None:
+            self._vi.begin_insert()
+            self._show_mode()
         self.post_message(self.Submitted(text))
 
     def action_complete(self) -> None:
@@ -181,7 +203,9 @@ class Composer(TextArea):
         Not a binding, because Textual runs a priority binding at once, ahead of the letters that still wait in this
         widget's queue: a line that arrives in one piece would be sent before its end was typed.
         """
-        if event.key in self._send_keys:
+        if self._vi is not None and self._take_vi_key(self._vi, event):
+            pass
+        elif event.key in self._send_keys:
             self._submit()
         elif event.key == "enter" or event.key in self._new_line_keys:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
@@ -193,6 +217,53 @@ class Composer(TextArea):
             return
         event.stop()
         event.prevent_default()
+
+    def _take_vi_key(self, vi: ViKeys, event: events.Key) -> bool:
+        """Do what a key means to vi; whether it means anything. Outside of insert mode every letter does."""
+        cursor = self._offset(self.cursor_location)
+        if event.key == "escape":
+            if not vi.inserting and vi.mode == "NORMAL" and not vi.pending:
+                return False
+            self._become(vi.escape(self.text, cursor))
+        elif vi.inserting:
+            return False
+        elif (letter := _VI_LETTERS.get(event.key, event.character or "")) and letter.isprintable():
+            self._press_vi(vi, letter, cursor)
+        else:
+            return False
+        self._show_mode()
+        return True
+
+    def _press_vi(self, vi: ViKeys, letter: str, cursor: int) -> None:
+        """What vi does not know, because it is the text area's or the program's; else what it makes of the letter."""
+        alone = not vi.pending
+        if alone and letter == "u":
+            self.undo()
+        elif alone and letter == "/":
+            self.call_next(self.run_action, "screen.act('history')")
+        elif alone and letter == "k" and self.navigator.is_first_wrapped_line(self.cursor_location):
+            self.action_earlier()
+        elif alone and letter == "j" and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self.action_later()
+        else:
+            self._become(vi.press(letter, self.text, cursor))
+
+    def _become(self, wanted: ViText) -> None:
+        if self.text != wanted.text:
+            start, end, text = wanted.difference(self.text)
+            self.replace(text, self._place(start), self._place(end))
+        self.selection = Selection(self._place(wanted.anchor), self._place(wanted.cursor))
+
+    def _offset(self, place: tuple[int, int]) -> int:
+        row, column = place
+        return sum(len(line) + 1 for line in self.text.split("\n")[:row]) + column
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        before = self.text[:offset]
+        return before.count("\n"), offset - (before.rfind("\n") + 1)
+
+    def _show_mode(self) -> None:
+        self.border_title = self._vi.mode if self._vi is not None else ""
 
     def on_resize(self) -> None:
         """A long placeholder would be cut in a narrow terminal."""
