@@ -43,6 +43,12 @@ class Paper(Protocol):
     def set_text(self, text: str) -> None:
         """Put a text where messages are typed, in the place of what is there."""
 
+    def begin_edit(self, text: str, what: str) -> None:
+        """Have a message changed: `text`, of `what` in words. The chat's `editing` is told what came of it."""
+
+    def end_edit(self, before: str) -> None:
+        """Nothing is changed any more: put what was typed before back."""
+
     def set_theme(self) -> None:
         """The theme has changed."""
 

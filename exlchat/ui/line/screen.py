@@ -26,6 +26,7 @@ from prompt_toolkit.styles import DynamicStyle, Style
 from exlchat.ui.clipboard import copy_with_tool
 from exlchat.ui.line.bindings import line_bindings
 from exlchat.ui.line.completion import CommandCompleter
+from exlchat.ui.line.ink import EDIT_PROMPT, PROMPT
 from exlchat.ui.line.keys import BEGIN_REPORTS, END_REPORTS, learn_keys
 from exlchat.ui.line.layout import LineLayout
 from exlchat.ui.line.styled_ink import StyledInk
@@ -63,18 +64,25 @@ class LineScreen:
         self._hint = ""
         self._held: list[Fragments] | None = None
         """Lines that wait while an editor has the terminal."""
+        self._ink = StyledInk(chat.themes[chat.theme], lambda: output.get_size().columns)
         self.set_theme()
         self.buffer = Buffer(
             name="message",
             multiline=True,
             completer=ThreadedCompleter(CommandCompleter(chat)),
-            complete_while_typing=Condition(lambda: self.buffer.text.startswith("/")),
+            complete_while_typing=Condition(lambda: self.buffer.text.startswith("/") and not chat.editing.active),
             auto_suggest=AutoSuggestFromHistory(),
             history=history,
             on_text_changed=lambda _: chat.unsent.keep_soon(),
             tempfile_suffix=".md",
         )
-        rows = LineLayout(self.buffer, rows=lambda: output.get_size().rows, above=self._above, below=self._below)
+        rows = LineLayout(
+            self.buffer,
+            rows=lambda: output.get_size().rows,
+            above=self._above,
+            below=self._below,
+            prompt=lambda: EDIT_PROMPT if chat.editing.active else PROMPT,
+        )
         self.app: Application[None] = Application(
             layout=rows.layout,
             key_bindings=line_bindings(self, chat),
@@ -139,10 +147,19 @@ class LineScreen:
         self.buffer.text = _typable(text)
         self.buffer.cursor_position = len(self.buffer.text)
 
+    def begin_edit(self, text: str, what: str) -> None:
+        """In the place of what is typed."""
+        del what
+        self.set_text(text)
+
+    def end_edit(self, before: str) -> None:
+        """Back in its place."""
+        self.set_text(before)
+
     def set_theme(self) -> None:
         """From here on; what is written stays as it is."""
         theme = self._chat.themes[self._chat.theme]
-        self._ink = StyledInk(theme, lambda: self._output.get_size().columns)
+        self._ink.use(theme)
         self._style = Style.from_dict(rules_of(theme))
 
     def copy(self, text: str) -> None:
@@ -234,6 +251,8 @@ class LineScreen:
         chat = self._chat
         if self._hint:
             return self._hint
+        if chat.editing.active:
+            return f"Editing {chat.editing.what} · Enter keeps it beside the old one · Esc leaves it as it is"
         persona = chat.session.persona
         return toolbar_text(
             chat.facts,

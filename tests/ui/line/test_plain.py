@@ -86,7 +86,7 @@ async def test_commands_say_the_same_as_in_the_app(tmp_path: Path) -> None:
         await plain.idle()
         for typed, said in (
             ("/continue\n", "Warning: the last answer was not cut; there is nothing to continue\n"),
-            ("/sidebar\n", "Warning: /sidebar needs the screen of the app, which exlchat without --line has\n"),
+            ("/sidebar\n", "Warning: there is no conversation yet\n"),
             ("/set temperature warm\n", "Warning: temperature"),
             ("/quti\n", "did you mean /quit?"),
             ("/help\n", "ctrl+c: Stop the answer and keep its text; twice in a row quits.\n"),

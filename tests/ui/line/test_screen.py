@@ -349,7 +349,7 @@ async def test_every_slash_command_does_something_or_says_why_not(tmp_path: Path
             before = len(line.screen.written)
             line.chat.submit(f"{action.slash} x" if action.argument_required else action.slash)
             await line.until(lambda before=before: len(line.screen.written) > before)
-        assert "/sidebar needs the screen of the app" in line.text
+        assert "needs the screen" not in line.text
         assert "there is no answer to copy yet" in line.text
         assert "/rename TITLE: Give this conversation a title." in line.text
 
@@ -433,14 +433,14 @@ async def test_completion_knows_commands_and_their_arguments_as_of_now(tmp_path:
     async with line_mode(tmp_path) as line:
         assert not {"/rename ", "/retry"} & set(await completions(line, "/re"))  # there is nothing to rename yet
         assert "/help" in await completions(line, "/")
-        assert "/sidebar" not in await completions(line, "/")
+        assert "/sidebar" in await completions(line, "/")
         assert await completions(line, "/theme exlchat-l") == ["exlchat-light"]
         assert "chatml" in await completions(line, "/template ")
         assert "temperature" in await completions(line, "/set temp")
         assert await completions(line, "hello /re") == []
         await line.say("hi")
         await line.idle()
-        assert {"/rename ", "/retry"} <= set(await completions(line, "/re"))
+        assert {"/rename ", "/retry "} <= set(await completions(line, "/re"))
         assert await completions(line, "/open ") == ["1"]
 
 

@@ -1,0 +1,131 @@
+"""Which keys do what in the line mode: those of the registry and of `[keys]`, as prompt_toolkit knows them.
+
+A default key that editing a line needs stays with that; a key of the user's own wins over it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit.keys import ALL_KEYS
+
+from exlchat.ui.actions import ACTIONS, BY_ID
+from exlchat.ui.line.key_words import IN_LINES, LINE_KEYS, TYPING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from exlchat.ui.actions import Action
+    from exlchat.ui.keymap import Keymap
+
+EDITING: Final = {
+    "ctrl+b": "goes back a character",
+    "ctrl+f": "goes forward a character",
+    "ctrl+n": "goes down, or to what was typed later",
+    "ctrl+p": "goes up, or to what was typed before",
+    "ctrl+up": "goes to what was typed before",
+    "ctrl+down": "goes to what was typed later",
+    "ctrl+r": "finds what was typed before",
+    "ctrl+s": "finds what was typed later",
+    "ctrl+y": "puts in what was cut last",
+    "ctrl+t": "swaps two characters",
+    "ctrl+o": "takes the line and the one behind it",
+    "ctrl+l": "clears the screen",
+    "ctrl+g": "leaves a search or a selection",
+    "pageup": "goes to what was typed before",
+    "pagedown": "goes to what was typed later",
+    "ctrl+home": "goes to the beginning",
+    "ctrl+end": "goes to the end",
+}
+"""Keys of prompt_toolkit's emacs editing that an action may have as well; a test holds them against it."""
+_NAMES: Final = {"enter": "c-m", "tab": "c-i", "backspace": "c-h", "space": " ", "shift+tab": "s-tab"}
+
+
+@dataclass(frozen=True, slots=True)
+class LineKey:
+    """A key of an action: its name for people, and what prompt_toolkit is sent; `None` where it cannot tell it."""
+
+    action: Action
+    name: str
+    sequence: tuple[str, ...] | None
+
+
+def sequence_of(name: str) -> tuple[str, ...] | None:
+    """A key as `key_names` calls it in prompt_toolkit's words; `None` for one that it cannot tell from others."""
+    *held, base = name.split("+") if not name.endswith("++") else [*name[:-2].split("+"), "+"]
+    if name == "shift+enter":
+        # `keys.learn_keys` takes it for alt+enter.
+        return ("escape", "c-m")
+    if "alt" in held:
+        rest = sequence_of("+".join([*(one for one in held if one != "alt"), base]))
+        return ("escape", *rest) if rest is not None and len(rest) == 1 else None
+    plain = _NAMES.get(name)
+    if plain is None:
+        short = {"ctrl": "c", "shift": "s"}
+        plain = "-".join([*(short[one] for one in held), base])
+        if not held and len(base) == 1:
+            return (base,)
+        if held == ["shift"] and len(base) == 1:
+            return (base.upper(),)
+    return (plain,) if plain in ALL_KEYS or plain == " " else None
+
+
+def line_keys(keys: Keymap, known: Callable[[str], bool]) -> Iterator[LineKey]:
+    """The keys that are to be bound, or would be if prompt_toolkit could tell them.
+
+    Args:
+        keys: those in force in the app.
+        known: whether an action can be done in lines.
+    """
+    for action in ACTIONS:
+        own = action.id in keys.own
+        if action.place not in ("everywhere", "composer") or not (action.id in TYPING or known(action.id)):
+            continue
+        for name in keys.keys(action.id):
+            if own or action.id in TYPING or name not in EDITING:
+                yield LineKey(action, name, sequence_of(name))
+
+
+def keys_in_words(keys: Keymap, known: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Keys and what they do, for the help of the line mode."""
+    holding = list(line_keys(keys, known))
+    rows = [(_names(holding, action_id), what) for action_id, what in TYPING.items()]
+    bound = {one.name for one in holding if one.sequence is not None}
+    rows += [(name, what) for name, what in LINE_KEYS if name not in bound]
+    for action in ACTIONS:
+        if action.place == "everywhere" and action.id not in TYPING and (names := _names(holding, action.id)):
+            rows.append((names, IN_LINES.get(action.id, action.help)))
+    rows += [
+        (one.name, f"{BY_ID[one.action.id].title} has this key in the app; here it cannot be told from others.")
+        for one in holding
+        if one.sequence is None
+    ]
+    edit = ", ".join(sorted(_editing(known, keys) - bound))
+    if edit:
+        rows.append((edit, "Edit the line here; [keys] in settings.toml gives their actions other keys, or these."))
+    return [row for row in rows if row[0]]
+
+
+def own_problems(keys: Keymap, known: Callable[[str], bool]) -> list[str]:
+    """A line for each key of the user's own that cannot be told here."""
+    return [
+        f"keys.{one.action.id}: {one.name} cannot be told from other keys in the line mode; it holds in the app"
+        for one in line_keys(keys, known)
+        if one.sequence is None and one.action.id in keys.own
+    ]
+
+
+def _names(holding: Iterable[LineKey], action_id: str) -> str:
+    return ", ".join(one.name for one in holding if one.action.id == action_id and one.sequence is not None)
+
+
+def _editing(known: Callable[[str], bool], keys: Keymap) -> set[str]:
+    """Default keys of actions that stay with editing the line."""
+    return {
+        name
+        for action in ACTIONS
+        if action.place == "everywhere" and known(action.id) and action.id not in keys.own
+        for name in action.keys
+        if name in EDITING
+    }
