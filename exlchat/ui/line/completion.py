@@ -13,8 +13,8 @@ from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
-from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.comparison import MOST
+from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.library.memory import NAMES as MODEL_NAMES
 from exlchat.ui.line.message_lists import WHO, about, numbered_back
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE

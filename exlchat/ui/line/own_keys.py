@@ -39,7 +39,7 @@ EDITING: Final = {
     "ctrl+end": "goes to the end",
 }
 """Keys of prompt_toolkit's emacs editing that an action may have as well; a test holds them against it."""
-_NAMES: Final = {"enter": "c-m", "tab": "c-i", "backspace": "c-h", "space": " ", "shift+tab": "s-tab"}
+_NAMES: Final = {"enter": "c-m", "tab": "c-i", "backspace": "c-h", "space": " "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,23 @@ class LineKey:
 
 def sequence_of(name: str) -> tuple[str, ...] | None:
     """A key as `key_names` calls it in prompt_toolkit's words; `None` for one that it cannot tell from others."""
-    *held, base = name.split("+") if not name.endswith("++") else [*name[:-2].split("+"), "+"]
+    head, base = (name[:-2], "+") if name.endswith("++") else (name.rpartition("+")[0], name.rpartition("+")[2])
+    held = [one for one in head.split("+") if one] if name != "+" else []
     if name == "shift+enter":
         # `keys.learn_keys` takes it for alt+enter.
         return ("escape", "c-m")
-    if "alt" in held:
-        rest = sequence_of("+".join([*(one for one in held if one != "alt"), base]))
-        return ("escape", *rest) if rest is not None and len(rest) == 1 else None
-    plain = _NAMES.get(name)
-    if plain is None:
-        short = {"ctrl": "c", "shift": "s"}
-        plain = "-".join([*(short[one] for one in held), base])
-        if not held and len(base) == 1:
-            return (base,)
-        if held == ["shift"] and len(base) == 1:
-            return (base.upper(),)
-    return (plain,) if plain in ALL_KEYS or plain == " " else None
+    if "alt" not in held:
+        return _without_alt(held, base)
+    rest = _without_alt([one for one in held if one != "alt"], base)
+    return None if rest is None else ("escape", *rest)
+
+
+def _without_alt(held: list[str], base: str) -> tuple[str] | None:
+    if len(base) == 1 and held in ([], ["shift"]):
+        return (base.upper() if held else base,)
+    name = "+".join([*held, base])
+    key = _NAMES.get(name) or "-".join([*({"ctrl": "c", "shift": "s"}[one] for one in held), base])
+    return (key,) if key in ALL_KEYS or key == " " else None
 
 
 def line_keys(keys: Keymap, known: Callable[[str], bool]) -> Iterator[LineKey]:
