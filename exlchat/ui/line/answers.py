@@ -270,7 +270,7 @@ class Answers:
         if answering.conversation_id != chat.session.conversation_id:
             chat.tell(line, warning=True)
             return
-        free = chat.paper.repaints and not chat.paper.typed().strip()
+        free = chat.paper.repaints and not chat.editing.active and not chat.paper.typed().strip()
         if answering.message is None and chat.model.failure is None and free and chat.session.take_back(answering):
             assert answering.prompt is not None
             chat.paper.set_text(answering.prompt.text)

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from exlchat.ui.services import Services
     from exlchat.ui.themes import ThemeFile
 
-_KEYS = "Esc or ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
-_PLAIN_KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
+_KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
 
 
 class LineChat:
@@ -96,7 +95,8 @@ class LineChat:
             self.tell(str(error), warning=True)
         if newest is not None and self.open_conversation(newest.id):
             return
-        keys = _KEYS if self.paper.repaints else _PLAIN_KEYS
+        stop = self.keys.keys("stop")[0]
+        keys = f"{'Esc' if stop == 'escape' else stop} or {_KEYS}" if self.paper.repaints else _KEYS
         for line in welcome_lines(self.model.name, is_guide=self.model.is_guide, keys=keys):
             self.note(line)
         self._start_new()

@@ -32,7 +32,7 @@ class Comparing:
 
         chat = self._chat
         self._comparison = comparison = Comparison(chat.session, int(many or 2))
-        chat.note(f"{comparison.many} answers to the last message, one after the other; Esc or ctrl+c stops")
+        chat.note(f"{comparison.many} answers to the last message, one after the other; ctrl+c stops")
         if comparison.ids and (last := chat.session.last_answer) is not None:
             chat.note(f"Alternative {self._number()}:")
             chat.transcript.write_again(last)

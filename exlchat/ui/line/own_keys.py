@@ -96,7 +96,9 @@ def keys_in_words(keys: Keymap, known: Callable[[str], bool]) -> list[tuple[str,
     rows += [(name, what) for name, what in LINE_KEYS if name not in bound]
     for action in ACTIONS:
         if action.place == "everywhere" and action.id not in TYPING and (names := _names(holding, action.id)):
-            rows.append((names, IN_LINES.get(action.id, action.help)))
+            lost = [name for name in names.split(", ") if name in EDITING]
+            without = "".join(f" Without it, {name} {EDITING[name]}." for name in lost)
+            rows.append((names, f"{IN_LINES.get(action.id, action.help)}{without}"))
     rows += [
         (one.name, f"{BY_ID[one.action.id].title} has this key in the app; here it cannot be told from others.")
         for one in holding

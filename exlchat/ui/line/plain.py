@@ -130,7 +130,8 @@ class PlainPaper:
         except (EditorError, OSError, ValueError) as error:
             self._chat.tell(str(error), warning=True)
         finally:
-            loop.add_reader(self._source, self._read)
+            if self._ended is not None and not self._ended.done():
+                loop.add_reader(self._source, self._read)
             held, self._held = self._held or [], None
             self.put(held)
         if new is None or new == text or editing.submit(new):

@@ -99,7 +99,7 @@ async def test_a_key_of_ones_own_wins_over_editing(tmp_path: Path) -> None:
         line.type("\x1b[19~")  # f8
         await line.sees("  ctrl+r, alt+r: Have the last message answered again")
         shown = line.text
-        assert "  ctrl+t: Start a new conversation.\n" in shown
+        assert "  ctrl+t: Start a new conversation. Without it, ctrl+t swaps two characters.\n" in shown
         assert "  f8: Show keys and commands.\n" in shown
         assert "Find what was typed before by a part of it" not in shown
         line.type("ab\x14")
