@@ -150,7 +150,7 @@ def _press_enter(screen: LineScreen, chat: LineChat) -> None:
     if buffer.document.is_cursor_at_the_end_of_line and buffer.document.char_before_cursor == "\\":
         buffer.delete_before_cursor()
         buffer.insert_text("\n")
-    elif fence_is_open(text):
+    elif fence_is_open(text) and not chat.editing.active:
         buffer.insert_text("\n")
     else:
         screen.submit()

@@ -217,6 +217,16 @@ async def test_a_changed_answer_is_kept_and_an_unchanged_one_goes_on_being_chang
         assert line.chat.session.branch[-1].text == "It floats. Mostly."
 
 
+async def test_an_answer_that_was_cut_in_its_code_can_be_changed_and_kept(tmp_path: Path) -> None:
+    async with line_mode(tmp_path, ScriptedEngine("```python\nx = 1\n")) as line:
+        await line.say("Code?")
+        await line.idle()
+        await line.say("/edit")
+        line.type("y = 2\r")
+        await line.sees("The changed answer is kept")
+        assert line.chat.session.branch[-1].text == "```python\nx = 1\ny = 2"
+
+
 async def test_in_plain_lines_a_message_is_typed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VISUAL", "EDITOR"):
         monkeypatch.delenv(name, raising=False)

@@ -133,6 +133,9 @@ async def test_nothing_but_text_comes_out(tmp_path_factory: pytest.TempPathFacto
         plain.chat.submit(f"/rename t {asked}")
         plain.chat.submit("/open")
         plain.chat.submit("/open 1")
+        for command in ("/messages", "/tree", "/search q", "/find q", "/source 2", "/prompt", "/compare", "/settings"):
+            plain.chat.submit(command)
+        await plain.idle()
     controls = {one for one in plain.text if ord(one) < 32 or 0x7F <= ord(one) < 0xA0}
     assert controls == {"\n"}
     assert not set(plain.text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\ufeff")

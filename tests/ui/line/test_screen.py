@@ -485,6 +485,9 @@ async def test_nothing_that_is_said_steers_the_terminal(
         await line.idle()
         line.chat.submit(f"/rename t {asked}")
         line.chat.submit("/open")
+        for command in ("/messages", "/tree", "/search q", "/find q", "/source 2", "/prompt", "/compare", "/settings"):
+            line.chat.submit(command)
+        await line.idle()
     shown = CONTROL.sub("", line.out.getvalue())
     left = {character for character in shown if ord(character) < 32 or 0x7F <= ord(character) < 0xA0}
     assert left <= {"\r", "\n", "\x08"}  # prompt_toolkit moves the cursor back by \b
