@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import StoreError
 from exlchat.ui import tree_actions
-from exlchat.ui.actions import ACTIONS
+from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_rows
 from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
 from exlchat.ui.chat_session import NotPossibleError
@@ -65,7 +65,12 @@ class LineCommands(ChatCommands):
         }
 
     def run(self, action_id: str, argument: str = "") -> bool:
-        """Do an action; one that cannot be done says why. Whether it was done."""
+        """Do an action; one that cannot be done, or not without a screen, says why. Whether it was done."""
+        if not self.known(action_id):
+            action = BY_ID[action_id]
+            name = action.slash or action.title
+            self.front.tell(f"{name} needs the screen of the app, which exlchat without --line has", warning=True)
+            return False
         if action_id in ("stop", "copy-or-stop"):
             if self._chat.editing.leave():
                 return True
@@ -82,6 +87,7 @@ class LineCommands(ChatCommands):
 
     def _retry(self, back: str) -> None:
         if back:
+            self.front.session.require_quiet()
             message = tree_actions.said_back(self.front.session, back)
             self.front.note(f"Answered again: {about(message, self.front.session.places)}")
         super()._retry(back)
