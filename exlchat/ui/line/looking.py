@@ -148,9 +148,14 @@ class Looking:
         if (wait := chat.commands.questions_wait_for()) is not None:
             chat.tell(f"The prompt is written when {wait}")
 
+        title = session.conversation.title if session.conversation is not None else ""
+
         def show(prompt: Inspected) -> None:
             ink = chat.paper.ink
-            head = ink.remark("note", "\n".join(prompt_lines.told(prompt, conversation_id)))
+            lines = prompt_lines.told(prompt, conversation_id)
+            if session.conversation_id != conversation_id:
+                lines.insert(0, f"Of “{one_line(title, 60)}”, which is not open now:")
+            head = ink.remark("note", "\n".join(lines))
             if chat.paper.repaints:
                 head += ink.remark("footer", "(every second token is underlined, what the cache holds is shaded)")
             chat.put([*head, *ink.tokens(prompt_lines.pieces(prompt)), *ink.remark("note", "The prompt ends here.")])

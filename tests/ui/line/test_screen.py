@@ -350,6 +350,8 @@ async def test_every_slash_command_does_something_or_says_why_not(tmp_path: Path
             line.chat.submit(f"{action.slash} x" if action.argument_required else action.slash)
             await line.until(lambda before=before: len(line.screen.written) > before)
         assert "needs the screen" not in line.text
+        assert not line.chat.commands.run("palette")
+        await line.sees("Command palette needs the screen of the app, which exlchat without --line has")
         assert "there is no answer to copy yet" in line.text
         assert "/rename TITLE: Give this conversation a title." in line.text
 
