@@ -43,6 +43,15 @@ class PromptLayout:
     pieces: tuple[str, ...]
     messages: tuple[MessageSpan, ...]
 
+    def owners(self) -> dict[int, str]:
+        """By the place of a token, the role of the message that it is of; marks of the format are of none."""
+        return {
+            token: one.role
+            for one in self.messages
+            if one.first is not None and one.last is not None
+            for token in range(one.first, one.last)
+        }
+
 
 def lay_out(
     engine: SpellingPort,

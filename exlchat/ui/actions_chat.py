@@ -63,9 +63,10 @@ CHAT_ACTIONS: tuple[Action, ...] = (
     Action(
         "retry",
         "Retry the last answer",
-        "Have the last message answered again; the old answer is kept.",
+        "Have the last message answered again, or the Nth from the end; the old answer is kept.",
         ("ctrl+t",),
         "/retry",
+        "[N]",
         available=lambda now: now.can_retry and not now.answering,
     ),
     Action(
@@ -105,9 +106,10 @@ CHAT_ACTIONS: tuple[Action, ...] = (
     Action(
         "copy",
         "Copy the last answer",
-        "Copy the last answer to the clipboard.",
+        "Copy the last answer to the clipboard; with N the message that is the Nth from the end.",
         ("ctrl+y",),
         "/copy",
+        "[N]",
         available=lambda now: now.has_answer,
     ),
     Action(
@@ -139,9 +141,10 @@ CHAT_ACTIONS: tuple[Action, ...] = (
     Action(
         "tree",
         "Branches",
-        "Show all branches of this conversation, and go to one.",
+        "Show all branches of this conversation, and go to one; with N to the Nth message of that list.",
         ("t",),
         "/tree",
+        "[N]",
         place="message",
         available=lambda now: now.has_messages,
     ),
@@ -166,10 +169,10 @@ CHAT_ACTIONS: tuple[Action, ...] = (
     Action(
         "alternative",
         "Show an alternative",
-        "Show alternative number N of the last message that has any.",
+        "Show alternative number N of the last message that has any, or of the Mth from the end.",
         (),
         "/alternative",
-        "N",
+        "N [M]",
         available=lambda now: now.has_messages and not now.answering,
         in_palette=False,
     ),

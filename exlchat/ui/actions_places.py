@@ -61,18 +61,23 @@ PLACE_ACTIONS: tuple[Action, ...] = (
     Action(
         "source",
         "Source",
-        "Show the message as it was written, or again as it is meant.",
+        "Show a message as it was written, or again as it is meant: the last one, or the Nth from the end.",
         ("o",),
+        "/source",
+        "[N]",
         place="message",
+        available=lambda now: now.has_messages,
         in_palette=False,
     ),
     Action(
         "save-code",
         "Save the code",
-        "Save the code blocks of the message to files.",
+        "Save the code blocks of a message to FILE: of the last one that has any, or of the Nth from the end.",
         ("s",),
+        "/code",
+        "[N] [FILE]",
         place="message",
-        in_palette=False,
+        available=lambda now: now.has_messages,
     ),
     Action(
         "leave-messages", "Back", "Go back to the message you write.", ("escape",), place="message", in_palette=False

@@ -96,7 +96,14 @@ PROGRAM_ACTIONS: tuple[Action, ...] = (
         ("ctrl+p",),
         in_palette=False,
     ),
-    Action("settings", "Settings", "See all settings and change them.", ("f2",), "/settings"),
+    Action(
+        "settings",
+        "Settings",
+        "See all settings and change them; with KEY VALUE, change that one.",
+        ("f2",),
+        "/settings",
+        "[KEY VALUE]",
+    ),
     Action("help", "Help", "Show keys and commands.", ("f1",), "/help"),
     Action(
         "scroll-page",

@@ -12,6 +12,7 @@ from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.sight import newest_record
 from exlchat.chat.store import StoreError
 from exlchat.paths import FolderError
+from exlchat.ui import tree_actions
 from exlchat.ui.actions import Situation
 from exlchat.ui.answering import was_cut
 from exlchat.ui.cache_panel import cost_line
@@ -62,12 +63,12 @@ class ChatCommands:
             "stop": lambda _: self._stop(),
             "new": lambda _: self.front.new_conversation(),
             "open": self._open,
-            "retry": lambda _: self._answer_again(session.retry),
+            "retry": self._retry,
             "continue": lambda _: self._answer_again(session.continue_answer),
             "pin": lambda back: self._pin(back, pinned=True),
             "unpin": lambda back: self._pin(back, pinned=False),
             "summary": lambda _: self._summary(),
-            "copy": lambda _: self._copy(),
+            "copy": self._copy,
             "rename": self._rename,
             "delete": lambda _: self._delete(),
             "undo": lambda _: self._undo(),
@@ -139,12 +140,21 @@ class ChatCommands:
         begin()
         self.front.show_messages()
 
-    def _copy(self) -> None:
-        answer = self.front.session.last_answer
-        if answer is None:
+    def _retry(self, back: str) -> None:
+        session = self.front.session
+        if back:
+            message = tree_actions.said_back(session, back)
+            self._answer_again(lambda: tree_actions.answer_again(session, message.id))
+        else:
+            self._answer_again(session.retry)
+
+    def _copy(self, back: str) -> None:
+        session = self.front.session
+        wanted = tree_actions.said_back(session, back) if back else session.last_answer
+        if wanted is None:
             raise NotPossibleError("there is no answer to copy yet")
-        self._copy_text(answer_parts(answer).answer)
-        self.front.tell("Copied the last answer")
+        self._copy_text(answer_parts(wanted).answer)
+        self.front.tell(f"Copied “{one_line(answer_parts(wanted).answer, 40)}”" if back else "Copied the last answer")
 
     def _pin(self, back: str, *, pinned: bool) -> None:
         if back and not back.isdecimal():

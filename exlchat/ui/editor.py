@@ -34,26 +34,27 @@ def edit(file: Path) -> str | None:
     return None if code == 0 else f"{command[0]} ended with exit code {code}; the file is as it was left"
 
 
-def write(text: str) -> str | None:
-    """Open the editor on a text and wait until it ends; what was made of it, `None` if the editor ended with an error.
+def write(text: str) -> str:
+    """Open the editor on a text and wait until it ends; what was made of it.
 
     Raises:
-        EditorError: there is no editor, or what it left cannot be read.
+        EditorError: there is no editor, it ended with an error, or what it left cannot be read.
     """
     handle, name = tempfile.mkstemp(prefix="exlchat-", suffix=".md")
     file = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
             out.write(storable(text))
-        if edit(file) is not None:
-            return None
+        if (problem := edit(file)) is not None:
+            raise EditorError(f"{problem.partition(';')[0]}; the message stays as it is")
         written = file.read_text("utf-8", "replace")
     except OSError as error:
         raise EditorError(f"{file} cannot be used ({(error.strerror or type(error).__name__).lower()})") from error
     finally:
         file.unlink(missing_ok=True)
+    written = normalize_newlines(written)
     # Editors end the last line, which nobody typed.
-    return normalize_newlines(written).removesuffix("\n")
+    return written if text.endswith("\n") else written.removesuffix("\n")
 
 
 def _editor() -> list[str]:

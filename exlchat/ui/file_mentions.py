@@ -12,7 +12,7 @@ from exlchat.chat.untrusted_file import UntrustedFileError, read_bytes
 from exlchat.ui.markdown.sanitize import normalize_newlines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LARGEST_BYTES = 2_000_000
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]\S*))')
@@ -41,6 +41,24 @@ def begun_mention(before: str) -> BegunMention | None:
 def mention_of(name: str) -> str:
     """How a file is named in a message."""
     return f'@"{name}"' if re.search(r"\s", name) or name[-1:] in _AFTER_A_NAME else f"@{name}"
+
+
+def named_so_far(name: str) -> str:
+    """How a name that was chosen is written: a folder is only the beginning of one, behind a file goes a space."""
+    if name.endswith("/"):
+        return f'@"{name}' if " " in name else f"@{name}"
+    return f"{mention_of(name)} "
+
+
+def described_file(name: str, folder: Path, count: Callable[[str], int | None]) -> str:
+    """A file's tokens in words, or why it cannot go with a message; nothing for what is no file."""
+    if not is_file(name, folder):
+        return ""
+    try:
+        tokens = count(read_text(name, folder))
+    except MentionError as error:
+        return str(error).partition(": ")[2]
+    return "" if tokens is None else f"{tokens:,} tokens"
 
 
 def mentioned_files(text: str, folder: Path) -> list[str]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
+from exlchat.chat.plain_text import one_line
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.tree_lines import tree_lines
 
 if TYPE_CHECKING:
     from exlchat.chat.changes import Change
@@ -83,14 +85,32 @@ def alternative(session: ChatSession, message_id: str, by: int) -> Message:
 
 
 def numbered_alternative(session: ChatSession, number: str) -> tuple[int, Message]:
-    """How many places from what is shown alternative `number` is, and of which message: the last that has any."""
-    last = next((one for one in reversed(session.branch) if one.id in session.places), None)
-    if last is None:
-        raise NotPossibleError("no message of this conversation has alternatives")
+    """How many places from what is shown an alternative is, and of which message.
+
+    `number` is which of them, of the last message that has any; a second number counts that message from the end.
+    """
+    wanted, _, back = number.partition(" ")
+    if back.strip():
+        last = said_back(session, back.strip())
+        if last.id not in session.places:
+            raise NotPossibleError(f"message {back.strip()} from the end has no alternatives")
+    else:
+        found = next((one for one in reversed(session.branch) if one.id in session.places), None)
+        if found is None:
+            raise NotPossibleError("no message of this conversation has alternatives")
+        last = found
     at, of = session.places[last.id]
-    if not number.isdecimal() or not 1 <= int(number) <= of:
+    if not wanted.isdecimal() or not 1 <= int(wanted) <= of:
         raise NotPossibleError(f"there are alternatives 1 to {of} of this message")
-    return int(number) - at, last
+    return int(wanted) - at, last
+
+
+def numbered_in_tree(session: ChatSession, number: str) -> str:
+    """The id of the message that a number counts in the list of all branches (`tree_lines`), from 1."""
+    listed = tree_lines(session.store.read_tree(session.require_open()).messages)
+    if not number.isdecimal() or not 1 <= int(number) <= len(listed):
+        raise NotPossibleError(f"{one_line(number, 20)} is no number of a message of the branches, 1 to {len(listed)}")
+    return listed[int(number) - 1].message.id
 
 
 def show(session: ChatSession, message_id: str) -> None:

@@ -204,6 +204,7 @@ class Answers:
             chat.note(started.context_notice)
         if not shown or answering.message is None or self._message_id == answering.message.id:
             return
+        chat.comparing.answer_begins()
         # A cut answer that is gone on with.
         self.go_on(answering, written=bool(answering.so_far))
         self._status("reading")
@@ -247,6 +248,10 @@ class Answers:
             self._failed(answering, report.error)
         prompt = session.send_next_queued(answering.conversation_id)
         here = answering.conversation_id == session.conversation_id
+        if here and (prompt is not None or report.error is not None):
+            chat.comparing.forget()
+        elif here:
+            chat.comparing.answer_ended()
         if prompt is not None:
             chat.unsent.keep(answering.conversation_id)
         elif report.error is None:
@@ -265,7 +270,7 @@ class Answers:
         if answering.conversation_id != chat.session.conversation_id:
             chat.tell(line, warning=True)
             return
-        free = chat.paper.repaints and not chat.paper.typed().strip()
+        free = chat.paper.repaints and not chat.editing.active and not chat.paper.typed().strip()
         if answering.message is None and chat.model.failure is None and free and chat.session.take_back(answering):
             assert answering.prompt is not None
             chat.paper.set_text(answering.prompt.text)

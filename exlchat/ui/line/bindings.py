@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition, emacs_mode, has_focus, vi_navigation_mode
-from prompt_toolkit.key_binding import KeyBindings, merge_key_bindings
+from prompt_toolkit.filters import Always, Condition, emacs_mode, has_focus, vi_navigation_mode
+from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, merge_key_bindings
 from prompt_toolkit.key_binding.bindings.auto_suggest import load_auto_suggest_bindings
 from prompt_toolkit.keys import Keys
 
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
 from exlchat.ui.line.input_text import fence_is_open
+from exlchat.ui.line.own_keys import line_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from prompt_toolkit.key_binding import KeyBindingsBase, KeyPressEvent
 
+    from exlchat.ui.action import Action
+    from exlchat.ui.keymap import Keymap
     from exlchat.ui.line.chat import LineChat
+    from exlchat.ui.line.own_keys import LineKey
     from exlchat.ui.line.screen import LineScreen
+
+_ANYWHERE = ("copy-or-stop", "quit", "help")
+"""Actions whose keys work while something is searched, too."""
 
 
 def line_bindings(screen: LineScreen, chat: LineChat) -> KeyBindingsBase:
     """The keys of the message, over those of prompt_toolkit."""
-    return merge_key_bindings([load_auto_suggest_bindings(), _typing(screen), _acting(screen, chat)])
+    chosen = _Chosen(screen, chat)
+    return merge_key_bindings(
+        [load_auto_suggest_bindings(), _typing(screen), _acting(screen, chat), DynamicKeyBindings(chosen.bindings)]
+    )
 
 
 def _typing(screen: LineScreen) -> KeyBindings:
@@ -30,19 +43,14 @@ def _typing(screen: LineScreen) -> KeyBindings:
     in_message = has_focus("message")
 
     @keys.add("enter", filter=in_message)
-    def _enter(_: KeyPressEvent) -> None:
-        _press_enter(screen)
-
-    @keys.add("escape", "enter", filter=in_message)
-    @keys.add("c-j", filter=in_message)
     def _new_line(_: KeyPressEvent) -> None:
+        # Where another key sends; the one that does is bound over this one.
         screen.buffer.insert_text("\n")
 
     @keys.add(Keys.BracketedPaste, filter=in_message)
     def _paste(event: KeyPressEvent) -> None:
         screen.paste(event.data)
 
-    @keys.add("c-o", filter=in_message)
     @keys.add("c-x", "c-e", filter=in_message)
     def _edit(event: KeyPressEvent) -> None:
         event.app.create_background_task(screen.edit())
@@ -54,19 +62,18 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
     keys = KeyBindings()
     in_message = has_focus("message")
     empty = Condition(lambda: not screen.buffer.text)
-    answering = Condition(lambda: situation_of(chat.session).answering)
+    editing = Condition(lambda: chat.editing.active)
 
     @keys.add("c-c")
     @keys.add("<sigint>")
     def _stop_or_quit(_: KeyPressEvent) -> None:
         chat.commands.run("copy-or-stop")
 
-    @keys.add("escape", filter=in_message & answering & (emacs_mode | vi_navigation_mode))
-    def _stop(_: KeyPressEvent) -> None:
+    @keys.add("escape", filter=in_message & editing & (emacs_mode | vi_navigation_mode))
+    def _leave(_: KeyPressEvent) -> None:
         chat.commands.run("stop")
 
     @keys.add("c-d", filter=in_message & empty)
-    @keys.add("c-q")
     def _quit(_: KeyPressEvent) -> None:
         chat.commands.run("quit")
 
@@ -74,18 +81,72 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
     def _suspend(_: KeyPressEvent) -> None:
         screen.suspend()
 
-    @keys.add("f1")
-    def _help(_: KeyPressEvent) -> None:
-        chat.commands.run("help")
-
     return keys
 
 
-def _press_enter(screen: LineScreen) -> None:
+class _Chosen:
+    """The keys of the registry and of the user's own, made again when other ones hold."""
+
+    def __init__(self, screen: LineScreen, chat: LineChat) -> None:
+        self._screen = screen
+        self._chat = chat
+        self._made: tuple[Keymap, KeyBindings] | None = None
+
+    def bindings(self) -> KeyBindings:
+        """Those in force."""
+        if self._made is None or self._made[0] is not self._chat.keys:
+            self._made = (self._chat.keys, self._make())
+        return self._made[1]
+
+    def _make(self) -> KeyBindings:
+        keys = KeyBindings()
+        in_message = has_focus("message")
+        answering = Condition(lambda: situation_of(self._chat.session).answering)
+        # In vi's insert mode Escape leaves that first.
+        filters = {
+            "stop": in_message & answering & (emacs_mode | vi_navigation_mode),
+            **dict.fromkeys(_ANYWHERE, Always()),
+        }
+        seen: Counter[str] = Counter()
+        for one in line_keys(self._chat.keys, self._chat.commands.known):
+            seen[one.action.id] += 1
+            if one.sequence is not None and (does := self._doing(one, seen[one.action.id])) is not None:
+                keys.add(*one.sequence, filter=filters.get(one.action.id, in_message))(does)
+        return keys
+
+    def _doing(self, key: LineKey, number: int) -> Callable[[KeyPressEvent], None] | None:
+        """What the key does, the `number`th of its action; `None` where prompt_toolkit does it by itself."""
+        screen, action = self._screen, key.action
+        match action.id:
+            case "send":
+                return lambda _: _press_enter(screen, self._chat)
+            case "new-line":
+                return lambda _: screen.buffer.insert_text("\n")
+            case "earlier-prompt" if action.id not in self._chat.keys.own:
+                return None
+            case "earlier-prompt":
+                return (lambda _: screen.buffer.auto_up()) if number == 1 else (lambda _: screen.buffer.auto_down())
+            case "find" | "search":
+                return lambda _: _begin_command(screen, self._chat, action)
+        return lambda _: self._act(action.id)
+
+    def _act(self, action_id: str) -> None:
+        self._chat.commands.run(action_id)
+
+
+def _begin_command(screen: LineScreen, chat: LineChat, action: Action) -> None:
+    """Put a command that needs a text into the line; where something is typed there, say what it needs."""
+    if screen.buffer.text:
+        chat.commands.run(action.id)
+    else:
+        screen.set_text(f"{action.slash} ")
+
+
+def _press_enter(screen: LineScreen, chat: LineChat) -> None:
     """Send; but complete the beginning of a command, and go on with a line that says so."""
     buffer = screen.buffer
     text = buffer.text
-    if text.lower() not in BY_SLASH and (offered := completions(text)):
+    if not chat.editing.active and text.lower() not in BY_SLASH and (offered := completions(text)):
         state = buffer.complete_state
         chosen = state.current_completion if state is not None else None
         screen.set_text(chosen.text if chosen is not None else f"{offered[0].usage.partition(' ')[0]} ")
@@ -93,7 +154,7 @@ def _press_enter(screen: LineScreen) -> None:
     if buffer.document.is_cursor_at_the_end_of_line and buffer.document.char_before_cursor == "\\":
         buffer.delete_before_cursor()
         buffer.insert_text("\n")
-    elif fence_is_open(text):
+    elif fence_is_open(text) and not chat.editing.active:
         buffer.insert_text("\n")
     else:
         screen.submit()

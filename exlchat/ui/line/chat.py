@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exlchat import paths
 from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.store import StoreError
 from exlchat.settings import SettingsError, save_setting
@@ -13,26 +13,30 @@ from exlchat.ui.chat_session import ChatSession
 from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.errors import error_line
 from exlchat.ui.figures import StatusFacts
+from exlchat.ui.file_mentions import MentionError, with_files
 from exlchat.ui.line.answers import Answers
 from exlchat.ui.line.commands import LineCommands
+from exlchat.ui.line.comparing import Comparing
+from exlchat.ui.line.editing import Editing
+from exlchat.ui.line.settings_lines import LineSettings
 from exlchat.ui.line.transcript import Transcript
+from exlchat.ui.live_themes import LiveThemes
 from exlchat.ui.message_words import welcome_lines
 from exlchat.ui.model_commands import ModelCommands
 from exlchat.ui.model_state import ModelState
-from exlchat.ui.theme_files import ThemeError, load_themes
 from exlchat.ui.typed_input import BadCommand, Command, parse_input
 from exlchat.ui.unsent import Unsent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from exlchat.ui.engine_jobs import Load, Report
+    from exlchat.ui.keymap import Keymap
     from exlchat.ui.line.paper import Fragments, Paper
     from exlchat.ui.services import Services
     from exlchat.ui.themes import ThemeFile
 
-_KEYS = "Esc or ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
-_PLAIN_KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
+_KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
 
 
 class LineChat:
@@ -42,8 +46,9 @@ class LineChat:
         """`paper` makes what this chat is written on."""
         self._loop = asyncio.get_running_loop()
         self.services = services
-        self.themes = services.themes
+        self.live_themes = LiveThemes(self, services.themes)
         self.theme = services.theme
+        self.keys = services.keys
         self.facts = StatusFacts(model=services.model_name, activity="loading")
         self.engine_thread = EngineThread(services.load_engine, self._post, name=services.model_name)
         self.session = ChatSession(
@@ -57,14 +62,17 @@ class LineChat:
         )
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
         self.paper = paper(self)
+        self.editing = Editing(self)
         self.unsent = Unsent(
             self.session,
             services.drafts,
-            typed=self.paper.typed,
+            typed=self.editing.typed,
             later=lambda seconds, keep: self._loop.call_later(seconds, keep).cancel,
             warn=lambda line: self.tell(line, warning=True),
         )
         self.model_commands = ModelCommands(self)
+        self.settings_commands = LineSettings(self)
+        self.comparing = Comparing(self)
         self.commands = LineCommands(self)
         self.transcript = Transcript(self)
         self.answers = Answers(self)
@@ -73,11 +81,15 @@ class LineChat:
         self.not_kept: str | None = None
         """Why the answer that was being written at the end is not on disk as a whole."""
         self._background: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Say what the start has to say, and show the conversation that goes on."""
         for notice in self.services.notices:
             self.tell(notice, warning=True)
+        if self.paper.repaints:
+            # Where there are no colours, files of them need not be followed.
+            self._following = self.keep_running(self.live_themes.follow())
         try:
             newest = next(iter(self.session.store.list_conversations()), None) if self.services.continue_last else None
         except StoreError as error:
@@ -85,7 +97,8 @@ class LineChat:
             self.tell(str(error), warning=True)
         if newest is not None and self.open_conversation(newest.id):
             return
-        keys = _KEYS if self.paper.repaints else _PLAIN_KEYS
+        stop = self.keys.keys("stop")[0]
+        keys = f"{'Esc' if stop == 'escape' else stop} or {_KEYS}" if self.paper.repaints else _KEYS
         for line in welcome_lines(self.model.name, is_guide=self.model.is_guide, keys=keys):
             self.note(line)
         self._start_new()
@@ -115,6 +128,10 @@ class LineChat:
         self._show(titled=True)
 
     def _show(self, *, titled: bool) -> None:
+        if self.editing.active:
+            self.editing.forget()
+            self.paper.end_edit("")
+        self.comparing.forget()
         self.transcript.show_conversation(titled=titled)
         self.paper.set_text(self.unsent.text())
         self.answers.show_figures()
@@ -157,6 +174,8 @@ class LineChat:
     def submit(self, text: str) -> str:
         """Take what was typed; what belongs back where it was typed, because it could not be sent or done."""
         text = storable(text)
+        if self.editing.active:
+            return self.editing.submit(text)
         match parse_input(text):
             case BadCommand(line=line):
                 self.tell(line, warning=True)
@@ -165,8 +184,15 @@ class LineChat:
                 done = self.commands.run(action.id, argument)
                 return "" if done or not argument else text
             case prompt if prompt.text:
-                return "" if self.send(prompt.text) else text
+                return "" if self._send_with_files(prompt.text) else text
         return ""
+
+    def _send_with_files(self, text: str) -> bool:
+        try:
+            return self.send(with_files(text, Path.cwd()))
+        except MentionError as error:
+            self.tell(f"Not sent: {error}", warning=True)
+            return False
 
     def send(self, text: str) -> bool:
         """Send a prompt, or let it wait for the present answer; whether it could be written."""
@@ -186,7 +212,7 @@ class LineChat:
         self.refresh_around()
         return True
 
-    # Models, themes, and other threads
+    # Models, themes, keys, and other threads
 
     def change_model(self, load: Load) -> None:
         """Another model."""
@@ -194,20 +220,46 @@ class LineChat:
 
     def reload_themes(self) -> Mapping[str, ThemeFile]:
         """Read the user's themes anew; a broken one is named, and the last good reading of it stays."""
-        try:
-            themes, errors = load_themes(paths.shipped_themes(), paths.folders().themes)
-        except ThemeError as error:
-            self.tell(str(error), warning=True)
-            return self.themes
-        for line in errors:
-            self.tell(line, warning=True)
-        self.themes = {**self.themes, **themes}
-        return self.themes
+        return self.live_themes.read()
+
+    @property
+    def themes(self) -> Mapping[str, ThemeFile]:
+        """All themes by name, as last read without fault."""
+        return self.live_themes.themes
+
+    @property
+    def theme_in_use(self) -> str:
+        """Name of the theme that new lines are written in."""
+        return self.theme
+
+    def use_themes(self, themes: Iterable[ThemeFile]) -> None:
+        """Files have changed: new lines come in the new colours, if the theme in use is among them."""
+        if any(one.name == self.theme for one in themes):
+            self.paper.set_theme()
+            self.refresh_around()
+
+    def tell_of_theme(self, line: str, *, warning: bool) -> Callable[[], None]:
+        """A line that stays: what is given takes nothing away."""
+        self.tell(line, warning=warning)
+        return lambda: None
+
+    def use_keys(self, keys: Keymap) -> None:
+        """Have these keys do what they are for, from the next one pressed on."""
+        self.keys = keys
+        if self.paper.repaints:
+            from exlchat.ui.line.own_keys import own_problems
+
+            for line in own_problems(keys, self.commands.known):
+                self.tell(line, warning=True)
+
+    def show_theme(self, name: str) -> None:
+        """Use a theme that is there."""
+        self.theme = name
+        self.paper.set_theme()
 
     def choose_theme(self, name: str) -> None:
         """Use a theme now and from now on."""
-        self.theme = name
-        self.paper.set_theme()
+        self.show_theme(name)
         self.tell(f"Theme: {name}")
         if not self.services.kept:
             return
@@ -227,9 +279,14 @@ class LineChat:
             else:
                 tell(given)
 
-        task = self._loop.create_task(run())
+        self.keep_running(run())
+
+    def keep_running(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside all else; what is given ends it."""
+        task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         """Call something after a while."""
@@ -253,6 +310,8 @@ class LineChat:
                 self.tell(f"An answer is not on disk; quit again to lose its end. {error}", warning=True)
                 return
         self.leaving = True
+        if self._following is not None:
+            self._following.cancel()
         self.answers.leave()
         self.paper.leave()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,11 @@ from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.cache_panel import cache_rows
 from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.code_commands import code_meant, free_name, saved_line
 from exlchat.ui.library.listing import fit_text, summary
-from exlchat.ui.line.key_words import LINE_KEYS, PLAIN_KEYS
+from exlchat.ui.line.key_words import IN_LINES, PLAIN_KEYS
+from exlchat.ui.line.looking import Looking, day_of
+from exlchat.ui.line.message_lists import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from exlchat.ui.library.listing import Entry
     from exlchat.ui.line.chat import LineChat
 
+_TYPED_CELLS = 200
 _LISTED = 30
 """How many conversations /open lists."""
 
@@ -33,6 +36,7 @@ class LineCommands(ChatCommands):
     def __init__(self, chat: LineChat) -> None:
         self._chat = chat
         self._last_ctrl_c = 0.0
+        self.looking = Looking(chat)
         super().__init__(chat)
 
     def _doors(self) -> Mapping[str, Callable[[str], None]]:
@@ -44,19 +48,64 @@ class LineCommands(ChatCommands):
             "branch": self._branch,
             "cut": self._cut,
             "alternative": self._alternative,
-            "help": lambda _: self.front.note("\n".join(help_lines(repaints=self._chat.paper.repaints))),
+            "edit": self._chat.editing.begin,
+            "editor": lambda _: self._chat.paper.write_in_editor(),
+            "history": self._typed_before,
+            "compare": self._chat.comparing.begin,
+            "messages": lambda _: self.looking.messages(),
+            "find": self.looking.find,
+            "tree": self.looking.tree,
+            "search": self.looking.search,
+            "source": self.looking.source,
+            "prompt": lambda _: self.looking.prompt(),
+            "save-code": self._save_code,
+            "settings": self._chat.settings_commands.run,
+            "template": lambda name: self._template(name) if name else self._list_templates(),
+            "sidebar": lambda _: self._list_conversations(),
+            "help": lambda _: self.front.note("\n".join(self._help())),
             "copy-or-stop": lambda _: self._stop_or_quit(),
             "quit": lambda _: self._chat.leave(),
         }
 
     def run(self, action_id: str, argument: str = "") -> bool:
         """Do an action; one that cannot be done, or not without a screen, says why. Whether it was done."""
-        if action_id not in self._by_id:
+        if not self.known(action_id):
             action = BY_ID[action_id]
             name = action.slash or action.title
             self.front.tell(f"{name} needs the screen of the app, which exlchat without --line has", warning=True)
             return False
+        if action_id in ("stop", "copy-or-stop"):
+            if self._chat.editing.leave():
+                return True
+            self._chat.comparing.stop()
         return super().run(action_id, argument)
+
+    def _help(self) -> Iterator[str]:
+        if not self._chat.paper.repaints:
+            return help_lines(PLAIN_KEYS)
+        # No key is bound where lines are only appended.
+        from exlchat.ui.line.own_keys import keys_in_words
+
+        return help_lines(keys_in_words(self._chat.keys, self.known))
+
+    def _retry(self, back: str) -> None:
+        if back:
+            self.front.session.require_quiet()
+            message = tree_actions.said_back(self.front.session, back)
+            self.front.note(f"Answered again: {about(message, self.front.session.places)}")
+        super()._retry(back)
+
+    def _list_templates(self) -> None:
+        from exlchat.ui.templates.sample import formats_there_are
+
+        now = self.front.session.template or "model"
+        lines = [f"/template NAME chooses one of these; now it is {now}:"]
+        lines += [f"  {name}: {one_line(told, 100)}" for name, told in formats_there_are()]
+        self.front.note("\n".join(lines))
+
+    def _save_code(self, argument: str) -> None:
+        blocks, name = code_meant(self.front.session, argument)
+        self.front.tell(saved_line(blocks, name or free_name(blocks)))
 
     def _stop_or_quit(self) -> None:
         now = time.monotonic()
@@ -72,6 +121,12 @@ class LineCommands(ChatCommands):
 
     def _copy_text(self, text: str) -> None:
         self._chat.paper.copy(text)
+
+    def _typed_before(self, part: str) -> None:
+        texts = [one for one in self._chat.services.typed.texts() if part.casefold() in one.casefold()]
+        if not texts:
+            raise NotPossibleError("nothing that was typed before has that in it" if part else "nothing was typed yet")
+        self.front.note("\n".join(one_line(one, _TYPED_CELLS) for one in texts[-_LISTED:]))
 
     # The tree of messages
 
@@ -114,7 +169,7 @@ class LineCommands(ChatCommands):
         opened = self.front.session.conversation_id
         lines = ["/open N opens one of these:"]
         for number, one in enumerate(listed[:_LISTED], 1):
-            day = _day(one.updated_at)
+            day = day_of(one.updated_at)
             here = ", open now" if one.id == opened else ""
             lines.append(f"{number:>3}  {one_line(one.title, TITLE_CELLS)} ({one.message_count} messages, {day}{here})")
         if len(listed) > _LISTED:
@@ -162,15 +217,15 @@ class LineCommands(ChatCommands):
         return action_id in self._by_id
 
 
-def help_lines(*, repaints: bool) -> Iterator[str]:
-    """Keys of the line mode, and all commands of the registry."""
+def help_lines(keys: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Keys of the line mode with what they do, and all commands of the registry."""
     yield "Keys"
-    for keys, what in LINE_KEYS if repaints else PLAIN_KEYS:
-        yield f"  {keys}: {what}"
+    for names, what in keys:
+        yield f"  {names}: {what}"
     yield "Commands"
     for action in ACTIONS:
         if action.slash:
-            yield f"  {action.usage}: {action.help}"
+            yield f"  {action.usage}: {IN_LINES.get(action.id, action.help)}"
     yield "  //text: Send text that begins with a slash."
 
 
@@ -178,10 +233,3 @@ def _model_line(entry: Entry) -> str:
     if entry.card.problem is not None:
         return f"  {entry.name}: cannot be loaded: {entry.problem}"
     return f"  {entry.name}: {summary(entry)}; {fit_text(entry)}"
-
-
-def _day(moment: float) -> str:
-    try:
-        return datetime.datetime.fromtimestamp(moment).strftime("%Y-%m-%d")
-    except (OverflowError, OSError, ValueError):
-        return "long ago"

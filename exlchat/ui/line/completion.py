@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prompt_toolkit.completion import Completer, Completion
 
 from exlchat import paths
+from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.store import StoreError
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
+from exlchat.ui.comparison import MOST
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.library.memory import NAMES as MODEL_NAMES
+from exlchat.ui.line.message_lists import WHO, about, numbered_back
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
+from exlchat.ui.settings_commands import DEFAULT
+from exlchat.ui.tree_lines import tree_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from exlchat.ui.line.chat import LineChat
 
 _MOST = 200
+_Read = TypeVar("_Read")
 
 
 class CommandCompleter(Completer):
@@ -31,7 +38,14 @@ class CommandCompleter(Completer):
 
     def __init__(self, chat: LineChat) -> None:
         self._chat = chat
+        counted = dict.fromkeys(("edit", "branch", "cut", "pin", "unpin", "copy", "source", "retry"), self._messages)
         self._arguments: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
+            **counted,
+            "save-code": self._with_code,
+            "alternative": self._alternatives,
+            "tree": self._branches,
+            "search": self._hits,
+            "compare": lambda: ((str(number), "answers") for number in range(2, MOST + 1)),
             "open": lambda: ((str(number), title) for number, title in enumerate(chat.commands.titles(), 1)),
             "persona": _personas,
             "preset": _presets,
@@ -58,10 +72,58 @@ class CommandCompleter(Completer):
                     )
             return
         known = BY_SLASH.get(name.lower())
-        offered = self._arguments.get(known.id) if known is not None else None
-        if offered is not None:
-            for value, about in _matching(offered(), argument):
-                yield Completion(value, -len(argument), display_meta=one_line(about, 60))
+        if known is None:
+            return
+        offered = self._settings(argument) if known.id == "settings" else self._arguments.get(known.id, tuple)()
+        for value, told in _matching(offered, argument):
+            yield Completion(value, -len(argument), display_meta=one_line(told, 60))
+
+    def _messages(self) -> Iterator[tuple[str, str]]:
+        session = self._chat.session
+        for number, message in reversed(numbered_back(session.branch)):
+            if number:
+                yield str(number), about(message, session.places)
+
+    def _with_code(self) -> Iterator[tuple[str, str]]:
+        marks = ("```", "~~~", "\n    ", "\n\t")
+        for number, message in reversed(numbered_back(self._chat.session.branch)):
+            if number and any(mark in message.text for mark in marks):
+                yield str(number), about(message, self._chat.session.places)
+
+    def _alternatives(self) -> Iterator[tuple[str, str]]:
+        session = self._chat.session
+        last = next((one for one in reversed(session.branch) if one.id in session.places), None)
+        for number, one in enumerate(self._stored(lambda: session.store.alternatives(last.id) if last else ()), 1):
+            yield str(number), answer_parts(one).answer
+
+    def _branches(self) -> Iterator[tuple[str, str]]:
+        session = self._chat.session
+        ident = session.conversation_id
+        messages = self._stored(lambda: session.store.read_tree(ident).messages if ident is not None else ())
+        for number, one in enumerate(tree_lines(messages), 1):
+            yield str(number), f"{WHO[one.message.role]}: {one.text}"
+
+    def _hits(self) -> Iterator[tuple[str, str]]:
+        for number, hit in enumerate(self._chat.commands.looking.hits, 1):
+            yield f"#{number}", f"{hit.title}: {hit.snippet}"
+
+    def _settings(self, typed: str) -> Iterator[tuple[str, str]]:
+        """The keys; behind one of them the values to choose from."""
+        from exlchat.ui.settings_rows import groups
+
+        key, space, _ = typed.partition(" ")
+        for row in (row for _, _, rows in groups() for row in rows):
+            if not space:
+                yield row.key, row.help
+            elif row.key == key:
+                values = ("true", "false") if row.is_switch else row.choices(list(self._chat.themes))
+                yield from ((f"{key} {value}", row.help) for value in (*values, DEFAULT))
+
+    def _stored(self, read: Callable[[], Sequence[_Read]]) -> Sequence[_Read]:
+        try:
+            return read()
+        except StoreError:
+            return ()
 
     def _models(self) -> Iterator[tuple[str, str]]:
         for one in self._chat.services.shelf.found():

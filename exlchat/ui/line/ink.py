@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from exlchat.ui.markdown.sanitize import printable
@@ -18,6 +19,16 @@ Part = Literal["thinking", "answer"]
 Remark = Literal["note", "warning", "footer"]
 
 PROMPT: Final = "you> "
+EDIT_PROMPT: Final = "edit> "
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """The text of a token of a prompt, whose it is (`None` is the format's), and whether the cache holds it."""
+
+    text: str
+    role: str | None
+    cached: bool
 
 
 class Ink(Protocol):
@@ -43,6 +54,12 @@ class Ink(Protocol):
 
     def remark(self, kind: Remark, text: str) -> list[Fragments]:
         """A line of the program."""
+
+    def marked(self, text: str, marks: Sequence[tuple[int, int]]) -> list[Fragments]:
+        """A line of the program, with parts of it marked; these are offsets of their beginnings and ends."""
+
+    def tokens(self, pieces: Iterable[TokenPiece]) -> list[Fragments]:
+        """Tokens of a prompt, one behind the other."""
 
     def gap(self) -> list[Fragments]:
         """What separates one message from the next."""

@@ -25,8 +25,6 @@ from prompt_toolkit.layout.processors import (
 )
 from prompt_toolkit.widgets import SearchToolbar
 
-from exlchat.ui.line.ink import PROMPT
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
     from exlchat.ui.line.paper import Fragments
 
 _MENU_ROWS = 7
-_CONTINUED = "   … "
+_CONTINUED = "… "
 
 
 class LineLayout:
-    """Asks `above` for the lines over the message and `below` for the toolbar at every painting."""
+    """Asks `above` for the lines over the message, `prompt` for what stands before it, `below` for the toolbar."""
 
     def __init__(
         self,
@@ -49,11 +47,13 @@ class LineLayout:
         rows: Callable[[], int],
         above: Callable[[], list[Fragments]],
         below: Callable[[], str],
+        prompt: Callable[[], str],
     ) -> None:
         self._buffer = buffer
         self._rows = rows
         self._above = above
         self._below = below
+        self._prompt = prompt
         search = SearchToolbar(ignore_case=True)
         control = BufferControl(
             buffer,
@@ -68,7 +68,7 @@ class LineLayout:
         message = Window(
             control,
             height=self._height,
-            get_line_prefix=_prefix,
+            get_line_prefix=self._prefix,
             wrap_lines=True,
             dont_extend_height=True,
         )
@@ -103,8 +103,8 @@ class LineLayout:
             pieces += line
         return pieces
 
-
-def _prefix(line: int, wrapped: int) -> StyleAndTextTuples:
-    if line == 0 and wrapped == 0:
-        return [("class:prompt", PROMPT)]
-    return [("class:quiet", _CONTINUED if wrapped == 0 else " " * len(PROMPT))]
+    def _prefix(self, line: int, wrapped: int) -> StyleAndTextTuples:
+        prompt = self._prompt()
+        if line == 0 and wrapped == 0:
+            return [("class:prompt", prompt)]
+        return [("class:quiet", _CONTINUED.rjust(len(prompt)) if wrapped == 0 else " " * len(prompt))]

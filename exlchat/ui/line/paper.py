@@ -43,6 +43,18 @@ class Paper(Protocol):
     def set_text(self, text: str) -> None:
         """Put a text where messages are typed, in the place of what is there."""
 
+    def begin_edit(self, text: str, what: str) -> None:
+        """Have a message changed: `text`, of `what` in words. The chat's `editing` is told what came of it."""
+
+    def end_edit(self, before: str) -> None:
+        """Nothing is changed any more: put what was typed before back."""
+
+    def write_in_editor(self) -> None:
+        """Have the message that is being typed written in the user's editor."""
+
+    def use_vi(self, wanted: bool) -> None:
+        """Edit what is typed with vi's keys, or with emacs's, where it is edited here at all."""
+
     def set_theme(self) -> None:
         """The theme has changed."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from exlchat.ui.line.paper import Fragments
 
 _PROMPT = "You: "
+_EDIT_PROMPT = "Anew: "
 _READ_BYTES = 1 << 16
 _PASTE_SECONDS = 0.05
 """Lines that come faster than anybody types them belong to one message."""
@@ -43,6 +44,8 @@ class PlainPaper:
         self._draft = ""
         self._due: asyncio.TimerHandle | None = None
         self._prompted = False
+        self._held: list[Fragments] | None = None
+        """Lines that wait while an editor has the terminal."""
         self._ended: asyncio.Future[None] | None = None
 
     # Paper
@@ -65,6 +68,9 @@ class PlainPaper:
     def put(self, lines: Sequence[Fragments]) -> None:
         """Whole lines, behind an end of the line in which the prompt stands."""
         if not lines:
+            return
+        if self._held is not None:
+            self._held += lines
             return
         text = text_of(lines)
         if self._prompted:
@@ -92,6 +98,60 @@ class PlainPaper:
         self._draft = text
         if text:
             self.put(self._ink.remark("note", f"typed before and not sent: {text}"))
+
+    def begin_edit(self, text: str, what: str) -> None:
+        """In $VISUAL or $EDITOR, where one is set; else the next message that is typed takes the place of this one."""
+        if any(os.environ.get(name, "").strip() for name in ("VISUAL", "EDITOR")):
+            self._held = []
+            self._chat.keep_running(self._edit(text))
+            return
+        told = (
+            f"{what[0].upper()}{what[1:]} is:\n{text}\nType it anew as it shall be; an empty line leaves it as it is."
+        )
+        self.put(self._ink.remark("note", told))
+
+    def end_edit(self, before: str) -> None:
+        """What is typed anew is gone; what was not sent before is said again."""
+        self._lines = []
+        if before:
+            self.set_text(before)
+
+    async def _edit(self, text: str) -> None:
+        """Have the editor change a message."""
+        new, editing = await self._in_editor(text), self._chat.editing
+        if new is None or new == text or editing.submit(new):
+            editing.leave()
+
+    async def _write_anew(self) -> None:
+        if new := await self._in_editor(""):
+            self.set_text(self._chat.submit(new))
+
+    async def _in_editor(self, text: str) -> str | None:
+        """What the editor made of a text, `None` if nothing; what comes meanwhile is written after it."""
+        # No start needs it.
+        from exlchat.ui.editor import EditorError, write
+
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._source)
+        new: str | None = None
+        try:
+            new = await asyncio.to_thread(write, text)
+        except EditorError as error:
+            self._chat.tell(str(error), warning=True)
+        finally:
+            if self._ended is not None and not self._ended.done():
+                loop.add_reader(self._source, self._read)
+            held, self._held = self._held or [], None
+            self.put(held)
+        return new
+
+    def write_in_editor(self) -> None:
+        """What is written there is sent."""
+        self._held = []
+        self._chat.keep_running(self._write_anew())
+
+    def use_vi(self, wanted: bool) -> None:
+        """The terminal edits the line."""
 
     def set_theme(self) -> None:
         """There are no colours."""
@@ -126,16 +186,19 @@ class PlainPaper:
                 self._write("\n")
 
     def _interrupted(self) -> None:
+        if self._held is not None:
+            # It is the editor's.
+            return
         if not self._prompted:
             # The terminal has shown "^C" in a line of its own.
             self._write("\n")
         self._chat.commands.run("copy-or-stop")
 
     def _prompt(self) -> None:
-        quiet = self._chat.session.answering is None and not self._lines and not self._partial
+        quiet = self._held is None and self._chat.session.answering is None and not self._lines and not self._partial
         if quiet and not self._prompted and self._ended is not None and not self._ended.done():
             self._prompted = True
-            self._write(_PROMPT)
+            self._write(_EDIT_PROMPT if self._chat.editing.active else _PROMPT)
 
     def _read(self) -> None:
         try:
@@ -167,7 +230,10 @@ class PlainPaper:
             self._lines = longer.removesuffix("\n").split("\n")
             return
         self._lines = []
-        if text.strip():
+        if self._chat.editing.active:
+            if not text.strip() or self._chat.submit(text):
+                self._chat.editing.leave()
+        elif text.strip():
             self._draft = ""
             self._chat.submit(text)
         self.refresh()

@@ -8,9 +8,10 @@ from exlchat.ui.line.ink import Part, Remark, clean_name
 from exlchat.ui.markdown.sanitize import expand_tabs, normalize_newlines, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from exlchat.chat.conversation import Role
+    from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments
     from exlchat.ui.markdown.blocks import Block
     from exlchat.ui.markdown.document import Source
@@ -55,6 +56,15 @@ class PlainInk:
     def remark(self, kind: Remark, text: str) -> list[Fragments]:
         """With a word that says what it is."""
         return _plain_lines(f"{_REMARKS[kind]}{text}")
+
+    def marked(self, text: str, marks: Sequence[tuple[int, int]]) -> list[Fragments]:
+        """The text: words around it say where."""
+        del marks
+        return _plain_lines(text)
+
+    def tokens(self, pieces: Iterable[TokenPiece]) -> list[Fragments]:
+        """Their text."""
+        return _plain_lines("".join(piece.text for piece in pieces))
 
     def gap(self) -> list[Fragments]:
         """Nothing: a screen reader would say "blank"."""

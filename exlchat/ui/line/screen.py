@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from prompt_toolkit.application import Application, run_in_terminal
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import ThreadedCompleter
+from prompt_toolkit.completion import ThreadedCompleter, merge_completers
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition
@@ -25,13 +25,17 @@ from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import DynamicStyle, Style
 
 from exlchat.ui.clipboard import copy_with_tool
+from exlchat.ui.file_mentions import begun_mention
 from exlchat.ui.line.bindings import line_bindings
 from exlchat.ui.line.completion import CommandCompleter
+from exlchat.ui.line.ink import EDIT_PROMPT, PROMPT
 from exlchat.ui.line.keys import BEGIN_REPORTS, END_REPORTS, learn_keys
 from exlchat.ui.line.layout import LineLayout
+from exlchat.ui.line.mentions import MentionCompleter
 from exlchat.ui.line.styled_ink import StyledInk
 from exlchat.ui.line.styles import rules_of
 from exlchat.ui.line.toolbar import toolbar_text
+from exlchat.ui.line.typed_count import TypedCount
 from exlchat.ui.markdown.sanitize import normalize_newlines, printable
 
 if TYPE_CHECKING:
@@ -62,20 +66,30 @@ class LineScreen:
         self._output = output
         self._keys = keys
         self._hint = ""
+        self._count = TypedCount(chat)
         self._held: list[Fragments] | None = None
         """Lines that wait while an editor has the terminal."""
+        self._ink = StyledInk(chat.themes[chat.theme], lambda: output.get_size().columns)
         self.set_theme()
         self.buffer = Buffer(
             name="message",
             multiline=True,
-            completer=ThreadedCompleter(CommandCompleter(chat)),
-            complete_while_typing=Condition(lambda: self.buffer.text.startswith("/")),
+            completer=ThreadedCompleter(
+                merge_completers([CommandCompleter(chat), MentionCompleter(chat.engine_thread.count)])
+            ),
+            complete_while_typing=Condition(self._completes),
             auto_suggest=AutoSuggestFromHistory(),
             history=history,
-            on_text_changed=lambda _: chat.unsent.keep_soon(),
+            on_text_changed=lambda _: self._typed(),
             tempfile_suffix=".md",
         )
-        rows = LineLayout(self.buffer, rows=lambda: output.get_size().rows, above=self._above, below=self._below)
+        rows = LineLayout(
+            self.buffer,
+            rows=lambda: output.get_size().rows,
+            above=self._above,
+            below=self._below,
+            prompt=lambda: EDIT_PROMPT if chat.editing.active else PROMPT,
+        )
         self.app: Application[None] = Application(
             layout=rows.layout,
             key_bindings=line_bindings(self, chat),
@@ -87,6 +101,17 @@ class LineScreen:
         )
         self.app.ttimeoutlen = _ESCAPE_SECONDS
         self.app.timeoutlen = _CHORD_SECONDS
+
+    def _completes(self) -> bool:
+        """Whether a menu opens by itself: behind a slash at the beginning, or in the name of a file."""
+        if self._chat.editing.active:
+            return False
+        before = self.buffer.document.current_line_before_cursor
+        return self.buffer.text.startswith("/") or begun_mention(before) is not None
+
+    def _typed(self) -> None:
+        self._chat.unsent.keep_soon()
+        self._count.changed()
 
     # Paper
 
@@ -141,10 +166,19 @@ class LineScreen:
         self.buffer.text = _typable(text)
         self.buffer.cursor_position = len(self.buffer.text)
 
+    def begin_edit(self, text: str, what: str) -> None:
+        """In the place of what is typed."""
+        del what
+        self.set_text(text)
+
+    def end_edit(self, before: str) -> None:
+        """Back in its place."""
+        self.set_text(before)
+
     def set_theme(self) -> None:
         """From here on; what is written stays as it is."""
         theme = self._chat.themes[self._chat.theme]
-        self._ink = StyledInk(theme, lambda: self._output.get_size().columns)
+        self._ink.use(theme)
         self._style = Style.from_dict(rules_of(theme))
 
     def copy(self, text: str) -> None:
@@ -174,6 +208,14 @@ class LineScreen:
     def paste(self, text: str) -> None:
         """Text from the clipboard, made safe; nothing in it is a key."""
         self.buffer.insert_text(_typable(text))
+
+    def write_in_editor(self) -> None:
+        """As `edit`."""
+        self._chat.keep_running(self.edit())
+
+    def use_vi(self, wanted: bool) -> None:
+        """From the next key on."""
+        self.app.editing_mode = EditingMode.VI if wanted else EditingMode.EMACS
 
     async def edit(self) -> None:
         """Write the message in $EDITOR; what comes meanwhile is shown after it."""
@@ -236,11 +278,14 @@ class LineScreen:
         chat = self._chat
         if self._hint:
             return self._hint
+        if chat.editing.active:
+            return f"Editing {chat.editing.what} · Enter keeps it beside the old one · Esc leaves it as it is"
         persona = chat.session.persona
         return toolbar_text(
             chat.facts,
             persona=persona.name if persona is not None else None,
             place=chat.answers.place,
+            typed=self._count.told(),
             width=self._output.get_size().columns - 2,
         )
 

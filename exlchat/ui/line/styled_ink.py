@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 from rich.style import Style
 
 from exlchat.ui.line.ink import PROMPT, Part, Remark, clean_name
-from exlchat.ui.line.styles import fragment_style, text_styles
+from exlchat.ui.line.styles import TokenStyles, fragment_style, text_styles
 from exlchat.ui.markdown.sanitize import normalize_newlines, printable
 from exlchat.ui.markdown.wrap import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from exlchat.chat.conversation import Role
+    from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments
     from exlchat.ui.markdown.blocks import Block
     from exlchat.ui.markdown.document import Source
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _THOUGHT_MARK: Final = "┊ "
 _LEAST_WIDTH: Final = 8
+_FOUND: Final = Style(reverse=True)
 _REMARKS: Final[dict[Remark, str]] = {"note": "class:notice", "warning": "class:warning", "footer": "class:quiet"}
 
 
@@ -31,9 +33,15 @@ class StyledInk:
     """Markdown in the theme's styles, wrapped at the width that the terminal has now."""
 
     def __init__(self, theme: ThemeFile, columns: Callable[[], int]) -> None:
-        self._styles = text_styles(theme)
         self._columns = columns
         self._renderers: dict[Part, Renderer] = {}
+        self.use(theme)
+
+    def use(self, theme: ThemeFile) -> None:
+        """Go on in the colours of a theme; what is made already keeps its own."""
+        self._styles = text_styles(theme)
+        self._tokens = TokenStyles(theme)
+        self._renderers.clear()
 
     def source(self, part: Part) -> Source:
         """Markdown."""
@@ -69,6 +77,26 @@ class StyledInk:
     def remark(self, kind: Remark, text: str) -> list[Fragments]:
         """In a colour of its own."""
         return [[(_REMARKS[kind], piece) for _, piece in line] for line in self._wrapped(text, 0)]
+
+    def marked(self, text: str, marks: Sequence[tuple[int, int]]) -> list[Fragments]:
+        """The parts the other way round."""
+        pieces, at = [], 0
+        for start, end in marks:
+            pieces += [(printable(text[at:start]), Style.null()), (printable(text[start:end]), _FOUND)]
+            at = end
+        pieces.append((printable(text[at:]), Style.null()))
+        return [
+            [(f"class:notice{' reverse' if one.style == _FOUND else ''}", one.text) for one in line if one.text]
+            for line in wrap(pieces, max(self._columns() - 1, _LEAST_WIDTH))
+        ]
+
+    def tokens(self, pieces: Iterable[TokenPiece]) -> list[Fragments]:
+        """In the colour of who says it; every second one underlined, what the cache holds shaded."""
+        styled = [
+            (normalize_newlines(printable(one.text)), self._tokens.style(one, underline=bool(number % 2)))
+            for number, one in enumerate(pieces)
+        ]
+        return [_fragments(line) for line in wrap(styled, max(self._columns() - 1, _LEAST_WIDTH))]
 
     def gap(self) -> list[Fragments]:
         """A blank line."""

@@ -10,8 +10,10 @@ from rich.color import Color, ColorType
 from rich.style import Style
 
 from exlchat.ui.markdown.styles import TextStyles
+from exlchat.ui.theme_colors import for_prompt_toolkit
 
 if TYPE_CHECKING:
+    from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.themes import ThemeFile
 
 _ATTRIBUTES: Final = ("bold", "italic", "underline", "strike", "dim")
@@ -52,6 +54,22 @@ def text_styles(theme: ThemeFile) -> TextStyles:
         code_label=quiet,
         code_style=theme.pygments_style(),
     )
+
+
+class TokenStyles:
+    """Styles for the tokens of a prompt."""
+
+    def __init__(self, theme: ThemeFile) -> None:
+        rules = rules_of(theme)
+        names = {"user": "prompt", "assistant": "assistant", "system": "system", None: "quiet"}
+        self._of: dict[str | None, Style] = {role: rich_style(rules[name]) for role, name in names.items()}
+        self._held = rich_style(f"bg:{for_prompt_toolkit(theme.colors['panel'])}")
+
+    def style(self, piece: TokenPiece, *, underline: bool) -> Style:
+        """By whose it is, and whether the cache holds it."""
+        style = self._of.get(piece.role, self._of[None])
+        style = style + self._held if piece.cached else style
+        return style + Style(underline=True) if underline else style
 
 
 def rich_style(rule: str) -> Style:

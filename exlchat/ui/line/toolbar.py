@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 _GAP = " · "
 
 
-def toolbar_text(facts: StatusFacts, *, persona: str | None, place: tuple[int, int] | None, width: int) -> str:
+def toolbar_text(
+    facts: StatusFacts, *, persona: str | None, place: tuple[int, int] | None, typed: str, width: int
+) -> str:
     """As much as fits into `width` cells, from the left.
 
     Args:
         facts: of model and answer.
         persona: name of who speaks, if a persona does.
+        typed: of the message that is being typed.
         place: which of how many alternatives the last message with alternatives is.
     """
     shown = ""
-    for part in _parts(facts, persona, place):
+    for part in _parts(facts, persona, place, typed):
         longer = f"{shown}{_GAP}{part}" if shown else part
         if cell_len(longer) > width:
             break
@@ -34,7 +37,9 @@ def toolbar_text(facts: StatusFacts, *, persona: str | None, place: tuple[int, i
     return shown
 
 
-def _parts(facts: StatusFacts, persona: str | None, place: tuple[int, int] | None) -> Iterator[str]:
+def _parts(facts: StatusFacts, persona: str | None, place: tuple[int, int] | None, typed: str) -> Iterator[str]:
+    if typed:
+        yield typed
     if facts.model:
         yield printable(one_line(facts.model, 40))
     if facts.activity:

@@ -27,12 +27,15 @@ class Transcript:
     def __init__(self, chat: LineChat) -> None:
         self._chat = chat
         self._written: set[str] = set()
+        self._left_out: set[str] = set()
+        """Messages that count as written because they are too far above the end."""
         self._seen_from: str | None = None
 
     def show_conversation(self, *, titled: bool) -> None:
         """The last messages of the conversation that was opened, with its title where it is one to come back to."""
         chat, branch = self._chat, self._chat.session.branch
-        self._written = {message.id for message in branch[:-_SHOWN]}
+        self._left_out = {message.id for message in branch[:-_SHOWN]}
+        self._written = set(self._left_out)
         record = newest_record(branch)
         self._seen_from = record.seen_from if record is not None else None
         if chat.session.conversation is None or not branch:
@@ -71,9 +74,19 @@ class Transcript:
         if waits is not None and not self._chat.paper.repaints:
             self._chat.note(waits)
 
+    def write_again(self, message: Message) -> None:
+        """A message as a whole, whether it was written before or not."""
+        self._write(message)
+        self._written.add(message.id)
+        self._left_out.discard(message.id)
+
     def is_written(self, message_id: str) -> bool:
         """Whether a message was written since the conversation was opened."""
         return message_id in self._written
+
+    def is_shown(self, message_id: str) -> bool:
+        """Whether a message was put on the paper since the conversation was opened."""
+        return message_id in self._written and message_id not in self._left_out
 
     def mark_written(self, message_id: str) -> None:
         """A message is written as it comes."""

@@ -9,7 +9,7 @@ from textual.app import App, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.drivers.linux_driver import LinuxDriver
-from textual.notifications import Notify
+from textual.notifications import Notification, Notify
 
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed
@@ -20,8 +20,8 @@ from exlchat.ui.clipboard import copy_with_tool
 from exlchat.ui.engine_jobs import JobEvent
 from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.leaving import closing_seconds
+from exlchat.ui.live_themes import LiveThemes
 from exlchat.ui.services import Services, open_services
-from exlchat.ui.tui.live_themes import LiveThemes
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.terminal_input import TerminalDriver
@@ -29,16 +29,18 @@ from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
 from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from textual.driver import Driver
-    from textual.notifications import Notification
+    from textual.notifications import SeverityLevel
     from textual.screen import Screen
 
     from exlchat.ui.engine_jobs import Report
     from exlchat.ui.options import AppOptions
     from exlchat.ui.themes import ThemeFile
 
+_THEME_SECONDS = 60.0
+"""A file that is being mended is looked at for longer than most toasts."""
 _SHORT_ROWS = 12
 _TALL_ROWS = 18
 """Below, the list of commands would push what is being typed off the screen."""
@@ -146,8 +148,6 @@ class ChatApp(App[int], inherit_bindings=False):
         except EditorError as error:
             self.chat_screen.tell(str(error), warning=True)
             return None
-        if written is None:
-            self.chat_screen.tell("The editor ended with an error; the message is as it was", warning=True)
         return written
 
     # Themes
@@ -172,11 +172,14 @@ class ChatApp(App[int], inherit_bindings=False):
             if theme.name == self.theme and self.is_running:
                 self.mutate_reactive(ChatApp.theme)
 
-    def show_toast(self, toast: Notification) -> None:
-        """A toast that can be taken away again."""
+    def tell_of_theme(self, line: str, *, warning: bool) -> Callable[[], None]:
+        """A toast; what is given takes it away again."""
+        severity: SeverityLevel = "warning" if warning else "information"
+        toast = Notification(line, severity=severity, timeout=_THEME_SECONDS if warning else 5)
         self.post_message(Notify(toast))
+        return lambda: self._take_toast(toast)
 
-    def take_toast(self, toast: Notification) -> None:
+    def _take_toast(self, toast: Notification) -> None:
         """Take a toast away before its time; nothing where that is over."""
         if toast in self._notifications:
             # With what it lies in, as when its time is over; else that would go on to hold its rows.

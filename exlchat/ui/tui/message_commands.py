@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.code_commands import code_meant, free_name, saved_line
 from exlchat.ui.tui.items import message_of
 from exlchat.ui.tui.screens.line import LineScreen
 
@@ -74,8 +74,20 @@ class MessageCommands:
         """Do an action to the message that a number counts from the end."""
         self._under_cursor[action_id](tree_actions.said_back(self._session, back).id)
 
+    def counted_code(self, argument: str) -> None:
+        """Save the code of a message to a file, whose name is asked for if it was not given."""
+        blocks, name = code_meant(self._session, argument)
+        if name:
+            self._save(blocks, name)
+        else:
+            self._ask_file(blocks)
+
+    def counted_source(self, back: str) -> None:
+        """Show a message as it was written, or again as it is meant."""
+        self._show_as(tree_actions.said_back(self._session, back).id, "source")
+
     def numbered_alternative(self, number: str) -> None:
-        """Show one of the alternatives of the last message that has any."""
+        """Show one of the alternatives of a message."""
         by, last = tree_actions.numbered_alternative(self._session, number)
         if by:
             self._alternative(last.id, by=by)
@@ -203,26 +215,21 @@ class MessageCommands:
         transcript.move_cursor_to(key)
 
     def _save_code(self, message_id: str) -> None:
-        from exlchat.ui.code_files import code_blocks, usual_name
+        from exlchat.ui.code_files import code_blocks
 
         blocks = code_blocks(answer_parts(self._message(message_id)).answer)
         if not blocks:
             raise NotPossibleError("there is no code in this message")
+        self._ask_file(blocks)
+
+    def _ask_file(self, blocks: list[CodeBlock]) -> None:
         many = "Save the code" if len(blocks) == 1 else f"Save {len(blocks)} blocks of code"
-        asked = LineScreen(many, usual_name(blocks, Path.cwd()), hint="Enter saves · Esc leaves")
+        asked = LineScreen(many, free_name(blocks), hint="Enter saves · Esc leaves")
         self._screen.app.push_screen(asked, lambda name: self._save(blocks, name))
 
     def _save(self, blocks: list[CodeBlock], name: str | None) -> None:
-        if name is None:
-            return
-        from exlchat.ui.code_files import SaveError, save_code
-
-        try:
-            saved = save_code(blocks, Path(name))
-        except SaveError as error:
-            self._screen.tell(str(error), warning=True)
-            return
-        self._screen.tell(f"Saved {', '.join(str(path) for path in saved)}")
+        if name is not None:
+            self._screen.commands.attempt(lambda: self._screen.tell(saved_line(blocks, name)))
 
     def _message(self, message_id: str) -> Message:
         return next(one for one in self._session.branch if one.id == message_id)

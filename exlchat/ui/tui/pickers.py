@@ -39,9 +39,21 @@ class Pickers:
 
     # Conversations
 
-    def tree(self, _: str) -> None:
-        """All branches of the open conversation; the chosen message is shown, with the newest branch below it."""
+    def tree(self, number: str) -> None:
+        """All branches of the open conversation; the chosen message is shown, with the newest branch below it.
+
+        With a number it is the one of that place in the list.
+        """
         screen = self._screen
+
+        def show(message_id: str) -> None:
+            tree_actions.show(screen.session, message_id)
+            screen.show_messages(at=message_id)
+            screen.transcript.focus()
+
+        if number:
+            show(tree_actions.numbered_in_tree(screen.session, number))
+            return
         messages = screen.session.store.read_tree(screen.session.require_open()).messages
         shown = {one.id for one in screen.session.branch}
         tip = screen.session.branch[-1].id if screen.session.branch else ""
@@ -55,11 +67,6 @@ class Pickers:
             )
             for line in tree_lines(messages)
         ]
-
-        def show(message_id: str) -> None:
-            tree_actions.show(screen.session, message_id)
-            screen.show_messages(at=message_id)
-            screen.transcript.focus()
 
         def preview(message_id: str) -> str:
             return answer_parts(by_id[message_id]).answer

@@ -86,7 +86,7 @@ async def test_commands_say_the_same_as_in_the_app(tmp_path: Path) -> None:
         await plain.idle()
         for typed, said in (
             ("/continue\n", "Warning: the last answer was not cut; there is nothing to continue\n"),
-            ("/sidebar\n", "Warning: /sidebar needs the screen of the app, which exlchat without --line has\n"),
+            ("/sidebar\n", "Warning: there is no conversation yet\n"),
             ("/set temperature warm\n", "Warning: temperature"),
             ("/quti\n", "did you mean /quit?"),
             ("/help\n", "ctrl+c: Stop the answer and keep its text; twice in a row quits.\n"),
@@ -133,6 +133,9 @@ async def test_nothing_but_text_comes_out(tmp_path_factory: pytest.TempPathFacto
         plain.chat.submit(f"/rename t {asked}")
         plain.chat.submit("/open")
         plain.chat.submit("/open 1")
+        for command in ("/messages", "/tree", "/search q", "/find q", "/source 2", "/prompt", "/compare", "/settings"):
+            plain.chat.submit(command)
+        await plain.idle()
     controls = {one for one in plain.text if ord(one) < 32 or 0x7F <= ord(one) < 0xA0}
     assert controls == {"\n"}
     assert not set(plain.text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\ufeff")

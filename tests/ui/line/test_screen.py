@@ -345,12 +345,15 @@ async def test_every_slash_command_does_something_or_says_why_not(tmp_path: Path
     async with line_mode(tmp_path) as line:
         await line.idle()
         for action in ACTIONS:
-            if action.slash is None or action.id == "quit":
+            if action.slash is None or action.id in ("quit", "editor"):
+                # The editor wants a real terminal: tests/e2e/test_line.py.
                 continue
             before = len(line.screen.written)
             line.chat.submit(f"{action.slash} x" if action.argument_required else action.slash)
             await line.until(lambda before=before: len(line.screen.written) > before)
-        assert "/sidebar needs the screen of the app" in line.text
+        assert "needs the screen" not in line.text
+        assert not line.chat.commands.run("palette")
+        await line.sees("Command palette needs the screen of the app, which exlchat without --line has")
         assert "there is no answer to copy yet" in line.text
         assert "/rename TITLE: Give this conversation a title." in line.text
 
@@ -434,14 +437,14 @@ async def test_completion_knows_commands_and_their_arguments_as_of_now(tmp_path:
     async with line_mode(tmp_path) as line:
         assert not {"/rename ", "/retry"} & set(await completions(line, "/re"))  # there is nothing to rename yet
         assert "/help" in await completions(line, "/")
-        assert "/sidebar" not in await completions(line, "/")
+        assert "/sidebar" in await completions(line, "/")
         assert await completions(line, "/theme exlchat-l") == ["exlchat-light"]
         assert "chatml" in await completions(line, "/template ")
         assert "temperature" in await completions(line, "/set temp")
         assert await completions(line, "hello /re") == []
         await line.say("hi")
         await line.idle()
-        assert {"/rename ", "/retry"} <= set(await completions(line, "/re"))
+        assert {"/rename ", "/retry "} <= set(await completions(line, "/re"))
         assert await completions(line, "/open ") == ["1"]
 
 
@@ -486,6 +489,9 @@ async def test_nothing_that_is_said_steers_the_terminal(
         await line.idle()
         line.chat.submit(f"/rename t {asked}")
         line.chat.submit("/open")
+        for command in ("/messages", "/tree", "/search q", "/find q", "/source 2", "/prompt", "/compare", "/settings"):
+            line.chat.submit(command)
+        await line.idle()
     shown = CONTROL.sub("", line.out.getvalue())
     left = {character for character in shown if ord(character) < 32 or 0x7F <= ord(character) < 0xA0}
     assert left <= {"\r", "\n", "\x08"}  # prompt_toolkit moves the cursor back by \b

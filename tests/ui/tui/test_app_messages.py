@@ -308,3 +308,27 @@ async def test_a_text_is_found_and_gone_to(tmp_path: Path) -> None:
         await pilot.press("ctrl+f", "x", "y", "z", "enter")
         await pilot.pause()
         assert "0 messages" in shown(chat)
+
+
+async def test_commands_count_messages_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chat = app(tmp_path, ScriptedEngine(CODE, "**two**", "three"))
+    async with chat.run_test(size=(100, 60)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await say(pilot, "/copy 2")
+        assert chat.clipboard == "2?"
+        await say(pilot, "/source 1")
+        await until(pilot, lambda: "**two**" in shown(chat))
+        await say(pilot, "/code 3 saved.py")
+        await until(pilot, lambda: "Saved saved.py, saved-2.sh" in told(chat))
+        assert (tmp_path / "saved.py").read_text() == "print(1)\n"
+        await say(pilot, "/code")
+        await until(pilot, lambda: "Save 2 blocks of code" in shown(chat))
+        await pilot.press("escape")
+        await say(pilot, "/retry 3")
+        await idle(pilot)
+        assert branch(chat) == ["1?", "three"]
+        await say(pilot, "/tree 2")
+        await until(pilot, lambda: branch(chat) == ["1?", CODE, "2?", "**two**"])
+        await say(pilot, "/alternative 2 3")
+        await until(pilot, lambda: branch(chat) == ["1?", "three"])

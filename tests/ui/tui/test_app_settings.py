@@ -312,3 +312,23 @@ async def test_what_is_remembered_for_the_model_is_shown_as_what_holds(tmp_path:
         assert load_settings(file).context == 400
         assert "! context 300" in text
         assert "For this model 300 is remembered, which holds (/model set context). In the file: 400" in text
+
+
+async def test_a_setting_is_told_and_changed_by_a_command(tmp_path: Path, file: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "1?")
+        await idle(pilot)
+        await say(pilot, "/settings theme exlchat-light")
+        await until(pilot, lambda: chat.theme == "exlchat-light")
+        assert tomllib.loads(file.read_text())["theme"] == "exlchat-light"
+        assert "theme = exlchat-light; it holds now" in told(chat)
+        await say(pilot, "/settings keys.retry ctrl+t")
+        await until(pilot, lambda: chat.chat_screen.keys.keys("retry") == ("ctrl+t",))
+        await say(pilot, "/settings theme default")
+        await until(pilot, lambda: chat.theme == "exlchat-dark")
+        assert "theme" not in tomllib.loads(file.read_text())
+        await say(pilot, "/settings top_k")
+        await until(pilot, lambda: "top_k = 0 (default)" in shown(chat))
+        await say(pilot, "/settings top_k many")
+        await until(pilot, lambda: "top_k is 'many'" in told(chat))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.ui import live_themes
 from exlchat.ui.theme_files import ThemeError, ThemeShelf
 from exlchat.ui.theme_watch import ThemeWatch
-from exlchat.ui.tui import live_themes
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, say, told, until
 

@@ -32,7 +32,7 @@ from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.ui.tui.screens.line import LineScreen
-from exlchat.ui.tui.settings_commands import SettingsCommands
+from exlchat.ui.tui.settings_commands import ScreenSettings
 from exlchat.ui.tui.typed_tokens import TypedTokens
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
@@ -104,7 +104,7 @@ class ChatScreen(Screen[None]):
         self.model_commands = ScreenModelCommands(self)
         self.message_commands = MessageCommands(self)
         self.pickers = Pickers(self)
-        self.settings_commands = SettingsCommands(self)
+        self.settings_commands = ScreenSettings(self)
         self.commands = Commands(self)
         self.keys = services.keys
         self.answers = AnswerDisplay(self)

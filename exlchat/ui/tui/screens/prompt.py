@@ -74,12 +74,7 @@ def told(prompt: Inspected) -> str:
 def painted(prompt: Inspected, colors: Mapping[str, str]) -> Text:
     """The text of the tokens, each message in the colour of who says it, marks of the format quiet."""
     layout = prompt.layout
-    owner = {
-        token: one.role
-        for one in layout.messages
-        if one.first is not None and one.last is not None
-        for token in range(one.first, one.last)
-    }
+    owner = layout.owners()
     text = Text()
     first = max(len(layout.ids) - _MOST_TOKENS, 0)
     for place in range(first, len(layout.ids)):

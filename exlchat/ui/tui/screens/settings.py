@@ -16,7 +16,8 @@ from exlchat.chat.prompt_format import PromptError
 from exlchat.settings import SettingsError
 from exlchat.ui.keymap import keymap
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
-from exlchat.ui.tui.screens.settings_rows import Row, groups, padded
+from exlchat.ui.settings_commands import HOLDS
+from exlchat.ui.settings_rows import Row, groups, padded
 from exlchat.ui.tui.widgets.composer import Composer
 
 if TYPE_CHECKING:
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 _LISTED = "Enter changes · Del default · Esc closes"
 _EDITED = "Enter keeps · Esc leaves"
 _LINES = "Enter keeps · ctrl+j new line · Esc leaves"
-_HOLDS = {
-    "at once": "it holds now",
-    "next conversation": "it holds for the next conversation",
-    "next load": "it holds when a model is loaded next",
-}
 
 
 class Door(Protocol):
@@ -245,7 +241,7 @@ class SettingsScreen(ModalScreen[None]):
             return False
         self._stop_editing()
         self._fill()
-        holds = "something else holds in this start" if self._door.beaten_by(row) else _HOLDS[row.setting.about.when]
+        holds = "something else holds in this start" if self._door.beaten_by(row) else HOLDS[row.setting.about.when]
         self._say(f"{row.name} is {'written' if value is not None else 'back at its default'}; {holds}")
         return True
 

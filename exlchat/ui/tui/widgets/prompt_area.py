@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
 from exlchat.ui.actions import BY_ID, completions
-from exlchat.ui.file_mentions import MentionError, begun_mention, is_file, mention_of, read_text
+from exlchat.ui.file_mentions import begun_mention, described_file, named_so_far
 from exlchat.ui.file_names import FileNames
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.offer_menu import Offer, OfferMenu
@@ -122,19 +122,10 @@ class PromptArea(Vertical):
             self._take(self.menu.chosen_id)
             return
         for name in names[:_COUNTED]:
-            detail = await asyncio.to_thread(self._described, name)
+            detail = await asyncio.to_thread(described_file, name, self.files.folder, self.count)
             if mention is not self._mention:
                 return
             self.menu.change(Offer(f"file:{name}", name, detail))
-
-    def _described(self, name: str) -> str:
-        if not is_file(name, self.files.folder):
-            return ""
-        try:
-            tokens = self.count(read_text(name, self.files.folder))
-        except MentionError as error:
-            return str(error).partition(": ")[2]
-        return "" if tokens is None else f"{tokens:,} tokens"
 
     @on(Composer.CompletionMoved)
     def _move(self, event: Composer.CompletionMoved) -> None:
@@ -158,10 +149,7 @@ class PromptArea(Vertical):
         # Textual stops a message at the widget that caused it: what the composer says of a change made from here would
         # never come to the screen. So the composer makes it itself.
         if self._mention is not None:
-            name = chosen.removeprefix("file:")
-            # A folder is only the beginning of a name.
-            named = f'@"{name}' if name.endswith("/") and " " in name else f"@{name}"
-            named = named if name.endswith("/") else f"{mention_of(name)} "
+            named = named_so_far(chosen.removeprefix("file:"))
             self.composer.call_next(self.composer.replace_before_cursor, self._mention.at, named)
             return
         action = BY_ID[chosen]

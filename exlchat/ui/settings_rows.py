@@ -1,7 +1,8 @@
-"""The rows of the settings screen, made from the declaration of the settings and from the registry of actions."""
+"""The settings as rows to show, made from the declaration of the settings and from the registry of actions."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,12 @@ class Row:
         return isinstance(self.setting.about.kind, Switch)
 
     @property
+    def is_theme(self) -> bool:
+        """Whether it names a theme."""
+        kind = self.setting.about.kind
+        return isinstance(kind, Text) and kind.source == "themes"
+
+    @property
     def has_lines(self) -> bool:
         """Whether its text may have several lines."""
         return self.key == "system" or isinstance(self.setting.about.kind, Folders)
@@ -59,7 +66,7 @@ class Row:
     def choices(self, themes: Sequence[str]) -> list[str]:
         """The words to choose from; none if it is typed."""
         kind = self.setting.about.kind
-        if isinstance(kind, Text) and kind.source == "themes":
+        if self.is_theme:
             return list(themes)
         found = [*kind.values] if isinstance(kind, Choice) else []
         if isinstance(kind, Whole):
@@ -116,6 +123,23 @@ def groups() -> Iterator[tuple[str, str, list[Row]]]:
         if group == SETTINGS["keys"].about.group:
             rows += [Row(f"keys.{action}", SETTINGS["keys"], action) for action in BINDABLE]
         yield group, about, rows
+
+
+def row_of(key: str) -> Row:
+    """The row of a key.
+
+    Raises:
+        ValueError: there is none; one line.
+    """
+    rows = {row.key: row for _, _, listed in groups() for row in listed}
+    if key in rows:
+        return rows[key]
+    nearest = difflib.get_close_matches(key, rows, n=1)
+    raise ValueError(f"there is no setting {one_line(key, 40)}; did you mean {nearest[0]}?" if nearest else _none(key))
+
+
+def _none(key: str) -> str:
+    return f"there is no setting {one_line(key, 40)}; /settings lists all"
 
 
 def padded(name: str) -> str:

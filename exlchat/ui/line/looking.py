@@ -1,0 +1,188 @@
+"""Looking for messages in lines: the list of them, a text in them, all branches, all conversations, the prompt."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+from exlchat.chat.plain_text import one_line
+from exlchat.ui import tree_actions
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.line.message_lists import (
+    MOST,
+    about,
+    branch_lines,
+    found_lines,
+    hit_lines,
+    message_lines,
+    numbered_back,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from exlchat.chat.conversation import Message
+    from exlchat.chat.inspection import Inspected
+    from exlchat.chat.search import SearchHit
+    from exlchat.ui.line.chat import LineChat
+    from exlchat.ui.line.message_lists import Listed
+
+_HIT_MARK = "#"
+
+
+class Looking:
+    """Belongs to one chat and runs on its thread. Failures are raised, as by `tree_actions`."""
+
+    def __init__(self, chat: LineChat) -> None:
+        self._chat = chat
+        self.hits: Sequence[SearchHit] = ()
+        """What the last search found, in the order of its numbers."""
+
+    # The open conversation
+
+    def messages(self) -> None:
+        """The messages of the open conversation, numbered from the end."""
+        session = self._chat.session
+        self._require_messages()
+        earlier = max(len(session.branch) - MOST, 0)
+        self._write(
+            "Messages, numbered from the end as in /edit N, /copy N, /pin N, /retry N, /branch N, /cut N, /code N:",
+            message_lines(session.branch, session.places),
+            f"Before them {earlier} more; /find TEXT looks through all" if earlier else "",
+        )
+
+    def find(self, text: str) -> None:
+        """The messages of the open conversation that have a text."""
+        self._require_messages()
+        if not text:
+            raise NotPossibleError("/find needs TEXT: /find TEXT")
+        found = found_lines(self._chat.session.branch, text)
+        if not found:
+            raise NotPossibleError(
+                f"no message of this conversation has “{one_line(text, 40)}”; /search TEXT looks in all"
+            )
+        self._write(
+            f"{_many(len(found))} with “{one_line(text, 40)}”, numbered from the end; /source N writes one of them:",
+            found[-MOST:],
+            f"Before them {len(found) - MOST} more" if len(found) > MOST else "",
+        )
+
+    def source(self, back: str) -> None:
+        """A message as it was written."""
+        message = tree_actions.said_back(self._chat.session, back)
+        self._chat.note(f"Message {back or 1} from the end, as it was written:\n{message.text}")
+
+    def tree(self, number: str) -> None:
+        """All branches; with a number the message of that place in the list is shown, with the newest branch below."""
+        chat = self._chat
+        if number:
+            self._show(tree_actions.numbered_in_tree(chat.session, number))
+            return
+        messages = chat.session.store.read_tree(chat.session.require_open()).messages
+        listed, before = branch_lines(messages, chat.session.branch, in_words=not chat.paper.repaints)
+        self._write(
+            "All branches; /tree N shows a message, with the newest branch below it:",
+            listed,
+            f"Before them {before} more, which have numbers too" if before else "",
+        )
+
+    # All conversations
+
+    def search(self, text: str) -> None:
+        """What was found in all conversations; with #N go to one of what was found last."""
+        chat = self._chat
+        if text.startswith(_HIT_MARK) and text[1:].isdecimal():
+            self._go_to(int(text[1:]))
+            return
+        if not text:
+            raise NotPossibleError("/search needs TEXT: words, or how they begin")
+        hits = chat.session.store.search(text, MOST)
+        if not hits:
+            raise NotPossibleError(f"nothing was found that has “{one_line(text, 40)}”")
+        self.hits = hits
+        self._write(
+            f"Found in all conversations; /search {_HIT_MARK}N goes to one of these:",
+            hit_lines(hits, [day_of(hit.created_at) for hit in hits]),
+            f"These are the best {MOST}; more words find fewer" if len(hits) == MOST else "",
+        )
+
+    def _go_to(self, number: int) -> None:
+        chat = self._chat
+        if not self.hits:
+            raise NotPossibleError("nothing was searched yet; /search TEXT does")
+        if not 1 <= number <= len(self.hits):
+            raise NotPossibleError(f"the last search found {_HIT_MARK}1 to {_HIT_MARK}{len(self.hits)}")
+        hit = self.hits[number - 1]
+        if hit.conversation_id != chat.session.conversation_id and not chat.open_conversation(hit.conversation_id):
+            return
+        if hit.message_id is None:
+            chat.tell(f"This is “{one_line(hit.title, 60)}”")
+        else:
+            self._show(hit.message_id)
+
+    def _show(self, message_id: str) -> None:
+        """The branch of a message, and where on it the message is; its text, where that is not among what is shown."""
+        chat = self._chat
+        if not any(one.id == message_id for one in chat.session.branch):
+            tree_actions.show(chat.session, message_id)
+            chat.show_conversation()
+        number, message = next(one for one in numbered_back(chat.session.branch) if one[1].id == message_id)
+        if number and chat.transcript.is_shown(message_id):
+            chat.tell(f"Message {number} from the end is the one — {about(message, chat.session.places)}")
+        else:
+            self._write_one(number, message)
+
+    def _write_one(self, number: int, message: Message) -> None:
+        where = f"Message {number} from the end" if number else "The system prompt"
+        self._chat.note(f"{where}:")
+        self._chat.transcript.write_again(message)
+
+    # The prompt
+
+    def prompt(self) -> None:
+        """The exact prompt that would be asked now, once the engine has time."""
+        from exlchat.ui.line import prompt_lines
+
+        chat, session = self._chat, self._chat.session
+        conversation_id = session.require_open()
+        if (wait := chat.commands.questions_wait_for()) is not None:
+            chat.tell(f"The prompt is written when {wait}")
+
+        title = session.conversation.title if session.conversation is not None else ""
+
+        def show(prompt: Inspected) -> None:
+            ink = chat.paper.ink
+            lines = prompt_lines.told(prompt, conversation_id)
+            if session.conversation_id != conversation_id:
+                lines.insert(0, f"Of “{one_line(title, 60)}”, which is not open now:")
+            head = ink.remark("note", "\n".join(lines))
+            if chat.paper.repaints:
+                head += ink.remark("footer", "(every second token is underlined, what the cache holds is shaded)")
+            chat.put([*head, *ink.tokens(prompt_lines.pieces(prompt)), *ink.remark("note", "The prompt ends here.")])
+
+        session.questions.prompt(
+            conversation_id, show, template=session.template, policy=session.generation.context_policy
+        )
+
+    # Lines
+
+    def _write(self, head: str, listed: Sequence[Listed], tail: str) -> None:
+        ink = self._chat.paper.ink
+        lines = [fragments for one in listed for fragments in ink.marked(one.text, one.marks)]
+        self._chat.put([*ink.remark("note", head), *lines, *(ink.remark("note", tail) if tail else [])])
+
+    def _require_messages(self) -> None:
+        if not self._chat.session.branch:
+            raise NotPossibleError("there are no messages yet")
+
+
+def day_of(moment: float) -> str:
+    """A day as numbers, or that it is none."""
+    try:
+        return datetime.datetime.fromtimestamp(moment).strftime("%Y-%m-%d")
+    except (OverflowError, OSError, ValueError):
+        return "long ago"
+
+
+def _many(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"

@@ -1,0 +1,57 @@
+"""The settings in lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exlchat.ui.settings_commands import DEFAULT, SettingsCommands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exlchat.ui.keymap import Keymap
+    from exlchat.ui.line.chat import LineChat
+
+
+class LineSettings(SettingsCommands):
+    """Belongs to one chat and runs on its thread."""
+
+    def __init__(self, chat: LineChat) -> None:
+        super().__init__(chat)
+        self._chat = chat
+
+    def _show_all(self) -> None:
+        self._chat.note("\n".join(self._all()))
+
+    def _all(self) -> Iterator[str]:
+        # No start needs them.
+        from exlchat.ui.settings_rows import groups
+
+        yield f"/settings KEY tells more of one of these, /settings KEY VALUE changes it, {DEFAULT} takes it back:"
+        for group, about, rows in groups():
+            yield f"{group}: {about}"
+            for row in rows:
+                if not row.action_id or row.in_file(self.reading):
+                    yield f"  {row.key} = {self.shown(row)} ({self.source(row)})"
+                    if beaten := self.beaten_by(row):
+                        yield f"    {beaten}"
+        yield "/settings keys.ACTION KEY gives an action another key; /help has the keys"
+
+    def themes(self) -> list[str]:
+        """Names of the themes there are."""
+        return list(self._chat.reload_themes())
+
+    def _show_theme(self, name: str) -> None:
+        if name in self._chat.reload_themes():
+            self._chat.show_theme(name)
+        else:
+            self._chat.tell(f"There is no theme {name}; there are {', '.join(self._chat.themes)}", warning=True)
+
+    def _show_sidebar(self, shown: bool) -> None:
+        """There is none."""
+
+    def _use_keys(self, keys: Keymap) -> None:
+        self._chat.use_keys(keys)
+
+    def _use_vi(self, wanted: bool) -> None:
+        self._chat.paper.use_vi(wanted)
