@@ -118,8 +118,7 @@ class PlainPaper:
 
     async def _edit(self, text: str) -> None:
         """Have the editor change a text; what comes meanwhile is written after it."""
-        # No start needs them.
-        from exlchat.ui.config.editing import EditorError
+        # No start needs it.
         from exlchat.ui.line.edited import edited
 
         loop, editing = asyncio.get_running_loop(), self._chat.editing
@@ -127,7 +126,7 @@ class PlainPaper:
         new: str | None = None
         try:
             new = await asyncio.to_thread(edited, text)
-        except (EditorError, OSError, ValueError) as error:
+        except ValueError as error:
             self._chat.tell(str(error), warning=True)
         finally:
             if self._ended is not None and not self._ended.done():
