@@ -62,7 +62,7 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
     keys = KeyBindings()
     in_message = has_focus("message")
     empty = Condition(lambda: not screen.buffer.text)
-    editing = Condition(lambda: chat.editing.active)
+    editing = Condition(lambda: chat.editing.active) & (emacs_mode | vi_navigation_mode)
 
     @keys.add("c-c")
     @keys.add("<sigint>")
@@ -111,7 +111,9 @@ class _Chosen:
         for one in line_keys(self._chat.keys, self._chat.commands.known):
             seen[one.action.id] += 1
             if one.sequence is not None and (does := self._doing(one, seen[one.action.id])) is not None:
-                keys.add(*one.sequence, filter=filters.get(one.action.id, in_message))(does)
+                # Where vi's keys hold, escape leaves the insert mode first.
+                free = emacs_mode | vi_navigation_mode if one.name == "escape" else Always()
+                keys.add(*one.sequence, filter=filters.get(one.action.id, in_message) & free)(does)
         return keys
 
     def _doing(self, key: LineKey, number: int) -> Callable[[KeyPressEvent], None] | None:
