@@ -66,7 +66,7 @@ def lay_out(
     """
     text = prompt_text(engine, messages, form, add_generation_prompt=add_generation_prompt)
     ids = [*prompt_ids(engine, messages, form, add_generation_prompt=add_generation_prompt), *begun]
-    pieces = _pieces(engine, ids)
+    pieces = token_texts(engine, ids)
     places = message_places(engine, messages, form, add_generation_prompt=add_generation_prompt)
     tokens = _Tokens(text, pieces[: len(pieces) - len(begun)])
     spans = [
@@ -116,8 +116,11 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _pieces(engine: SpellingPort, ids: Sequence[int]) -> list[str]:
-    """The text that each id adds, in the middle of a line: some tokenizers drop a space at the beginning."""
+def token_texts(engine: SpellingPort, ids: Sequence[int]) -> list[str]:
+    """The text that each id adds, in the middle of a line: some tokenizers drop a space at the beginning.
+
+    Where several make one character, the last of them has it.
+    """
     anchor = engine.encode(_ANCHOR)
     alone = engine.spell(anchor)
     pieces: list[str] = []
