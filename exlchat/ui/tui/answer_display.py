@@ -53,6 +53,8 @@ class AnswerDisplay:
         self._screen.session.questions.answered(report.question)
         if report.error is None:
             report.question.tell(report.answer)
+        elif report.question.fail is not None:
+            report.question.fail(report.error)
         else:
             self._screen.tell(report.error, warning=True)
 

@@ -65,6 +65,7 @@ class Commands(ChatCommands):
             "branch": partial(screen.message_commands.counted, "branch"),
             "cut": partial(screen.message_commands.counted, "cut"),
             "alternative": screen.message_commands.numbered_alternative,
+            "probabilities": screen.message_commands.probabilities_counted,
             "persona": lambda name: self.personas.run(name) if name else screen.pickers.persona(),
             "preset": lambda name: use_preset(screen, name) if name else screen.pickers.preset(),
             "template": lambda name: self._template(name) if name else screen.pickers.template(),
