@@ -23,6 +23,9 @@ LEGEND: Final[tuple[tuple[Sureness, str], ...]] = (
     ("unlikely", "less"),
 )
 """From the likeliest: the least probability of each."""
+OWN: Final = "The model's own probabilities: at temperature 1, before top-k, top-p and min-p."
+_MOST_LINES: Final = 36
+_TOKENS_BEFORE: Final = 4
 
 
 def sureness(chance: float) -> Sureness:
@@ -57,7 +60,30 @@ def place_line(chances: AnswerChances, at: int) -> str:
     taken = chances.places[at].taken
     if taken is None:
         return "behind the last token · what may follow:"
-    return (
-        f"{at + 1:,} of {len(chances.ids):,} · {token_name(chances.texts[taken.token_id])} · "
-        f"{percent(probability(taken))} · rank {taken.rank:,}"
+    return f"{_taken_line(chances, taken)} · {at + 1:,} of {len(chances.ids):,}"
+
+
+def chance_lines(chances: AnswerChances) -> list[str]:
+    """The tokens that the model was not sure of, a line each, with what was likeliest there; the first ones of many."""
+    lines = [f"{line[0].upper()}{line[1:]}." for line in chances.notices]
+    unsure = chances.unsure()
+    many = (
+        f"{len(unsure):,} of {len(chances.ids):,} tokens had less than 50 %"
+        if unsure
+        else "no token had less than 50 %"
     )
+    lines.append(f"{OWN} In this answer {many}.")
+    for at in unsure[:_MOST_LINES]:
+        taken = chances.places[at].taken
+        assert taken is not None
+        before = token_name("".join(chances.pieces[max(at - _TOKENS_BEFORE, 0) : at])) if at else ""
+        others = [one for one in chances.places[at].top if one.token_id != taken.token_id][:3]
+        rivals = " · ".join(f"{named(chances, one)} {percent(probability(one))}" for one in others)
+        lines.append(f"{at + 1:>5}  {before}>{_taken_line(chances, taken)} · else {rivals}")
+    if len(unsure) > _MOST_LINES:
+        lines.append(f"and {len(unsure) - _MOST_LINES:,} more; exlchat without --line shows every token")
+    return lines
+
+
+def _taken_line(chances: AnswerChances, taken: TokenChance) -> str:
+    return f"{token_name(chances.texts[taken.token_id])} · {percent(probability(taken))} · rank {taken.rank:,}"

@@ -79,9 +79,7 @@ def test_every_place_is_that_of_transformers(tmp_path: Path, start: int) -> None
 def test_layers_that_see_a_window(tmp_path: Path) -> None:
     save_random_llama(tmp_path, vocab_size=VOCAB)
     # As its own class writes them: "llama" beside this architecture is refused by transformers.
-    edit_json(
-        tmp_path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=40
-    )
+    edit_json(tmp_path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=40)
     model = MistralForCausalLM.from_pretrained(tmp_path).eval()
     logits = model(torch.tensor([IDS])).logits[0]
     engine = open_engine(tmp_path)

@@ -143,6 +143,8 @@ class Answers:
         self._chat.session.questions.answered(report.question)
         if report.error is None:
             report.question.tell(report.answer)
+        elif report.question.fail is not None:
+            report.question.fail(report.error)
         else:
             self._chat.tell(report.error, warning=True)
 

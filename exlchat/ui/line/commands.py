@@ -19,6 +19,7 @@ from exlchat.ui.line.key_words import LINE_KEYS, PLAIN_KEYS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from exlchat.chat.answer_chances import AnswerChances
     from exlchat.engine.events import CacheReport
     from exlchat.ui.library.listing import Entry
     from exlchat.ui.line.chat import LineChat
@@ -44,6 +45,7 @@ class LineCommands(ChatCommands):
             "branch": self._branch,
             "cut": self._cut,
             "alternative": self._alternative,
+            "probabilities": self._probabilities,
             "help": lambda _: self.front.note("\n".join(help_lines(repaints=self._chat.paper.repaints))),
             "copy-or-stop": lambda _: self._stop_or_quit(),
             "quit": lambda _: self._chat.leave(),
@@ -99,6 +101,23 @@ class LineCommands(ChatCommands):
         if at:
             tree_actions.alternative(self.front.session, last.id, at)
             self._changed(f"Alternative {number} is shown")
+
+    def _probabilities(self, back: str) -> None:
+        session = self.front.session
+        last = session.last_answer
+        message = tree_actions.said_back(session, back) if back or last is None else last
+        tree_actions.require_laid_open(session, message.id)
+        if (wait := self.questions_wait_for()) is not None:
+            self.front.tell(f"The probabilities are shown when {wait}")
+        policy = session.generation.context_policy
+        session.questions.chances(message.id, self._tell_chances, template=session.template, policy=policy)
+
+    def _tell_chances(self, chances: AnswerChances | None) -> None:
+        if chances is not None:
+            # No start needs it.
+            from exlchat.ui.token_words import chance_lines
+
+            self.front.note("\n".join(chance_lines(chances)))
 
     def _changed(self, line: str) -> None:
         """The branch is another one: what is on the paper is not it, so its end is written anew."""

@@ -40,13 +40,13 @@ async def test_the_cursor_goes_over_tokens_and_tells_what_else_was_likely(tmp_pa
         tokens = await opened(pilot, chat)
         asked = engine.requests[-1].prompt_ids
         assert tuple(engine.scored[-1].ids[: engine.scored[-1].start]) == tuple(asked)
-        assert line(chat) == "1 of 14 · o · 80.0 % · rank 1"
+        assert line(chat) == "o · 80.0 % · rank 1 · 1 of 14"
         page = shown(chat)
         assert "temperature 1" in page
         assert "80.0 % ━━━━━━━━━━   o  ● stands there" in page
         assert "5.0 % ━            ␀ (ends the answer)" in page
         await pilot.press("right", "l", "right")
-        assert line(chat) == "4 of 14 · ⏎ · 80.0 % · rank 1"
+        assert line(chat) == "⏎ · 80.0 % · rank 1 · 4 of 14"
         await pilot.press("h", "left")
         assert tokens.place == 1
         await pilot.press("down")
@@ -54,10 +54,12 @@ async def test_the_cursor_goes_over_tokens_and_tells_what_else_was_likely(tmp_pa
         await pilot.press("up")
         assert tokens.place == 1
         await pilot.press("n")
-        assert line(chat) == "7 of 14 · O · 10.0 % · rank 3"
+        assert line(chat) == "O · 10.0 % · rank 3 · 7 of 14"
         await pilot.press("n")
         await pilot.pause()
-        assert line(chat) == "9 of 14 · 3 · 0.01 % · rank 100"
+        assert line(chat) == "3 · 0.01 % · rank 100 · 9 of 14"
+        await pilot.press("n")
+        assert line(chat) == "3 · 0.01 % · rank 100 · 9 of 14 · none below 50 % behind it"
         assert "0.01 % " in shown(chat)
         await pilot.press("N", "end")
         assert line(chat).startswith("behind the last token")
@@ -84,6 +86,7 @@ async def test_another_token_is_taken_beside_the_old_answer_and_undone(tmp_path:
         assert taken.status == "complete"
         await pilot.pause()
         assert "‹2/2›" in shown(chat)
+        assert chat.chat_screen.transcript.cursor == taken.id, "the keys go on with the new answer"
         await say(pilot, "/undo")
         await pilot.pause()
         assert branch(chat) == ["1?", "one Two", "2?", "later"]
@@ -221,7 +224,7 @@ async def test_it_waits_for_the_model_on_the_screen(tmp_path: Path) -> None:
         await pilot.press("ctrl+up", "w")
         await until(pilot, lambda: "They are computed when the model is loaded." in shown(chat))
         ready.set()
-        await until(pilot, lambda: "1 of 3 · a" in shown(chat))
+        await until(pilot, lambda: "a · 80.0 % · rank 1 · 1 of 3" in shown(chat))
         assert "how this answer came to be was not kept".capitalize() in shown(chat)
 
 
@@ -232,7 +235,7 @@ async def test_it_is_usable_in_a_small_terminal(tmp_path: Path, size: tuple[int,
         await talked(pilot, "1?")
         tokens = await opened(pilot, chat)
         assert "one" in shown(chat)
-        assert "1 of 39" in shown(chat)
+        assert "o · 80.0 % · ran" in shown(chat)
         await pilot.press("n")
         await pilot.pause()
         assert tokens.place == 37

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from exlchat.chat.answer_chances import probability
 from exlchat.chat.turn_plan import Beginning
 from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.token_words import LEGEND, named, percent, place_line
+from exlchat.ui.token_words import LEGEND, OWN, named, percent, place_line
 from exlchat.ui.tui.widgets.token_text import TokenText, chance_style
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _EVERY_SECONDS = 0.1
 _BAR_CELLS = 12
-_OWN = "The model's own probabilities: at temperature 1, before top-k, top-p and min-p."
 
 
 class ProbabilitiesScreen(ModalScreen[Beginning | None]):
@@ -131,7 +130,7 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
         """Notices come first: in a terminal of few rows there is no room for more."""
         colors = self.app.theme_variables
         text = Text("".join(f"{line[0].upper()}{line[1:]}.\n" for line in map(printable, chances.notices)))
-        text.append(f"{_OWN}\n")
+        text.append(f"{OWN}\n")
         for number, (kind, least) in enumerate(LEGEND):
             text.append(" · " if number else "")
             text.append(least, chance_style(kind, colors))
@@ -182,7 +181,8 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
         if places:
             self.tokens.move_to(places[0] if by > 0 else places[-1])
         else:
-            self.app.bell()
+            side = "behind" if by > 0 else "before"
+            self.about.update(f"{place_line(self._chances, here)} · none below 50 % {side} it")
 
     def action_choose(self) -> None:
         """To the list of alternatives, or back."""
