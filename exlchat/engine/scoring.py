@@ -10,7 +10,7 @@ from torch import Tensor
 from exlchat.engine.events import PlaceChances, TokenChance
 from exlchat.engine.sampling import NotNumbersError
 
-# Logits that are held at once: 32 MiB in float32, 64 MiB more in float64; 32 places of a vocabulary of 262,144.
+# Logits that are held at once, 32 places of a vocabulary of 262,144: 32 MiB in float32, and twice that to add them up.
 _MOST_LOGITS = 2**23
 
 
@@ -41,30 +41,35 @@ def chances(logits: Tensor, taken: Sequence[int | None], top: int) -> list[Place
     Raises:
         NotNumbersError: of a place one is NaN or +inf, or all are -inf.
     """
-    if not bool(logits.max(dim=-1).values.isfinite().all()):
+    peaks = logits.amax(dim=-1)
+    if not bool(peaks.isfinite().all()):
         raise NotNumbersError
-    sums = logits.double().logsumexp(dim=-1)
+    sums = (logits - peaks[:, None]).exp().sum(dim=-1, dtype=torch.float64).log() + peaks.double()
     ids, values = _likeliest(logits, min(top, logits.shape[1]))
     likeliest = (values.double() - sums[:, None]).tolist()
-    places = torch.tensor([0 if token is None else token for token in taken], device=logits.device)[:, None]
-    own = logits.gather(1, places)
-    lower = torch.arange(logits.shape[1], device=logits.device) < places
-    ranks = ((logits > own) | ((logits == own) & lower)).sum(dim=-1) + 1
-    found = zip(taken, (own[:, 0].double() - sums).tolist(), ranks.tolist(), ids.tolist(), likeliest, strict=True)
-    return [
-        PlaceChances(
-            None if token is None else TokenChance(token, chance, rank),
-            tuple(TokenChance(*pair, at) for at, pair in enumerate(zip(row, others, strict=True), 1)),
-        )
-        for token, chance, rank, row, others in found
-    ]
+    found: list[PlaceChances] = []
+    for row, (token, others, known) in enumerate(zip(taken, ids.tolist(), likeliest, strict=True)):
+        best = tuple(TokenChance(*pair, rank) for rank, pair in enumerate(zip(others, known, strict=True), 1))
+        own = next((one for one in best if one.token_id == token), None)
+        if token is not None and own is None:
+            chance = float(logits[row, token].double() - sums[row])
+            own = TokenChance(token, chance, _rank(logits[row], token))
+        found.append(PlaceChances(own, best))
+    return found
+
+
+def _rank(logits: Tensor, token: int) -> int:
+    """Of a token among `[vocab]`. Counting takes longer than all else, so only what is not among the likeliest is."""
+    likelier = int((logits > logits[token]).count_nonzero())
+    return likelier + int((logits[:token] == logits[token]).count_nonzero()) + 1
 
 
 def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Ids and values `[places, count]` of the largest; of equal ones the lower ids, which `topk` does not promise."""
-    values, ids = logits.topk(count, dim=-1)
+    values, ids = logits.topk(min(count + 1, logits.shape[1]), dim=-1)
     # Sorting a whole vocabulary takes fifty times as long, so ties are looked for and only those rows put in order.
-    tied = ((logits >= values[:, -1:]).sum(dim=-1) > count) | (values[:, 1:] == values[:, :-1]).any(dim=-1)
+    tied = (values[:, 1:] == values[:, :-1]).any(dim=-1)
+    values, ids = values[:, :count].clone(), ids[:, :count].clone()
     for row in tied.nonzero()[:, 0].tolist():
         candidates = (logits[row] >= values[row, -1]).nonzero()[:, 0]
         order = logits[row, candidates].sort(descending=True, stable=True).indices[:count]
