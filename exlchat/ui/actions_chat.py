@@ -217,10 +217,10 @@ CHAT_ACTIONS: tuple[Action, ...] = (
         "probabilities",
         "Token probabilities",
         "Show how likely each token of an answer was, of the last one or of the Nth message from the end, and go on "
-        "from another token.",
+        "from another token: the one of that RANK at that PLACE.",
         ("w",),
         "/probabilities",
-        "[N]",
+        "[N PLACE RANK]",
         place="message",
         available=lambda now: now.has_answer and not now.answering,
     ),

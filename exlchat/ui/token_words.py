@@ -78,7 +78,7 @@ def chance_lines(chances: AnswerChances) -> list[str]:
         assert taken is not None
         before = token_name("".join(chances.pieces[max(at - _TOKENS_BEFORE, 0) : at])) if at else ""
         others = [one for one in chances.places[at].top if one.token_id != taken.token_id][:3]
-        rivals = " · ".join(f"{named(chances, one)} {percent(probability(one))}" for one in others)
+        rivals = " · ".join(f"{one.rank}: {named(chances, one)} {percent(probability(one))}" for one in others)
         lines.append(f"{at + 1:>5}  {before}>{_taken_line(chances, taken)} · else {rivals}")
     if len(unsure) > _MOST_LINES:
         lines.append(f"and {len(unsure) - _MOST_LINES:,} more; exlchat without --line shows every token")

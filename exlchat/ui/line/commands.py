@@ -15,6 +15,7 @@ from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatComma
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.library.listing import fit_text, summary
 from exlchat.ui.line.key_words import LINE_KEYS, PLAIN_KEYS
+from exlchat.ui.token_commands import TokenCommands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class LineCommands(ChatCommands):
             "branch": self._branch,
             "cut": self._cut,
             "alternative": self._alternative,
-            "probabilities": self._probabilities,
+            "probabilities": TokenCommands(self.front, self._probabilities).run,
             "help": lambda _: self.front.note("\n".join(help_lines(repaints=self._chat.paper.repaints))),
             "copy-or-stop": lambda _: self._stop_or_quit(),
             "quit": lambda _: self._chat.leave(),
@@ -102,15 +103,12 @@ class LineCommands(ChatCommands):
             tree_actions.alternative(self.front.session, last.id, at)
             self._changed(f"Alternative {number} is shown")
 
-    def _probabilities(self, back: str) -> None:
+    def _probabilities(self, message_id: str) -> None:
         session = self.front.session
-        last = session.last_answer
-        message = tree_actions.said_back(session, back) if back or last is None else last
-        tree_actions.require_laid_open(session, message.id)
-        if (wait := self.questions_wait_for()) is not None:
-            self.front.tell(f"The probabilities are shown when {wait}")
+        wait = self.questions_wait_for()
+        self.front.tell("Computing the probabilities…" if wait is None else f"The probabilities are shown when {wait}")
         policy = session.generation.context_policy
-        session.questions.chances(message.id, self._tell_chances, template=session.template, policy=policy)
+        session.questions.chances(message_id, self._tell_chances, template=session.template, policy=policy)
 
     def _tell_chances(self, chances: AnswerChances | None) -> None:
         if chances is not None:

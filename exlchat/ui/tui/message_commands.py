@@ -123,12 +123,6 @@ class MessageCommands:
 
         screen.app.push_screen(ProbabilitiesScreen(ask, screen.commands.questions_wait_for), taken)
 
-    def probabilities_counted(self, back: str) -> None:
-        """The same of the message that a number counts from the end; without one, of the last answer."""
-        last = self._session.last_answer
-        message = tree_actions.said_back(self._session, back) if back or last is None else last
-        self.probabilities(message.id)
-
     def undo(self, _: str) -> None:
         """Take back what was done last."""
         session = self._session

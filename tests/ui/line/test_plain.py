@@ -145,11 +145,11 @@ async def test_the_tokens_that_the_model_was_not_sure_of_are_lines(tmp_path: Pat
         await plain.sees("so One")
         await plain.idle()
         plain.type("/probabilities\n")
-        await plain.sees("else X 60.0 % · Y 20.0 % · ␀ (ends the answer) 5.0 %")
+        await plain.sees("else 1: X 60.0 % · 2: Y 20.0 % · 3: ␀ (ends the answer) 5.0 %")
         assert "temperature 1" in plain.text
         assert "In this answer 2 of 9 tokens had less than 50 %." in plain.text
-        assert "    4  so␣>O · 10.0 % · rank 3 · else X" in plain.text
-        assert "    9  ne␣␛>2 · 0.01 % · rank 100 · else X 60.0 %" in plain.text
+        assert "    4  so␣>O · 10.0 % · rank 3 · else 1: X 60.0 % · 2: Y" in plain.text
+        assert "    9  ne␣␛>2 · 0.01 % · rank 100 · else 1: X 60.0 %" in plain.text
         assert "\x1b" not in plain.text
         plain.type("again\n")
         await plain.sees("all of it")
@@ -165,3 +165,32 @@ async def test_the_tokens_that_the_model_was_not_sure_of_are_lines(tmp_path: Pat
         plain.type("/probabilities\n")
         await plain.sees("and 64 more; exlchat without --line shows every token")
         assert plain.text[begun:].count("\n") <= 40
+
+
+async def test_another_token_is_taken_by_numbers(tmp_path: Path) -> None:
+    engine = ScriptedEngine("so One two", " more", "never said")
+    async with plain_mode(tmp_path, engine) as plain:
+        plain.type("go\n")
+        await plain.sees("so One two")
+        await plain.idle()
+        for typed, line in (
+            ("1 2", "takes the number N of a message, or N PLACE RANK"),
+            ("1 12 1", "there is no place 12; there are 11"),
+            ("1 4 0", "there is no token of rank 0"),
+            ("1 4 11", "there is no token of rank 11 to be taken; there are 1 to 10"),
+        ):
+            plain.type(f"/probabilities {typed}\n")
+            await plain.sees(line)
+        begun = len(plain.text)
+        plain.type("/probabilities 1 4 2\n")
+        await plain.sees("so Y more")
+        await plain.idle()
+        # All of it: what is on the paper is another answer.
+        assert plain.text[begun:].count("scripted says:\nso Y more") == 1
+        plain.type("/probabilities 1 3 4\n")
+        await until(lambda: [one.text for one in plain.chat.session.branch] == ["go", "so"])
+        await plain.idle()
+        assert plain.chat.session.branch[-1].status == "complete"
+        plain.type("/undo\n")
+        await plain.sees("Undone: another token")
+        assert plain.chat.session.branch[-1].text == "so Y more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
 from exlchat.ui.tui.widgets.token_text import TokenText
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
+from tests.ui.tui.test_app import THINKING
 from tests.ui.tui.test_app_messages import branch, talked
 
 
@@ -211,8 +213,6 @@ async def test_it_waits_for_the_model_on_the_screen(tmp_path: Path) -> None:
     ident = store.create_conversation().id
     store.add_message(ident, "user", "1?")
     store.close_answer(store.begin_answer(ident, store.load(ident).tip_id).id, "abc", [97, 98, 99], "complete")
-    import threading
-
     ready = threading.Event()
 
     def slow(_: object) -> ScriptedEngine:
@@ -244,3 +244,33 @@ async def test_it_is_usable_in_a_small_terminal(tmp_path: Path, size: tuple[int,
         assert chat.screen.query_one(OptionList).size.height >= 2
         await pilot.press("enter", "down", "enter")
         await until(pilot, lambda: branch(chat)[-1] == "one two three four five six seven eigY!")
+
+
+async def test_a_token_within_thoughts_is_taken(tmp_path: Path) -> None:
+    engine = ScriptedEngine("<think>Hm.</think>\n\nYes.", "y.</think>\n\nno.", chat_template=THINKING)
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await talked(pilot, "1?")
+        await opened(pilot, chat)
+        assert "<think>Hm.</think>⏎" in shown(chat)
+        await pilot.press("n", "1")
+        await until(pilot, lambda: branch(chat) == ["1?", "<think>Xy.</think>\n\nno."])
+        await idle(pilot)
+        assert engine.prompts[-1].endswith("<think>X")
+        await pilot.pause()
+        assert "thought in 1 words" in shown(chat)
+        assert "│ no." in shown(chat)
+
+
+async def test_by_numbers_it_is_taken_at_once(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("abc", "!"))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await talked(pilot, "1?")
+        await say(pilot, "/probabilities 1 2 3")
+        await until(pilot, lambda: branch(chat) == ["1?", "aY!"])
+        await idle(pilot)
+        await say(pilot, "/probabilities 2")
+        await until(pilot, lambda: "only answers have probabilities" in told(chat))
+        await say(pilot, "/probabilities 1 9 1")
+        await until(pilot, lambda: "there is no place 9; there are 4" in told(chat))
+        assert chat.screen is chat.chat_screen

@@ -63,6 +63,10 @@ class TokenText(ScrollView, can_focus=True):
         self._rows = TokenRows([], 1)
         self._looks: list[Style] = []
 
+    def on_mount(self) -> None:
+        """Follow the theme."""
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.refresh_looks())
+
     def show(self, chances: AnswerChances) -> None:
         """Show these, with the cursor on the first token."""
         self._chances = chances
