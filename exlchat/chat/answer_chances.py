@@ -13,7 +13,7 @@ from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.inspection import to_ask
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.prompt_ids import prompt_ids
-from exlchat.chat.prompt_layout import token_texts
+from exlchat.chat.prompt_layout import single_texts, token_texts
 from exlchat.chat.reproduce import changed, prompt_by_record
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.stop_conditions import stop_conditions
@@ -103,7 +103,7 @@ def answer_chances(
                     ids,
                     event.places,
                     tuple(token_texts(engine, ids)),
-                    {token: token_texts(engine, [token])[0] for token in sorted(named)},
+                    single_texts(engine, named),
                     _ends(engine, form, message),
                     notices,
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -114,6 +114,13 @@ class _Tokens:
 
 def _squeezed(text: str) -> str:
     return "".join(text.split())
+
+
+def single_texts(engine: SpellingPort, ids: Iterable[int]) -> dict[int, str]:
+    """The text of each token alone, in the middle of a line."""
+    anchor = engine.encode(_ANCHOR)
+    alone = engine.spell(anchor)
+    return {token: engine.spell([*anchor, token]).removeprefix(alone) for token in ids}
 
 
 def token_texts(engine: SpellingPort, ids: Sequence[int]) -> list[str]:

@@ -57,9 +57,9 @@ def test_chances_are_those_of_transformers(engine: Engine, expected: dict[str, t
 
 
 @needs_shared
-@pytest.mark.parametrize("kv_cache", ["fp16", "q8"])
+@pytest.mark.parametrize(("kv_cache", "most"), [("fp16", 2 * NEAR), ("q8", 10 * NEAR)])
 def test_behind_what_the_captured_step_has_stored(
-    build_cache: Path, expected: dict[str, torch.Tensor], kv_cache: str
+    build_cache: Path, expected: dict[str, torch.Tensor], kv_cache: str, most: float
 ) -> None:
     engine = load(EXL2, device="cuda", build_cache=build_cache, kv_cache=kv_cache)
     ids = [int(token) for token in expected["input_ids"]][:32]
@@ -71,7 +71,7 @@ def test_behind_what_the_captured_step_has_stored(
     for place in places[:-1]:
         assert place.taken is not None
         # Greedy decoding has taken the likeliest, as far as the kernels of a step and of a prompt agree.
-        assert place.taken.log_probability >= place.top[0].log_probability - 2 * NEAR
+        assert place.taken.log_probability >= place.top[0].log_probability - most
     again = [*ids, *answer.token_ids, 5]
     *_, other = engine.generate(GenerationRequest(again, max_new_tokens=2))
     assert isinstance(other, Finished)

@@ -80,9 +80,9 @@ class TokenText(ScrollView, can_focus=True):
             return
         colors = self.app.theme_variables
         quiet = Style(color=for_rich(colors["quiet"]))
+        looks = {kind: chance_style(kind, colors) for kind in _COLORS}
         self._looks = [
-            quiet if one.taken is None else chance_style(sureness(probability(one.taken)), colors)
-            for one in self._chances.places
+            quiet if one.taken is None else looks[sureness(probability(one.taken))] for one in self._chances.places
         ]
         self.refresh()
 
