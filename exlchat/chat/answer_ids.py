@@ -11,6 +11,9 @@ from exlchat.chat.engine_port import TextPort
 from exlchat.engine.events import ModelInfo
 
 _ANCHOR = "x"
+_REPLACEMENT = "\ufffd"
+_MOST_BROKEN = 3
+"""Bytes of UTF-8 that can be a character in the making."""
 _STEPS_BACK = 16
 """How many tokens may hold parts of one character or of one stop string; UTF-8 needs 4."""
 
@@ -26,6 +29,13 @@ def answer_ids(engine: TextPort, text: str, ids: Sequence[int], *, stripped: boo
     if stripped:
         rest = rest.rstrip()
     return (*ids[:count], *(encode_after(engine.encode_ordinary, rest) if rest else ()))
+
+
+def begun_text(engine: TextPort, ids: Sequence[int]) -> str:
+    """The text of an answer's first `ids`, without a character that only later ones make whole."""
+    text = engine.decode(ids)
+    broken = len(text) - len(text.rstrip(_REPLACEMENT))
+    return text[: len(text) - min(broken, _MOST_BROKEN)]
 
 
 def ids_behind(engine: TextPort, text: str, ids: Sequence[int], start: int) -> tuple[int, ...]:

@@ -17,7 +17,18 @@ from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.statements import tip_of
 
-What = Literal["edit", "jump", "branch", "delete messages", "delete conversation", "rename", "tag", "pin", "archive"]
+What = Literal[
+    "edit",
+    "another token",
+    "jump",
+    "branch",
+    "delete messages",
+    "delete conversation",
+    "rename",
+    "tag",
+    "pin",
+    "archive",
+]
 Step = dict[str, Any]
 
 _COLUMNS = {"conversation": {"title", "title_by", "pinned", "archived_at", "deleted_at"}, "message": {"pinned"}}
@@ -64,6 +75,11 @@ def move_shown(db: sqlite3.Connection, conversation_id: str, tip_id: str | None)
     if before == tip_id:
         return []
     return _carried_out(db, [{"do": "tip", "id": conversation_id, "before": before, "after": tip_id}])
+
+
+def shown_moved(conversation_id: str, before: str | None, after: str) -> list[Step]:
+    """Another branch is shown already, because an answer was begun there."""
+    return [{"do": "tip", "id": conversation_id, "before": before, "after": after}]
 
 
 def hide(db: sqlite3.Connection, message_ids: Sequence[str], now: float) -> list[Step]:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from exlchat.engine.events import CacheReport, Event, GenerationRequest, ModelInfo
+from exlchat.engine.events import (
+    CacheReport,
+    Event,
+    GenerationRequest,
+    ModelInfo,
+    PrefillProgress,
+    Scored,
+    ScoreRequest,
+)
+
+_Event = TypeVar("_Event")
 
 
 class TextPort(Protocol):
@@ -57,12 +67,16 @@ class EnginePort(SpellingPort, Protocol):
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""
 
+    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+        """How likely the tokens of a sequence are, `Scored` last. Closing the iterator cancels without a last event."""
+
     def cancel(self) -> None:
-        """Ends the running answer within one token, with `Finished("cancelled")`. Harmless when idle."""
+        """Ends the running answer within one token, with `Finished("cancelled")`; a scoring within one chunk, without
+        a last event. Harmless when idle."""
 
 
 @contextmanager
-def closing_events(events: Iterator[Event]) -> Iterator[Iterator[Event]]:
+def closing_events(events: Iterator[_Event]) -> Iterator[Iterator[_Event]]:
     """`events`, closed as soon as nobody wants them any more: closing is what stops the engine."""
     try:
         yield events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -75,7 +75,7 @@ def lay_out(
     """
     text = prompt_text(engine, messages, form, add_generation_prompt=add_generation_prompt)
     ids = [*prompt_ids(engine, messages, form, add_generation_prompt=add_generation_prompt), *begun]
-    pieces = _pieces(engine, ids)
+    pieces = token_texts(engine, ids)
     places = message_places(engine, messages, form, add_generation_prompt=add_generation_prompt)
     tokens = _Tokens(text, pieces[: len(pieces) - len(begun)])
     spans = [
@@ -125,8 +125,18 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _pieces(engine: SpellingPort, ids: Sequence[int]) -> list[str]:
-    """The text that each id adds, in the middle of a line: some tokenizers drop a space at the beginning."""
+def single_texts(engine: SpellingPort, ids: Iterable[int]) -> dict[int, str]:
+    """The text of each token alone, in the middle of a line."""
+    anchor = engine.encode(_ANCHOR)
+    alone = engine.spell(anchor)
+    return {token: engine.spell([*anchor, token]).removeprefix(alone) for token in ids}
+
+
+def token_texts(engine: SpellingPort, ids: Sequence[int]) -> list[str]:
+    """The text that each id adds, in the middle of a line: some tokenizers drop a space at the beginning.
+
+    Where several make one character, the last of them has it.
+    """
     anchor = engine.encode(_ANCHOR)
     alone = engine.spell(anchor)
     pieces: list[str] = []

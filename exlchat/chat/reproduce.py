@@ -69,7 +69,11 @@ def prompt_again(store: ConversationStore, engine: TextPort, message: Message) -
         PromptError: its format is not there, or cannot take the conversation.
         StoreError: the conversation cannot be read.
     """
-    record = record_of(message)
+    return prompt_by_record(store, engine, message, record_of(message))
+
+
+def prompt_by_record(store: ConversationStore, engine: TextPort, message: Message, record: AnswerRecord) -> PromptAgain:
+    """As `prompt_again`, also of an answer that a crash has cut, whose record is not whole."""
     form, _ = choose_format(engine.info, record.template, paths.folders().templates)
     if record.thinking_on is not None:
         form = with_thinking(form, record.thinking_on)
@@ -115,4 +119,5 @@ def request_again(store: ConversationStore, engine: EnginePort, message_id: str)
         # An answer that was stopped or had a limit ends where it did.
         max_new_tokens=max(len(message.token_ids) - record.begun_tokens, new_tokens, 1),
         seed=None if record.stats is None else record.stats.seed,
+        begun=len(again.begun),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat import statements
+from exlchat.chat import changes, statements
 from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
 from exlchat.chat.database import StoreError, explained, is_read_only
 from exlchat.chat.plain_text import storable
@@ -126,6 +126,7 @@ class ConversationStore(TreeStore, ShelfStore):
         record: AnswerRecord | None = None,
         system: Message | None = None,
         edited_from: str | None = None,
+        undoable: bool = False,
     ) -> Message:
         """A new answer under `parent_id` with status `streaming`; the tip moves to it.
 
@@ -136,7 +137,8 @@ class ConversationStore(TreeStore, ShelfStore):
             token_ids: the ids of `text`.
             record: what is known already, so that an answer cut by a crash still says who wrote it.
             system: what is said by whoever speaks, persona and text of it, to put between `parent_id` and the answer.
-            edited_from: the cut answer that it goes on from.
+            edited_from: the answer that it goes on from.
+            undoable: another token was taken than in `edited_from`; an undo shows what was shown before.
         """
         now = self._clock()
         with self._transaction() as db:
@@ -159,6 +161,9 @@ class ConversationStore(TreeStore, ShelfStore):
             )
             statements.insert_message(db, conversation_id, message)
             db.execute("INSERT INTO answer_in_progress VALUES (?, ?, ?)", (message.id, self._writer.name, tip_id))
+            if undoable:
+                steps = changes.shown_moved(conversation_id, tip_id, message.id)
+                changes.record(db, conversation_id, "another token", steps, now)
         return message
 
     def journal(self, message_id: str, text: str, token_ids: Sequence[int], *, thinking: str | None = None) -> None:

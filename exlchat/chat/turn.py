@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
-from exlchat import paths
-from exlchat.chat.answer_ids import answer_ids, with_own_ids
-from exlchat.chat.context import ContextPolicy
+from exlchat.chat.answer_ids import begun_text
 from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
-from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
-from exlchat.chat.prompt_ids import prompt_messages, prompt_text
-from exlchat.chat.reproduce import prompt_hash
-from exlchat.chat.sight import see
-from exlchat.chat.speaking import TurnError, speaker_name, speaker_thinks, with_lore_told
-from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.summary import Summarising, SummaryCancelled
-from exlchat.chat.thinking import ThinkingMarks, opens_thinking
-from exlchat.engine.events import Finished, GenerationRequest, PrefillProgress, TextDelta
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.turn_plan import Beginning, Ground, Plan, TurnOptions, ground_of, planned
+from exlchat.engine.events import Finished, PrefillProgress, TextDelta
 
 __all__ = [
     "AnswerClosed",
@@ -36,29 +27,6 @@ __all__ = [
     "TurnOptions",
     "answer",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOptions:
-    """How an answer is wanted.
-
-    Args:
-        sampling: how tokens are drawn.
-        template: prompt format by name or file; `None` takes the model's own.
-        seed: makes the answer reproducible; `None` takes a fresh one.
-        max_new_tokens: the longest answer; `None` goes on until the context is full.
-        stop: strings and token ids that end it, beside those of model and format.
-        context_policy: what happens when the conversation does not fit into the context.
-        thinking: whether the model is to think first, where its format can be told; `None` leaves it to the format.
-    """
-
-    sampling: SamplingSettings
-    template: str | None = None
-    seed: int | None = None
-    max_new_tokens: int | None = None
-    stop: tuple[str | int, ...] = ()
-    context_policy: ContextPolicy = "stop"
-    thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +62,6 @@ class AnswerClosed:
 TurnEvent = Summarising | AnswerStarted | PrefillProgress | TextDelta | AnswerClosed
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is settled before a word is generated. `text` and `token_ids` are those of a cut answer that goes on."""
-
-    parent_id: str
-    request: GenerationRequest
-    record: AnswerRecord
-    notice: str | None
-    context_notice: str | None
-    system: Message | None
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-
-
 def answer(
     store: ConversationStore,
     engine: EnginePort,
@@ -116,6 +70,7 @@ def answer(
     *,
     retry_of: str | None = None,
     continue_from: str | None = None,
+    beginning: Beginning | None = None,
 ) -> Generator[TurnEvent, None, None]:
     """Have the conversation answered at its tip, where the user's message already is.
 
@@ -130,17 +85,29 @@ def answer(
         options: how.
         retry_of: the id of an answer; the new one stands beside it.
         continue_from: the id of an answer that was cut; the new one stands beside it and begins with its text.
+        beginning: with what it begins instead, because another token was taken in that answer. It is kept even if it
+            is stopped at once, and an undo shows the old one.
 
     Raises:
-        TurnError: there is nothing to answer.
+        TurnError: there is nothing to answer, or another model is loaded than the one whose token was taken.
         PromptError: the format cannot take the conversation.
         ContextFull: no room for an answer, and the policy cannot make any.
         StoreError: the answer could not even be begun.
         RequestError: the engine refuses.
     """
-    ground = _ground(store, conversation_id, retry_of=retry_of, continue_from=continue_from)
+    ground = ground_of(
+        store,
+        conversation_id,
+        retry_of=retry_of,
+        continue_from=continue_from,
+        beginning=beginning,
+        model=engine.info.name,
+    )
+    if beginning is not None and beginning.ended:
+        yield from _ended(store, engine, ground, beginning, options, owner=conversation_id)
+        return
     try:
-        plan = yield from _planned(store, engine, ground, options, owner=conversation_id)
+        plan = yield from planned(store, engine, ground, options, owner=conversation_id)
     except SummaryCancelled as stopped:
         nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
         yield AnswerClosed(nothing, stopped.finished, kept=False)
@@ -153,6 +120,7 @@ def answer(
         record=plan.record,
         system=plan.system,
         edited_from=continue_from,
+        undoable=beginning is not None,
     )
     # An answer that goes on was thought about when it began.
     marks = None if plan.text else plan.record.thinking
@@ -181,110 +149,45 @@ def answer(
         raise failure
 
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """What is to be answered. `system`: a prompt that is not on the branch yet.
-
-    `earlier`: an answer given to it before; `goes_on`: the new one begins with its text.
-    """
-
-    parent_id: str
-    branch: tuple[Message, ...]
-    system: Message | None
-    earlier: Message | None
-    goes_on: bool
-
-
-def _ground(
-    store: ConversationStore, conversation_id: str, *, retry_of: str | None, continue_from: str | None
-) -> _Ground:
-    conversation = store.load(conversation_id)
-    old = retry_of or continue_from
-    earlier = None if old is None else store.message(old)
-    if earlier is not None and earlier.role != "assistant":
-        raise TurnError("only an answer can be given again or continued")
-    parent_id = conversation.tip_id if earlier is None else earlier.parent_id
-    branch = conversation.branch if earlier is None else store.branch(parent_id)
-    # A system prompt set after the old answer is meant for the new one, but it is not on the way to it.
-    system = _speaker(conversation.branch) if retry_of is not None else None
-    before = _speaker(branch)
-    if system is not None and before is not None and (system.text, system.persona) == (before.text, before.persona):
-        system = None
-    told = branch if system is None else (*branch, system)
-    last = next((one for one in reversed(told) if one.role != "system"), None)
-    if parent_id is None or last is None or last.role != "user":
-        raise TurnError("there is no message to answer; write one, or have the last answer given again")
-    return _Ground(parent_id, told, system, earlier, goes_on=continue_from is not None)
-
-
-def _speaker(branch: Sequence[Message]) -> Message | None:
-    """The message that says who speaks at the end of a branch."""
-    return next((one for one in reversed(branch) if one.role == "system"), None)
-
-
-def _planned(
-    store: ConversationStore, engine: EnginePort, ground: _Ground, options: TurnOptions, *, owner: str
-) -> Generator[Summarising, None, _Plan]:
-    form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    thinking = speaker_thinks(ground.branch) if options.thinking is None else options.thinking
-    if thinking is not None:
-        form = with_thinking(form, thinking)
-    told = with_lore_told(store, ground.branch, engine.count)
-    ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
-    cut = with_own_ids(ground.earlier, engine.info) if ground.goes_on and ground.earlier is not None else None
-    kept = () if cut is None else answer_ids(engine, cut.text, cut.token_ids)
-    sight = yield from see(
-        engine,
-        form,
-        ground.branch,
-        options.context_policy,
-        begun=kept,
-        earlier=ground.earlier,
-        max_new_tokens=options.max_new_tokens,
+def _ended(
+    store: ConversationStore,
+    engine: EnginePort,
+    ground: Ground,
+    beginning: Beginning,
+    options: TurnOptions,
+    *,
+    owner: str,
+) -> Generator[TurnEvent, None, None]:
+    """An answer that takes the token that ends it: whole as it is, and nothing is computed."""
+    assert ground.earlier is not None
+    ids = beginning.token_ids
+    old = ground.earlier.record or AnswerRecord(
+        engine.info.name, options.template or "model", options.sampling, None, None
     )
-    if sight.made is not None and sight.seen_from is not None:
-        # Before the answer: one that is stopped or fails without a word is removed, with its record.
-        store.keep_summary(sight.seen_from, sight.made)
-    request = GenerationRequest(
-        prompt_ids=sight.ids,
-        sampling=options.sampling,
-        stop=(*options.stop, *stop_conditions(engine, form)),
-        max_new_tokens=options.max_new_tokens,
-        seed=options.seed,
-        owner=owner,
-        beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
+    record = replace(
+        old,
+        model=engine.info.name,
+        stats=None,
+        finish_reason="stop_token",
+        begun_tokens=len(ids),
+        prompt_hash=None,
+        thought=None,
     )
-    record = AnswerRecord(
-        engine.info.name,
-        form.name,
-        options.sampling,
-        None,
-        None,
-        seen_from=sight.seen_from,
-        summary=sight.summary,
-        begun_tokens=len(kept),
-        prompt_hash=prompt_hash(sight.ids),
-        stop=options.stop,
-        persona=speaker_name(ground.branch),
-        thinking_on=thinking,
-        thinking=_marks(engine, form, ground),
+    message = store.begin_answer(
+        owner,
+        ground.parent_id,
+        text=begun_text(engine, ids),
+        token_ids=ids,
+        record=record,
+        edited_from=ground.earlier.id,
+        undoable=True,
     )
-    text = "" if cut is None else cut.text
-    return _Plan(ground.parent_id, request, record, notice, sight.notice, ground.system, text, kept)
-
-
-def _marks(engine: EnginePort, form: PromptFormat, ground: _Ground) -> ThinkingMarks | None:
-    """How thoughts are marked in the answer. One that goes on began as the one that was cut."""
-    if ground.goes_on and ground.earlier is not None and ground.earlier.record is not None:
-        return ground.earlier.record.thinking
-    if form.thinking is None:
-        return None
-    asked = prompt_text(engine, prompt_messages(ground.branch), form)
-    return replace(form.thinking, opened=opens_thinking(asked, form.thinking))
+    yield AnswerStarted(message, 0)
+    yield AnswerClosed(store.close_answer(message.id, message.text, ids, "complete", record=record), None)
 
 
 def _closed(
-    store: ConversationStore, journal: AnswerJournal, message: Message, plan: _Plan, finished: Finished | None
+    store: ConversationStore, journal: AnswerJournal, message: Message, plan: Plan, finished: Finished | None
 ) -> AnswerClosed:
     """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
     journal.stop()
@@ -295,7 +198,7 @@ def _closed(
         record = replace(record, stats=finished.stats, finish_reason=finished.reason)
     ended = replace(message, text=text, token_ids=ids, status=status, record=record)
     try:
-        if status == "partial" and text == plan.text:
+        if status == "partial" and text == plan.text and not plan.taken:
             store.discard_answer(message.id)
             return AnswerClosed(ended, finished, kept=False)
         return AnswerClosed(store.close_answer(message.id, text, ids, status, record=record), finished)

@@ -22,7 +22,10 @@ from exlchat.engine.events import (
     LoadProgress,
     ModelError,
     ModelInfo,
+    PrefillProgress,
     RequestError,
+    Scored,
+    ScoreRequest,
 )
 from exlchat.engine.formats.inventory import (
     describe_format,
@@ -122,6 +125,10 @@ class Engine:
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last; closing the iterator cancels. See `Generator.generate`."""
         return self._parts.generator.generate(request)
+
+    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+        """How likely the tokens of a sequence are, `Scored` last. See `Generator.score`."""
+        return self._parts.generator.score(request)
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of a prompt would not have to be computed now. The disk is not asked."""

@@ -29,6 +29,8 @@ class GenerationRequest:
         owner: a label for the pages of the cache that it uses, shown by `CacheReport`.
         beginning: with so many of the prompt's first tokens other prompts begin as well, as with a system prompt: the
             cache keeps them longer.
+        begun: so many of the prompt's last tokens are the answer so far: the text goes on behind theirs, in the middle
+            of a line, or of a character.
     """
 
     prompt_ids: Sequence[int]
@@ -38,6 +40,7 @@ class GenerationRequest:
     seed: int | None = None
     owner: str = ""
     beginning: int = 0
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,50 @@ class Finished:
 
 
 Event = PrefillProgress | TextDelta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """A sequence whose tokens are to be told with their probabilities.
+
+    Args:
+        ids: the whole sequence.
+        start: the first of its tokens that is asked about, from 1 on; `len(ids)` asks for what may follow alone.
+        top: how many of the likeliest tokens are told at each place.
+        owner: as of `GenerationRequest`.
+    """
+
+    ids: Sequence[int]
+    start: int
+    top: int = 10
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChance:
+    """A token at some place. `log_probability` is the natural logarithm of the model's own, at temperature 1.
+
+    `rank` is 1 for the likeliest; of equally likely ones the lower id comes first.
+    """
+
+    token_id: int
+    log_probability: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceChances:
+    """One place of a sequence: the token that stands there, `None` behind the last one, and the likeliest ones."""
+
+    taken: TokenChance | None
+    top: tuple[TokenChance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The last event of a scoring: the places of `ids[start:]`, and the one behind them."""
+
+    places: tuple[PlaceChances, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Event as Flag
 from typing import TypeVar
@@ -12,16 +11,18 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from exlchat.engine.answer_clock import AnswerClock
 from exlchat.engine.events import (
-    DecodePath,
     Event,
     Finished,
     FinishReason,
     GenerationRequest,
-    GenerationStats,
     ModelError,
+    PlaceChances,
     PrefillProgress,
     RequestError,
+    Scored,
+    ScoreRequest,
     TextDelta,
 )
 from exlchat.engine.kv_cache import KVCache
@@ -29,12 +30,14 @@ from exlchat.engine.pages.archive import PageArchive
 from exlchat.engine.placement import free_memory
 from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
 from exlchat.engine.sampling import NotNumbersError, Sampler
+from exlchat.engine.scoring import score_features
 from exlchat.engine.text_stream import TextStream
 from exlchat.engine.token_source import SynchronousTokens, TokenSource
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
 
 _Given = TypeVar("_Given")
+_Computed = TypeVar("_Computed")
 
 
 class Generator:
@@ -83,14 +86,65 @@ class Generator:
             ModelError: memory ran out, or the model computes no numbers.
         """
         self._check(request)
+        return self._answer(request, self._newest_run())
+
+    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+        """How likely the tokens of a sequence are; progress a chunk, `Scored` last. Closing the iterator cancels.
+
+        A cancelled one ends without `Scored`. What the cache holds of the tokens before the first that is asked about
+        is not computed again. Beside that, at most 0.2 GiB are taken for logits, however long the sequence is.
+
+        Raises:
+            RequestError: the sequence is too long, holds ids the model does not have, or `start` is none of its places.
+            ModelError: memory ran out, or the model computes no numbers.
+        """
+        self._check_ids(request.ids)
+        if not 1 <= request.start <= len(request.ids) or request.top < 1:
+            raise RequestError(
+                f"start is {request.start} and top is {request.top}; they must be from 1 to {len(request.ids):,}, "
+                "and at least 1"
+            )
+        return self._scored(request, self._newest_run())
+
+    def _newest_run(self) -> int:
+        """Ends the iterator before, and numbers this one."""
         self._cancelled.clear()
         self._run += 1
         if self._source is not None:
             self._source.close()
-        return self._answer(request, self._run)
+        return self._run
+
+    def _scored(self, request: ScoreRequest, run: int) -> Iterator[PrefillProgress | Scored]:
+        ids, start = list(request.ids), request.start
+        following: list[int | None] = [*ids[1:], None]
+        self._check_newest(run)
+        cached = done = self._begin(ids, start - 1, request.owner)
+        yield PrefillProgress(done, len(ids), cached)
+        places: list[PlaceChances] = []
+        while done < len(ids):
+            if self._cancelled.is_set():
+                return
+            end = min(done + self._prefill_chunk, len(ids))
+            self._check_newest(run)
+            self._cache.reserve(end)
+            first = max(start - 1, done)
+            places += self._scores(ids[done:end], run, first - done, following[first:end], request.top)
+            done = end
+            yield PrefillProgress(done, len(ids), cached)
+        yield Scored(tuple(places))
+
+    def _scores(self, chunk: list[int], run: int, first: int, taken: list[int | None], top: int) -> list[PlaceChances]:
+        """Adds a chunk to the cache; the chances of what is `taken` behind its tokens from `first` on."""
+
+        def compute(inputs: Tensor, start: int) -> list[PlaceChances]:
+            transformer = self._transformer
+            features = transformer.features(inputs, self._cache, start=start)[first:]
+            return list(score_features(features, transformer.logits, transformer.spec.vocab_size, taken, top))
+
+        return self._explained(lambda ids: self._feed_all(ids, run, compute), chunk)
 
     def _answer(self, request: GenerationRequest, run: int) -> Iterator[Event]:
-        clock = _Clock(request, secrets.randbits(63) if request.seed is None else request.seed)
+        clock = AnswerClock(request, secrets.randbits(63) if request.seed is None else request.seed)
         answer = _Answer()
         logits: Tensor | None = None
         for progress, chunk_logits in self._prefill(request, run):
@@ -102,7 +156,7 @@ class Generator:
         answer.reason = self._limit(request, 0)
         if logits is not None and answer.reason is None:
             sampler = Sampler(request.sampling, clock.seed)
-            first = self._draw(sampler.draw, logits)
+            first = self._explained(sampler.draw, logits)
             self._note_prefill(clock)
             source = self._source = self._open(request, sampler, first, clock.seed, run)
             clock.path = source.path
@@ -122,11 +176,13 @@ class Generator:
         return RunAheadTokens(self._step, self._cache, first, request.sampling, seed=seed, most=tokens - 1)
 
     def _decode(
-        self, request: GenerationRequest, source: TokenSource, token: int, clock: _Clock, answer: _Answer
+        self, request: GenerationRequest, source: TokenSource, token: int, clock: AnswerClock, answer: _Answer
     ) -> Iterator[TextDelta]:
         """Text of `token` and of all that follow it, until there is a reason to end."""
         stop_ids = self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
-        stream = TextStream(self._tokenizer.decode, [stop for stop in request.stop if isinstance(stop, str)])
+        before = request.prompt_ids[len(request.prompt_ids) - request.begun :]
+        stops = [stop for stop in request.stop if isinstance(stop, str)]
+        stream = TextStream(self._tokenizer.decode, stops, before=before)
         while token not in stop_ids:
             clock.token()
             answer.ids.append(token)
@@ -139,7 +195,7 @@ class Generator:
             answer.reason = answer.reason or self._limit(request, len(answer.ids))
             if answer.reason is not None:
                 break
-            token = self._draw(source.follow, token)
+            token = self._explained(source.follow, token)
         else:
             answer.reason = "stop_token"
         rest = stream.finish()
@@ -166,10 +222,7 @@ class Generator:
         self._check_newest(run)
         prompt, last = list(request.prompt_ids), self._last_prompt
         most = len(prompt) if prompt == last.ids else len(prompt) - 1
-        self._cache.clear()
-        if self._archive is not None:
-            self._archive.restore(prompt, most, self._cancelled.is_set)
-        cached = done = self._cache.begin(prompt, most=most, owner=request.owner)
+        cached = done = self._begin(prompt, most, request.owner)
         yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
         while done < len(prompt) and not self._cancelled.is_set():
             chunk = prompt[done : done + self._prefill_chunk]
@@ -182,6 +235,13 @@ class Generator:
                 self._cache.pool.keep_warm(prompt[: request.beginning])
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
+    def _begin(self, ids: list[int], most: int, owner: str) -> int:
+        """Leaves the sequence so far for the longest known beginning of another, of at most so many; how long it is."""
+        self._cache.clear()
+        if self._archive is not None:
+            self._archive.restore(ids, most, self._cancelled.is_set)
+        return self._cache.begin(ids, most=most, owner=owner)
+
     def _feed(self, token: int, run: int) -> Tensor:
         self._check_newest(run)
         self._cache.reserve(len(self._cache) + 1)
@@ -193,10 +253,14 @@ class Generator:
 
     def _compute(self, ids: list[int], run: int) -> Tensor:
         """Runs new tokens through the decoder and adds them to the cache; float32 logits `[vocab]` of the last."""
+        return self._feed_all(ids, run, lambda new, start: self._transformer.forward(new, self._cache, start=start))[-1]
+
+    def _feed_all(self, ids: list[int], run: int, compute: Callable[[Tensor, int], _Computed]) -> _Computed:
+        """What `compute` makes of new tokens, which stores them; takes ids on the device and the first one's place."""
         self._check_newest(run)
         inputs = torch.tensor(ids, device=self._transformer.device)
         try:
-            logits = self._transformer.forward(inputs, self._cache, start=len(self._cache))
+            computed = compute(inputs, len(self._cache))
         except torch.OutOfMemoryError as error:
             free = free_memory(self._transformer.device) / 2**30
             raise ModelError(
@@ -204,20 +268,28 @@ class Generator:
                 "load with a smaller --context or --kv-cache q4"
             ) from error
         self._cache.extend(ids)
-        return logits[-1]
+        return computed
 
-    def _note_prefill(self, clock: _Clock) -> None:
+    def _note_prefill(self, clock: AnswerClock) -> None:
         if self._archive is not None:
             self._archive.note_prefill(*clock.computed())
 
-    def _draw(self, draw: Callable[[_Given], int], given: _Given) -> int:
+    def _explained(self, compute: Callable[[_Given], _Computed], given: _Given) -> _Computed:
+        """What comes of it; logits that are no numbers are told in one line."""
         try:
-            return draw(given)
+            return compute(given)
         except NotNumbersError as error:
             raise ModelError(f"{error}; the weights are damaged or overflow in {self._transformer.dtype}") from error
 
     def _check(self, request: GenerationRequest) -> None:
-        length, vocab = len(request.prompt_ids), self._transformer.spec.vocab_size
+        self._check_ids(request.prompt_ids)
+        if request.max_new_tokens is not None and request.max_new_tokens < 0:
+            raise RequestError(f"max_new_tokens is {request.max_new_tokens}; it cannot be negative")
+        if not 0 <= request.begun <= len(request.prompt_ids):
+            raise RequestError(f"begun is {request.begun}; it must be from 0 to {len(request.prompt_ids):,}")
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        length, vocab = len(ids), self._transformer.spec.vocab_size
         if length == 0:
             raise RequestError("the prompt is empty; it needs at least one token")
         if length > self._cache.max_seq_len:
@@ -225,11 +297,9 @@ class Generator:
                 f"the prompt has {length:,} tokens and the context holds {self._cache.max_seq_len:,}; "
                 "shorten it or load with a larger --context"
             )
-        wrong = next((token for token in request.prompt_ids if not 0 <= token < vocab), None)
+        wrong = next((token for token in ids if not 0 <= token < vocab), None)
         if wrong is not None:
             raise RequestError(f"the prompt holds id {wrong}, but the model has {vocab:,} embeddings")
-        if request.max_new_tokens is not None and request.max_new_tokens < 0:
-            raise RequestError(f"max_new_tokens is {request.max_new_tokens}; it cannot be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,46 +317,3 @@ class _Answer:
     ids: list[int] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     reason: FinishReason | None = None
-
-
-class _Clock:
-    """Counts and times of one answer."""
-
-    def __init__(self, request: GenerationRequest, seed: int) -> None:
-        self.seed = seed
-        self.cached = 0
-        self.path: DecodePath = "synchronous"
-        self._prompt_tokens = len(request.prompt_ids)
-        self._start = time.perf_counter()
-        self._found = self._prefill_end = self._first = self._last = 0.0
-        self._tokens = 0
-
-    def looked_up(self, cached: int) -> None:
-        """So much of the prompt was cached; computing the rest begins."""
-        self.cached = cached
-        self._found = self._found or time.perf_counter()
-
-    def computed(self) -> tuple[int, float]:
-        """Tokens of the prompt that were computed, and seconds until now."""
-        return self._prompt_tokens - self.cached, time.perf_counter() - self._found
-
-    def prefilled(self) -> None:
-        self._prefill_end = time.perf_counter()
-
-    def token(self) -> None:
-        """A token of the answer was sampled."""
-        self._last = time.perf_counter()
-        self._first = self._first or self._last
-        self._tokens += 1
-
-    def stats(self) -> GenerationStats:
-        return GenerationStats(
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self.cached,
-            new_tokens=self._tokens,
-            time_to_first_token=self._first - self._start if self._first else 0.0,
-            prefill_seconds=self._prefill_end - self._start,
-            decode_seconds=self._last - self._first,
-            seed=self.seed,
-            decode_path=self.path,
-        )

@@ -17,15 +17,19 @@ class TextStream:
     Args:
         decode: ids -> text, as a whole.
         stop: strings that end the answer and are never shown; the first to be complete counts.
+        before: ids of the text that it goes on from, which was shown but for a half character at its end.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), *, before: Sequence[int] = ()
+    ) -> None:
         self._decode = decode
         self._stop = tuple(text for text in stop if text)
-        self._ids: list[int] = []
+        self._ids = list(before[-_MAX_WINDOW:])
         # Decoding starts at token `_window`: two steps back, because tokenizers treat the beginning of a text in their
         # own way. Tokens before `_read` are done with; of the window's text `_shown` characters have been taken.
-        self._window = self._read = self._shown = 0
+        self._window, self._read = 0, len(self._ids)
+        self._shown = len(whole_characters(decode(self._ids)))
         self._broken_text, self._broken_tokens = "", 0
         self._held = ""
         self.stopped = False
@@ -83,6 +87,12 @@ class TextStream:
         shown = self._held[: len(self._held) - keep]
         self._held = self._held[len(self._held) - keep :]
         return shown
+
+
+def whole_characters(text: str) -> str:
+    """A decoded text without the character in the making at its end."""
+    broken = len(text) - len(text.rstrip(_REPLACEMENT))
+    return text[: len(text) - min(broken, _MAX_HELD_BYTES)]
 
 
 def _overlap(text: str, stop: str) -> int:

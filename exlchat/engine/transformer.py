@@ -160,6 +160,11 @@ class Transformer:
         Returns:
             float32 `[tokens, vocab]`, or `[1, vocab]`.
         """
+        return self.logits(self.features(ids, cache, start=start, last_only=last_only))
+
+    @torch.inference_mode()
+    def features(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = False) -> Tensor:
+        """What the head makes logits of: `[tokens, hidden]`, or `[1, hidden]`. Arguments as of `forward`."""
         hidden = self._embed(ids, start)
         turns = [rope.slice(start, start + len(ids)) for rope in self.ropes]
         added: Tensor | None = None
@@ -175,7 +180,16 @@ class Transformer:
             added, after = layer.mlp(x, self._operations), layer.mlp_post_norm
         if last_only:
             hidden, added = hidden[-1:], None if added is None else added[-1:]
-        return self._logits(add_norm(hidden, added, self.norm, after=after, scale=scale))
+        return add_norm(hidden, added, self.norm, after=after, scale=scale)
+
+    @torch.inference_mode()
+    def logits(self, x: Tensor) -> Tensor:
+        """`[tokens, hidden]` of `features` -> float32 `[tokens, vocab]`."""
+        logits = self.head(x).float()
+        if self.spec.logit_scale != 1.0:
+            logits = logits * self.spec.logit_scale
+        cap = self.spec.logit_softcap
+        return cap * torch.tanh(logits / cap) if cap else logits
 
     def _embed(self, ids: Tensor, start: int) -> Tensor:
         # The residual stream stays in float32, as in the step: in 16 bits its sum of all layers loses most.
@@ -185,13 +199,6 @@ class Transformer:
         if self.ends.positions is not None:
             hidden += self.ends.positions[start : start + len(ids)]
         return hidden
-
-    def _logits(self, x: Tensor) -> Tensor:
-        logits = self.head(x).float()
-        if self.spec.logit_scale != 1.0:
-            logits = logits * self.spec.logit_scale
-        cap = self.spec.logit_softcap
-        return cap * torch.tanh(logits / cap) if cap else logits
 
     def _attend(self, index: int, x: Tensor, turns: list[Tensor], *, cache: KVCache | None, start: int) -> Tensor:
         spec, layer, tokens = self.spec, self.layers[index], x.shape[0]

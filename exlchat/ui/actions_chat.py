@@ -231,4 +231,15 @@ CHAT_ACTIONS: tuple[Action, ...] = (
         place="message",
         available=lambda now: now.has_messages and not now.answering,
     ),
+    Action(
+        "probabilities",
+        "Token probabilities",
+        "Show how likely each token of an answer was, of the last one or of the Nth message from the end, and go on "
+        "from another token: the one of that RANK at that PLACE.",
+        ("w",),
+        "/probabilities",
+        "[N PLACE RANK]",
+        place="message",
+        available=lambda now: now.has_answer and not now.answering,
+    ),
 )

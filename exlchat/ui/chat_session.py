@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from exlchat.chat.cost import PromptCost
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.store import ConversationStore
+    from exlchat.chat.turn_plan import Beginning
     from exlchat.ui.answering import Answering
     from exlchat.ui.engine_requests import JobQueue
     from exlchat.ui.generation_settings import GenerationSettings
@@ -324,6 +325,18 @@ class ChatSession(OpenConversation):
         """
         self._submit(self.require_open(), prompt=None, retry_of=retry_of, generation=generation)
 
+    def take_token(self, message_id: str, beginning: Beginning) -> None:
+        """Have an answer go on from another token, beside itself.
+
+        Raises:
+            NotPossibleError: an answer is on its way.
+            StoreError: the old answer cannot be written.
+        """
+        self.require_quiet()
+        self.unkept.save()
+        self.deleted_last = False
+        self._submit(self.require_open(), prompt=None, continue_from=message_id, beginning=beginning)
+
     def under_way_in(self, conversation_id: str) -> Answering | None:
         """The answer on its way in a conversation, whether it is open or not."""
         return self._under_way.of(conversation_id)
@@ -335,6 +348,7 @@ class ChatSession(OpenConversation):
         prompt: Message | None,
         retry_of: str | None = None,
         continue_from: str | None = None,
+        beginning: Beginning | None = None,
         generation: GenerationSettings | None = None,
     ) -> None:
         job = turn_job(
@@ -344,6 +358,7 @@ class ChatSession(OpenConversation):
             template=self.template,
             retry_of=retry_of,
             continue_from=continue_from,
+            beginning=beginning,
         )
         self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
 

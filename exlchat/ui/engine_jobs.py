@@ -39,10 +39,12 @@ class Question:
     Args:
         ask: runs on the engine thread.
         tell: takes what it gave; whoever receives the reports calls it, on its own thread.
+        fail: takes the one-line reason why it gave nothing, where somebody waits for that; else it is told as any line.
     """
 
     ask: Callable[[EnginePort], Any]
     tell: Callable[[Any], None]
+    fail: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

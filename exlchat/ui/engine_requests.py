@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,11 +16,13 @@ from exlchat.ui.engine_jobs import Job, Question
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from exlchat.chat.answer_chances import AnswerChances
     from exlchat.chat.context import ContextPolicy
     from exlchat.chat.cost import PromptCost
     from exlchat.chat.engine_port import EnginePort
     from exlchat.chat.inspection import Inspected
     from exlchat.chat.store import ConversationStore
+    from exlchat.chat.turn_plan import Beginning
     from exlchat.engine.events import CacheReport
     from exlchat.ui.generation_settings import GenerationSettings
 
@@ -44,6 +48,7 @@ def turn_job(
     template: str | None,
     retry_of: str | None = None,
     continue_from: str | None = None,
+    beginning: Beginning | None = None,
 ) -> Job:
     """The job that answers a conversation; arguments as of `turn.answer`."""
     options = turn.TurnOptions(
@@ -55,7 +60,15 @@ def turn_job(
     )
 
     def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
-        return turn.answer(store, engine, conversation_id, options, retry_of=retry_of, continue_from=continue_from)
+        return turn.answer(
+            store,
+            engine,
+            conversation_id,
+            options,
+            retry_of=retry_of,
+            continue_from=continue_from,
+            beginning=beginning,
+        )
 
     return Job(conversation_id, work)
 
@@ -70,6 +83,17 @@ def title_job(store: ConversationStore, conversation_id: str, *, template: str |
         return titling.make_title(store, engine, conversation_id, template=template)
 
     return Job(conversation_id, work, idle=True)
+
+
+@dataclass(slots=True)
+class Computing:
+    """A long question on its way. The engine thread writes `done` and `total`, who asked sets `given_up`; single words
+    that either thread may read at any time.
+    """
+
+    done: int = 0
+    total: int = 0
+    given_up: bool = False
 
 
 class Questions:
@@ -114,6 +138,37 @@ class Questions:
             return inspected(engine, self._store.load(conversation_id).branch, template=template, policy=policy)
 
         self._jobs.ask(Question(ask, tell))
+
+    def chances(
+        self,
+        message_id: str,
+        tell: Callable[[AnswerChances | None], None],
+        fail: Callable[[str], None] | None = None,
+        *,
+        template: str | None,
+        policy: ContextPolicy,
+    ) -> Computing:
+        """Ask how likely each token of an answer is; arguments of `answer_chances`. `None` is told if it was given up.
+
+        It is given up within a chunk of its tokens.
+        """
+        computing = Computing()
+
+        def ask(engine: EnginePort) -> AnswerChances | None:
+            # No start needs it.
+            from exlchat.chat.answer_chances import AnswerChances, answer_chances
+
+            with closing(answer_chances(self._store, engine, message_id, template=template, policy=policy)) as events:
+                for event in events:
+                    if isinstance(event, AnswerChances):
+                        return event
+                    computing.done, computing.total = event.done, event.total
+                    if computing.given_up:
+                        break
+            return None
+
+        self._jobs.ask(Question(ask, tell, fail))
+        return computing
 
     def cache(self, tell: Callable[[CacheReport], None]) -> None:
         """Ask about the pages of the cache, if that is not asked already."""

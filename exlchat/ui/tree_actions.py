@@ -69,6 +69,16 @@ def answer_again(session: ChatSession, message_id: str) -> None:
         session.answer_tip(retry_of=message.id)
 
 
+def require_laid_open(session: ChatSession, message_id: str) -> None:
+    """Refuses a message whose tokens have no probabilities, and any while an answer is on its way."""
+    session.require_quiet()
+    message = _on_branch(session, message_id)
+    if message.role != "assistant":
+        raise NotPossibleError("only answers have probabilities; go to one that a model gave")
+    if message.status == "streaming":
+        raise NotPossibleError("this answer is still being written by another exlchat")
+
+
 def alternative(session: ChatSession, message_id: str, by: int) -> Message:
     """Show the alternative of a message that was written `by` places before (-) or after it (+)."""
     session.require_quiet()

@@ -13,10 +13,10 @@ class PassedTokens:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        forward = Transformer.forward
+        features = Transformer.features
 
         def counted(transformer: Transformer, ids: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
             self.count += len(ids)
-            return forward(transformer, ids, *arguments, **options)  # type: ignore[arg-type]
+            return features(transformer, ids, *arguments, **options)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Transformer, "forward", counted)
+        monkeypatch.setattr(Transformer, "features", counted)

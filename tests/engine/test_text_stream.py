@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from exlchat.engine.text_stream import TextStream
+from exlchat.engine.text_stream import TextStream, whole_characters
 from tests.random_models import save_tokenizer
 
 
@@ -111,3 +111,23 @@ def test_an_emoji_of_four_bytes_appears_at_once() -> None:
     assert len(ids) >= 3
     stream = TextStream(tokenizer.decode)
     assert [stream.push(token) for token in ids] == [""] * (len(ids) - 1) + ["🙈"]
+
+
+def test_text_goes_on_behind_what_was_said_before() -> None:
+    words = sentencepiece_style()
+    hello, world = words.encode("Hello").ids, words.encode("Hello world").ids
+    assert world[: len(hello)] == hello
+    stream = TextStream(words.decode, before=hello)
+    pieces = [stream.push(token) for token in world[len(hello) :]]
+    assert "".join(pieces) + stream.finish() == " world"
+
+
+@pytest.mark.parametrize("said", ["", "a", "long before " * 20])
+def test_a_character_that_was_begun_before_is_finished(said: str) -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode(f"{said}😀!").ids
+    for cut in range(len(tokenizer.encode(said).ids), len(ids)):
+        stream = TextStream(tokenizer.decode, before=ids[:cut])
+        pieces = [stream.push(token) for token in ids[cut:]]
+        shown = whole_characters(tokenizer.decode(ids[:cut]))
+        assert shown + "".join(pieces) + stream.finish() == f"{said}😀!"

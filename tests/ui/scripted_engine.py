@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from math import log
 
 from exlchat.engine.events import (
     CacheReport,
@@ -13,8 +14,12 @@ from exlchat.engine.events import (
     GenerationRequest,
     GenerationStats,
     ModelInfo,
+    PlaceChances,
     PrefillProgress,
+    Scored,
+    ScoreRequest,
     TextDelta,
+    TokenChance,
 )
 
 CHATML = (
@@ -35,6 +40,7 @@ class ScriptedEngine:
         self.answers = list(answers)
         self.prompts: list[str] = []
         self.requests: list[GenerationRequest] = []
+        self.scored: list[ScoreRequest] = []
         self.fail_after: int | None = None
         self._changed = threading.Condition()
         self._held = False
@@ -133,9 +139,36 @@ class ScriptedEngine:
         stats = GenerationStats(total, total // 2, len(said), 0.25, 0.2, 1.0, request.seed or 7)
         yield Finished(reason, stats, said, tuple(self.encode(said)))
 
+    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+        """Lower case is likely (80 %), a capital is not (10 %, rank 3), a digit is of rank 100; "X" and "Y" compete.
+
+        With `hold()` it waits behind the first half of the sequence.
+        """
+        self._cancelled = False
+        self.scored.append(request)
+        total = len(request.ids)
+        yield PrefillProgress(total // 2, total, total // 2)
+        if self._may_go_on():
+            yield Scored((*(self._place(token) for token in request.ids[request.start :]), self._place(None)))
+
+    def _place(self, token: int | None) -> PlaceChances:
+        rivals = [(ord("X"), 0.6), (ord("Y"), 0.2), (0, 0.05), *((ord("a") + at, 0.01) for at in range(10))]
+        if token is None:
+            return PlaceChances(None, _ranked([(0, 0.9), (ord("X"), 0.05)]))
+        if chr(token).isdigit():
+            return PlaceChances(TokenChance(token, log(0.0001), 100), _ranked(rivals))
+        chance = 0.1 if chr(token).isupper() else 0.8
+        top = _ranked([(token, chance), *(one for one in rivals if one[0] != token)])
+        return PlaceChances(next(one for one in top if one.token_id == token), top)
+
     def _may_go_on(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._cancelled or not self._held or self._steps > 0, timeout=30)
             if self._steps:
                 self._steps -= 1
             return not self._cancelled
+
+
+def _ranked(chances: list[tuple[int, float]]) -> tuple[TokenChance, ...]:
+    likeliest = sorted(chances, key=lambda one: -one[1])[:10]
+    return tuple(TokenChance(token, log(chance), rank) for rank, (token, chance) in enumerate(likeliest, 1))

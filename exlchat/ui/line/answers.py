@@ -143,6 +143,8 @@ class Answers:
         self._chat.session.questions.answered(report.question)
         if report.error is None:
             report.question.tell(report.answer)
+        elif report.question.fail is not None:
+            report.question.fail(report.error)
         else:
             self._chat.tell(report.error, warning=True)
 
@@ -205,9 +207,14 @@ class Answers:
         if not shown or answering.message is None or self._message_id == answering.message.id:
             return
         chat.comparing.answer_begins()
-        # A cut answer that is gone on with.
-        self.go_on(answering, written=bool(answering.so_far))
+        # A cut answer that is gone on with, or one in which another token was taken.
+        self.go_on(answering, written=bool(answering.so_far) and self._is_written(answering))
         self._status("reading")
+
+    def _is_written(self, answering: Answering) -> bool:
+        """Whether what an answer begins with is on the paper, as all of the one that it takes the place of."""
+        old, begun = answering.replaces, answering.message
+        return begun is not None and old is not None and self._chat.session.store.message(old).text == begun.text
 
     def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()

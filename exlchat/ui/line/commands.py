@@ -17,10 +17,12 @@ from exlchat.ui.library.listing import fit_text, summary
 from exlchat.ui.line.key_words import IN_LINES, PLAIN_KEYS
 from exlchat.ui.line.looking import Looking, day_of
 from exlchat.ui.line.message_lists import about
+from exlchat.ui.token_commands import TokenCommands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from exlchat.chat.answer_chances import AnswerChances
     from exlchat.engine.events import CacheReport
     from exlchat.ui.library.listing import Entry
     from exlchat.ui.line.chat import LineChat
@@ -62,6 +64,7 @@ class LineCommands(ChatCommands):
             "settings": self._chat.settings_commands.run,
             "template": lambda name: self._template(name) if name else self._list_templates(),
             "sidebar": lambda _: self._list_conversations(),
+            "probabilities": TokenCommands(self.front, self._probabilities).run,
             "help": lambda _: self.front.note("\n".join(self._help())),
             "copy-or-stop": lambda _: self._stop_or_quit(),
             "quit": lambda _: self._chat.leave(),
@@ -154,6 +157,20 @@ class LineCommands(ChatCommands):
         if at:
             tree_actions.alternative(self.front.session, last.id, at)
             self._changed(f"Alternative {number} is shown")
+
+    def _probabilities(self, message_id: str) -> None:
+        session = self.front.session
+        wait = self.questions_wait_for()
+        self.front.tell("Computing the probabilities…" if wait is None else f"The probabilities are shown when {wait}")
+        policy = session.generation.context_policy
+        session.questions.chances(message_id, self._tell_chances, template=session.template, policy=policy)
+
+    def _tell_chances(self, chances: AnswerChances | None) -> None:
+        if chances is not None:
+            # No start needs it.
+            from exlchat.ui.token_words import chance_lines
+
+            self.front.note("\n".join(chance_lines(chances)))
 
     def _changed(self, line: str) -> None:
         """The branch is another one: what is on the paper is not it, so its end is written anew."""

@@ -53,6 +53,8 @@ class AnswerDisplay:
         self._screen.session.questions.answered(report.question)
         if report.error is None:
             report.question.tell(report.answer)
+        elif report.question.fail is not None:
+            report.question.fail(report.error)
         else:
             self._screen.tell(report.error, warning=True)
 
@@ -113,6 +115,9 @@ class AnswerDisplay:
         self._screen.take_away(waiting_key(answering.conversation_id))
         for item in live_items(message, "".join(answering.thoughts), "".join(answering.answer)):
             self._screen.transcript.append_message(item)
+        if self._screen.transcript.has_focus and self._screen.transcript.cursor is None:
+            # What the answer takes the place of was under the cursor.
+            self._screen.transcript.move_cursor_to(message.id)
         self._screen.refresh_around()
         self._tell_status(activity="reading", fraction=None)
 

@@ -15,6 +15,7 @@ from exlchat.ui.cache_panel import cache_line, cache_rows
 from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.preset_commands import use_preset
+from exlchat.ui.token_commands import TokenCommands
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
@@ -67,6 +68,7 @@ class Commands(ChatCommands):
             "alternative": screen.message_commands.numbered_alternative,
             "history": lambda text: screen.pickers.history(text or screen.composer.text),
             "editor": lambda _: self._write_in_editor(),
+            "probabilities": TokenCommands(screen, screen.message_commands.probabilities).run,
             "persona": lambda name: self.personas.run(name) if name else screen.pickers.persona(),
             "preset": lambda name: use_preset(screen, name) if name else screen.pickers.preset(),
             "template": lambda name: self._template(name) if name else screen.pickers.template(),

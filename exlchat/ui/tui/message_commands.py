@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exlchat.chat.conversation import Message
+    from exlchat.chat.turn_plan import Beginning
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.code_files import CodeBlock
     from exlchat.ui.tui.screens.chat import ChatScreen
@@ -52,6 +53,7 @@ class MessageCommands:
             "cut": self._cut,
             "pin-message": self._pin,
             "save-code": self._save_code,
+            "probabilities": self.probabilities,
         }
 
     @property
@@ -109,6 +111,29 @@ class MessageCommands:
             self._screen.show_messages()
 
         self._screen.app.push_screen(CompareScreen(comparison), kept)
+
+    def probabilities(self, message_id: str) -> None:
+        """Show how likely each token of an answer was; one that is chosen there is gone on from."""
+        screen, session = self._screen, self._session
+        tree_actions.require_laid_open(session, message_id)
+        if screen.model.info is None and screen.model.failure is not None:
+            raise NotPossibleError(f"there is no model to compute probabilities: {screen.model.failure}")
+        # No start needs it.
+        from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
+
+        ask = partial(
+            session.questions.chances,
+            message_id,
+            template=session.template,
+            policy=session.generation.context_policy,
+        )
+
+        def taken(beginning: Beginning | None) -> None:
+            if beginning is not None:
+                screen.commands.attempt(lambda: session.take_token(message_id, beginning))
+                screen.show_messages()
+
+        screen.app.push_screen(ProbabilitiesScreen(ask, screen.commands.questions_wait_for), taken)
 
     def undo(self, _: str) -> None:
         """Take back what was done last."""

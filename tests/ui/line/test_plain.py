@@ -139,3 +139,61 @@ async def test_nothing_but_text_comes_out(tmp_path_factory: pytest.TempPathFacto
     controls = {one for one in plain.text if ord(one) < 32 or 0x7F <= ord(one) < 0xA0}
     assert controls == {"\n"}
     assert not set(plain.text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\ufeff")
+
+
+async def test_the_tokens_that_the_model_was_not_sure_of_are_lines(tmp_path: Path) -> None:
+    engine = ScriptedEngine("so One \x1b2", "all of it", "A" * 100)
+    async with plain_mode(tmp_path, engine) as plain:
+        plain.type("go\n")
+        await plain.sees("so One")
+        await plain.idle()
+        plain.type("/probabilities\n")
+        await plain.sees("else 1: X 60.0 % · 2: Y 20.0 % · 3: ␀ (ends the answer) 5.0 %")
+        assert "temperature 1" in plain.text
+        assert "In this answer 2 of 9 tokens had less than 50 %." in plain.text
+        assert "    4  so␣>O · 10.0 % · rank 3 · else 1: X 60.0 % · 2: Y" in plain.text
+        assert "    9  ne␣␛>2 · 0.01 % · rank 100 · else 1: X 60.0 %" in plain.text
+        assert "\x1b" not in plain.text
+        plain.type("again\n")
+        await plain.sees("all of it")
+        await plain.idle()
+        plain.type("/probabilities 1\n")
+        await plain.sees("In this answer no token had less than 50 %.")
+        plain.type("/probabilities 2\n")
+        await plain.sees("only answers have probabilities")
+        plain.type("more\n")
+        await plain.sees("AAAA")
+        await plain.idle()
+        begun = len(plain.text)
+        plain.type("/probabilities\n")
+        await plain.sees("and 64 more; exlchat without --line shows every token")
+        assert plain.text[begun:].count("\n") <= 40
+
+
+async def test_another_token_is_taken_by_numbers(tmp_path: Path) -> None:
+    engine = ScriptedEngine("so One two", " more", "never said")
+    async with plain_mode(tmp_path, engine) as plain:
+        plain.type("go\n")
+        await plain.sees("so One two")
+        await plain.idle()
+        for typed, line in (
+            ("1 2", "takes the number N of a message, or N PLACE RANK"),
+            ("1 12 1", "there is no place 12; there are 11"),
+            ("1 4 0", "there is no token of rank 0"),
+            ("1 4 11", "there is no token of rank 11 to be taken; there are 1 to 10"),
+        ):
+            plain.type(f"/probabilities {typed}\n")
+            await plain.sees(line)
+        begun = len(plain.text)
+        plain.type("/probabilities 1 4 2\n")
+        await plain.sees("so Y more")
+        await plain.idle()
+        # All of it: what is on the paper is another answer.
+        assert plain.text[begun:].count("scripted says:\nso Y more") == 1
+        plain.type("/probabilities 1 3 4\n")
+        await until(lambda: [one.text for one in plain.chat.session.branch] == ["go", "so"])
+        await plain.idle()
+        assert plain.chat.session.branch[-1].status == "complete"
+        plain.type("/undo\n")
+        await plain.sees("Undone: another token")
+        assert plain.chat.session.branch[-1].text == "so Y more"

@@ -1,0 +1,139 @@
+"""The tokens of an answer and how likely each was, by one pass over the prompt that it had and the answer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from math import exp
+
+from exlchat.chat.answer_ids import answer_ids, with_own_ids
+from exlchat.chat.context import ContextPolicy
+from exlchat.chat.conversation import Message
+from exlchat.chat.engine_port import EnginePort, closing_events
+from exlchat.chat.inspection import to_ask
+from exlchat.chat.prompt_format import PromptFormat
+from exlchat.chat.prompt_ids import prompt_ids
+from exlchat.chat.prompt_layout import single_texts, token_texts
+from exlchat.chat.reproduce import changed, prompt_by_record
+from exlchat.chat.speaking import TurnError
+from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.chat.store import ConversationStore
+from exlchat.chat.turn_plan import Beginning
+from exlchat.engine.events import PlaceChances, PrefillProgress, Scored, ScoreRequest, TokenChance
+
+TOP = 10
+"""How many of the likeliest tokens are told at a place."""
+UNSURE = 0.5
+"""Below this probability the model was not sure of a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerChances:
+    """An answer laid open.
+
+    Args:
+        message_id: of the answer.
+        model: who computed this, and whose tokens they are.
+        ids: of the answer.
+        places: the chances at each of them, and at the one behind the last.
+        pieces: the text of each token; where several make one character, the last of them has it.
+        texts: of every token that is named, by id.
+        ends: tokens that end an answer.
+        notices: lines about why these need not be the numbers that the answer was drawn from.
+    """
+
+    message_id: str
+    model: str
+    ids: tuple[int, ...]
+    places: tuple[PlaceChances, ...]
+    pieces: tuple[str, ...]
+    texts: dict[int, str] = field(hash=False)
+    ends: frozenset[int]
+    notices: tuple[str, ...]
+
+    def unsure(self) -> list[int]:
+        """The places whose token the model was not sure of."""
+        return [
+            at for at, place in enumerate(self.places) if place.taken is not None and probability(place.taken) < UNSURE
+        ]
+
+    def beginning(self, place: int, token_id: int) -> Beginning:
+        """The answer up to a place, and this token there."""
+        if token_id in self.ends:
+            return Beginning(self.model, self.ids[:place], ended=True)
+        return Beginning(self.model, (*self.ids[:place], token_id))
+
+
+def probability(chance: TokenChance) -> float:
+    """From 0 to 1."""
+    return exp(chance.log_probability)
+
+
+def answer_chances(
+    store: ConversationStore, engine: EnginePort, message_id: str, *, template: str | None, policy: ContextPolicy
+) -> Generator[PrefillProgress | AnswerChances, None, None]:
+    """Progress, and `AnswerChances` last; without them when the engine was cancelled. Closing the iterator gives it up.
+
+    The prompt is the one that the answer had, by its record. Of an answer without a record, as one that was edited, it
+    is as it would be asked now, in the format `template` and by `policy`.
+
+    Raises:
+        TurnError: this is no answer, has no text, or answers nothing.
+        PromptError: its format is not there, or cannot take the conversation.
+        StoreError: the conversation cannot be read.
+        RequestError: it is longer than the context.
+        ModelError: the engine cannot compute it.
+    """
+    message = store.message(message_id)
+    if message.role != "assistant":
+        raise TurnError("only answers have probabilities; go to one that a model gave")
+    form, prompt, notices = _prompt(store, engine, message, template=template, policy=policy)
+    own = with_own_ids(message, engine.info)
+    ids = answer_ids(engine, own.text, own.token_ids)
+    if not ids:
+        raise TurnError("there is no text in this answer yet")
+    request = ScoreRequest((*prompt, *ids), start=len(prompt), top=TOP)
+    with closing_events(engine.score(request)) as events:
+        for event in events:
+            if isinstance(event, Scored):
+                named = {one.token_id for place in event.places for one in place.top} | set(ids)
+                yield AnswerChances(
+                    message.id,
+                    engine.info.name,
+                    ids,
+                    event.places,
+                    tuple(token_texts(engine, ids)),
+                    single_texts(engine, named),
+                    _ends(engine, form, message),
+                    notices,
+                )
+            else:
+                yield event
+
+
+def _prompt(
+    store: ConversationStore, engine: EnginePort, message: Message, *, template: str | None, policy: ContextPolicy
+) -> tuple[PromptFormat, tuple[int, ...], tuple[str, ...]]:
+    """The ids before an answer's first one, in which format, and what is to be said about them."""
+    record = message.record
+    branch = store.branch(message.parent_id)
+    if not any(one.role == "user" for one in branch):
+        raise TurnError("this was not said by a model: it answers nothing")
+    if record is None:
+        asked = to_ask(engine, branch, template=template, policy=policy)
+        told = "how this answer came to be was not kept; the prompt is what it would be now"
+        return asked.form, tuple(prompt_ids(engine, asked.messages, asked.form)), (told,)
+    again = prompt_by_record(store, engine, message, record)
+    notices = []
+    if record.model != engine.info.name:
+        notices.append(f"this is an answer of {record.model}; the probabilities are those of {engine.info.name}")
+    elif again.same is False:
+        notices.append(changed(record))
+    return again.form, again.ids[: len(again.ids) - len(again.begun)], tuple(notices)
+
+
+def _ends(engine: EnginePort, form: PromptFormat, message: Message) -> frozenset[int]:
+    stops = [*engine.info.stop_ids, *stop_conditions(engine, form)]
+    if message.record is not None and message.record.model == engine.info.name:
+        stops += message.record.stop
+    return frozenset(stop for stop in stops if isinstance(stop, int))

@@ -1,0 +1,216 @@
+"""What is settled of a turn before a word is generated: what is answered, how, and with what the answer begins."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+from exlchat import paths
+from exlchat.chat.answer_ids import answer_ids, begun_text, with_own_ids
+from exlchat.chat.context import ContextPolicy
+from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.cost import shared_beginning
+from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_ids import prompt_messages, prompt_text
+from exlchat.chat.reproduce import prompt_hash
+from exlchat.chat.sight import see
+from exlchat.chat.speaking import TurnError, speaker_name, speaker_thinks, with_lore_told
+from exlchat.chat.stop_conditions import stop_conditions
+from exlchat.chat.store import ConversationStore
+from exlchat.chat.summary import Summarising
+from exlchat.chat.thinking import ThinkingMarks, opens_thinking
+from exlchat.engine.events import GenerationRequest
+from exlchat.engine.sampling_settings import SamplingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How an answer is wanted.
+
+    Args:
+        sampling: how tokens are drawn.
+        template: prompt format by name or file; `None` takes the model's own.
+        seed: makes the answer reproducible; `None` takes a fresh one.
+        max_new_tokens: the longest answer; `None` goes on until the context is full.
+        stop: strings and token ids that end it, beside those of model and format.
+        context_policy: what happens when the conversation does not fit into the context.
+        thinking: whether the model is to think first, where its format can be told; `None` leaves it to the format.
+    """
+
+    sampling: SamplingSettings
+    template: str | None = None
+    seed: int | None = None
+    max_new_tokens: int | None = None
+    stop: tuple[str | int, ...] = ()
+    context_policy: ContextPolicy = "stop"
+    thinking: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How an answer begins that takes another token somewhere and goes on from there.
+
+    Args:
+        model: whose tokens these are.
+        token_ids: all of them, the one that was taken the last.
+        ended: a token was taken that ends an answer: it is not among the ids, and nothing follows.
+    """
+
+    model: str
+    token_ids: tuple[int, ...]
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is settled before a word is generated. `text` and `token_ids` are those of a cut answer that goes on.
+
+    `taken`: another token was taken there, so that they are worth keeping without a word more.
+    """
+
+    parent_id: str
+    request: GenerationRequest
+    record: AnswerRecord
+    notice: str | None
+    context_notice: str | None
+    system: Message | None
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What is to be answered. `system`: a prompt that is not on the branch yet.
+
+    `earlier`: an answer given to it before; `goes_on`: the new one begins with its text, or with `beginning`.
+    """
+
+    parent_id: str
+    branch: tuple[Message, ...]
+    system: Message | None
+    earlier: Message | None
+    goes_on: bool
+    beginning: Beginning | None = None
+
+
+def ground_of(
+    store: ConversationStore,
+    conversation_id: str,
+    *,
+    retry_of: str | None,
+    continue_from: str | None,
+    beginning: Beginning | None,
+    model: str,
+) -> Ground:
+    """What is there to be answered by the model of this name; other arguments as of `turn.answer`.
+
+    Raises:
+        TurnError: nothing, or the token that was taken is another model's.
+    """
+    conversation = store.load(conversation_id)
+    old = retry_of or continue_from
+    earlier = None if old is None else store.message(old)
+    if earlier is not None and earlier.role != "assistant":
+        raise TurnError("only an answer can be given again or continued")
+    if beginning is not None and beginning.model != model:
+        raise TurnError(f"the token that was taken is one of {beginning.model}; {model} is loaded now")
+    parent_id = conversation.tip_id if earlier is None else earlier.parent_id
+    branch = conversation.branch if earlier is None else store.branch(parent_id)
+    # A system prompt set after the old answer is meant for the new one, but it is not on the way to it.
+    system = _speaker(conversation.branch) if retry_of is not None else None
+    before = _speaker(branch)
+    if system is not None and before is not None and (system.text, system.persona) == (before.text, before.persona):
+        system = None
+    told = branch if system is None else (*branch, system)
+    last = next((one for one in reversed(told) if one.role != "system"), None)
+    if parent_id is None or last is None or last.role != "user":
+        raise TurnError("there is no message to answer; write one, or have the last answer given again")
+    return Ground(parent_id, told, system, earlier, goes_on=continue_from is not None, beginning=beginning)
+
+
+def _speaker(branch: Sequence[Message]) -> Message | None:
+    """The message that says who speaks at the end of a branch."""
+    return next((one for one in reversed(branch) if one.role == "system"), None)
+
+
+def planned(
+    store: ConversationStore, engine: EnginePort, ground: Ground, options: TurnOptions, *, owner: str
+) -> Generator[Summarising, None, Plan]:
+    """The request, and what is noted of it; raises as `turn.answer`."""
+    form, notice = choose_format(engine.info, options.template, paths.folders().templates)
+    thinking = speaker_thinks(ground.branch) if options.thinking is None else options.thinking
+    if thinking is not None:
+        form = with_thinking(form, thinking)
+    told = with_lore_told(store, ground.branch, engine.count)
+    ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
+    text, kept = _begun(engine, ground)
+    sight = yield from see(
+        engine,
+        form,
+        ground.branch,
+        options.context_policy,
+        begun=kept,
+        earlier=ground.earlier,
+        max_new_tokens=options.max_new_tokens,
+    )
+    if sight.made is not None and sight.seen_from is not None:
+        # Before the answer: one that is stopped or fails without a word is removed, with its record.
+        store.keep_summary(sight.seen_from, sight.made)
+    request = GenerationRequest(
+        prompt_ids=sight.ids,
+        sampling=options.sampling,
+        stop=(*options.stop, *stop_conditions(engine, form)),
+        max_new_tokens=options.max_new_tokens,
+        seed=options.seed,
+        owner=owner,
+        beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
+        begun=len(kept),
+    )
+    record = AnswerRecord(
+        engine.info.name,
+        form.name,
+        options.sampling,
+        None,
+        None,
+        seen_from=sight.seen_from,
+        summary=sight.summary,
+        begun_tokens=len(kept),
+        prompt_hash=prompt_hash(sight.ids),
+        stop=options.stop,
+        persona=speaker_name(ground.branch),
+        thinking_on=thinking,
+        thinking=_marks(engine, form, ground),
+    )
+    return Plan(
+        ground.parent_id,
+        request,
+        record,
+        notice,
+        sight.notice,
+        ground.system,
+        text,
+        kept,
+        taken=bool(text and ground.beginning),
+    )
+
+
+def _begun(engine: EnginePort, ground: Ground) -> tuple[str, tuple[int, ...]]:
+    """The text and the ids that the answer begins with."""
+    if ground.beginning is not None:
+        return begun_text(engine, ground.beginning.token_ids), ground.beginning.token_ids
+    if not ground.goes_on or ground.earlier is None:
+        return "", ()
+    cut = with_own_ids(ground.earlier, engine.info)
+    return cut.text, answer_ids(engine, cut.text, cut.token_ids)
+
+
+def _marks(engine: EnginePort, form: PromptFormat, ground: Ground) -> ThinkingMarks | None:
+    """How thoughts are marked in the answer. One that goes on began as the one that was cut."""
+    if ground.goes_on and ground.earlier is not None and ground.earlier.record is not None:
+        return ground.earlier.record.thinking
+    if form.thinking is None:
+        return None
+    asked = prompt_text(engine, prompt_messages(ground.branch), form)
+    return replace(form.thinking, opened=opens_thinking(asked, form.thinking))
