@@ -320,9 +320,7 @@ def _user_name() -> str:
         return Settings().user_name
 
 
-def _wishes(
-    parser: argparse.ArgumentParser, typed: argparse.Namespace
-) -> tuple[SamplingWishes, dict[str, str]]:
+def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple[SamplingWishes, dict[str, str]]:
     """What was typed, over what the preset says that was typed; and where that of the preset comes from."""
     try:
         values = SamplingWishes(typed.temperature, typed.top_k, typed.top_p, typed.min_p, typed.max_tokens)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from exlchat.engine.events import CacheReport, Event, GenerationRequest, ModelInfo
+from exlchat.engine.events import CacheReport, Event, GenerationRequest, MemoryReport, ModelInfo
 
 
 class TextPort(Protocol):
@@ -47,6 +47,9 @@ class EnginePort(SpellingPort, Protocol):
 
     def cache_report(self) -> CacheReport:
         """The pages of the cache and what they have saved."""
+
+    def memory_report(self) -> MemoryReport:
+        """What is in use now of the card's memory and of the machine's."""
 
     def close(self) -> None:
         """Ends what is being written in the background, within seconds."""

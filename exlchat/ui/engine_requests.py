@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,8 +21,17 @@ if TYPE_CHECKING:
     from exlchat.chat.engine_port import EnginePort
     from exlchat.chat.inspection import Inspected
     from exlchat.chat.store import ConversationStore
-    from exlchat.engine.events import CacheReport
+    from exlchat.engine.events import CacheReport, MemoryReport
     from exlchat.ui.generation_settings import GenerationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """What an engine says of itself; `at` is when, in Unix seconds."""
+
+    cache: CacheReport
+    memory: MemoryReport
+    at: float
 
 
 class JobQueue(Protocol):
@@ -79,6 +90,9 @@ class Questions:
         self._store = store
         self._jobs = jobs
         self._about_cache: Question | None = None
+        self._about_figures: Question | None = None
+        self.figures: EngineFigures | None = None
+        """What an engine said of itself last."""
 
     def cost(
         self,
@@ -121,7 +135,28 @@ class Questions:
             self._about_cache = Question(lambda engine: engine.cache_report(), tell)
             self._jobs.ask(self._about_cache)
 
+    def ask_figures(self) -> None:
+        """Ask about memory and the pages of the cache, if that is not asked already; `figures` has it then."""
+        if self._about_figures is not None:
+            return
+
+        def ask(engine: EnginePort) -> EngineFigures:
+            return EngineFigures(engine.cache_report(), engine.memory_report(), time.time())
+
+        def keep(figures: EngineFigures) -> None:
+            self.figures = figures
+
+        self._about_figures = Question(ask, keep)
+        self._jobs.ask(self._about_figures)
+
+    @property
+    def asking_figures(self) -> bool:
+        """Whether the answer to `ask_figures` is on its way."""
+        return self._about_figures is not None
+
     def answered(self, question: Question) -> None:
         """It can be asked again."""
         if question is self._about_cache:
             self._about_cache = None
+        elif question is self._about_figures:
+            self._about_figures = None

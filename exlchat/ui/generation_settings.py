@@ -131,8 +131,7 @@ def of_settings(settings: Settings, *, bundled_guide: bool) -> GenerationSetting
     sources = {
         name: "environment" if name in settings.from_environment else "settings"
         for name in NAMES
-        if name in settings.from_environment
-        or (name in SETTINGS and getattr(settings, name) != SETTINGS[name].default)
+        if name in settings.from_environment or (name in SETTINGS and getattr(settings, name) != SETTINGS[name].default)
     }
     return GenerationSettings(
         settings.sampling(bundled_guide=bundled_guide),

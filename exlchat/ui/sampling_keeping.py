@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.sampling.shelf import keep_preset, place_for
+from exlchat.chat.sampling.shelf import keep_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.settings import SETTINGS, SettingsError, read_settings, save_setting
 from exlchat.ui.chat_session import NotPossibleError
@@ -21,7 +21,7 @@ NOT_KEPT = "Nothing of this session is saved: no preset and no default is writte
 
 
 def save_as_preset(now: GenerationSettings, target: Path) -> str:
-    """Write the values of a preset into a file of `place_for`, in the place of one that is there; a line about it.
+    """Write the values of a preset into the file `target`, in the place of one that is there; a line about it.
 
     Raises:
         NotPossibleError: the values are none that a preset can have.
@@ -35,11 +35,6 @@ def save_as_preset(now: GenerationSettings, target: Path) -> str:
         raise NotPossibleError(f"not saved: {error}") from error
     shipped = (paths.shipped_presets() / target.name).exists()
     return f"Saved as preset {target.stem}" + ("; it takes the place of the one that comes along" if shipped else "")
-
-
-def preset_file(name: str) -> Path:
-    """Where a preset of this name is written."""
-    return place_for(name)
 
 
 def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:

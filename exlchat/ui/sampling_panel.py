@@ -47,6 +47,11 @@ def stepped(now: GenerationSettings, name: str, by: int) -> str | None:
     return "none" if found == _WITHOUT_LIMIT else f"{found:g}"
 
 
+def next_choice(now: GenerationSettings) -> str:
+    """The word after the present one, and the first after the last."""
+    return stepped(now, "context_policy", 1) or CONTEXT_POLICIES[0]
+
+
 def is_chosen(name: str) -> bool:
     """Whether a value is one of a few words, not a number to be typed."""
     return name == "context_policy"
@@ -55,7 +60,9 @@ def is_chosen(name: str) -> bool:
 def typed_text(now: GenerationSettings, name: str) -> str:
     """A value as typed after /set."""
     value = now.value(name)
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and value == float(f"{value:g}"):
+        return f"{value:g}"
+    return "none" if value is None else str(value)
 
 
 def value_lines(now: GenerationSettings, start: GenerationSettings, name: str) -> Iterator[str]:

@@ -74,6 +74,8 @@ class Commands(ChatCommands):
             "help": lambda _: self._show_help(),
             "copy-or-stop": lambda _: self._copy_or_stop(),
             "quit": lambda _: self._app.leave(),
+            "sampling": lambda _: self._sampling(),
+            "stats": lambda _: self._stats(),
         }
 
     @property
@@ -122,6 +124,18 @@ class Commands(ChatCommands):
         session.questions.prompt(
             session.require_open(), show, template=session.template, policy=session.generation.context_policy
         )
+
+    # Panels that no start needs
+
+    def _sampling(self) -> None:
+        from exlchat.ui.tui.sampling_commands import SamplingCommands
+
+        SamplingCommands(self._screen).open()
+
+    def _stats(self) -> None:
+        from exlchat.ui.tui.screens.stats import StatsScreen
+
+        self._app.push_screen(StatsScreen(self._screen))
 
     # Copying and quitting
 
