@@ -149,11 +149,6 @@ class Questions:
         self._about_figures = Question(ask, keep)
         self._jobs.ask(self._about_figures)
 
-    @property
-    def asking_figures(self) -> bool:
-        """Whether the answer to `ask_figures` is on its way."""
-        return self._about_figures is not None
-
     def answered(self, question: Question) -> None:
         """It can be asked again."""
         if question is self._about_cache:

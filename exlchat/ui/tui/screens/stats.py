@@ -115,12 +115,10 @@ class StatsScreen(ModalScreen[None]):
 
     def _ask(self) -> None:
         """Once for each model, and behind each answer: a question in between would end a title being made."""
-        model, busy = self._chat.model.info, self._chat.session.busy
-        questions = self._chat.session.questions
-        if model is None or questions.asking_figures or (self._asked_of is model and not busy):
-            return
-        self._asked_of = model
-        questions.ask_figures()
+        model, session = self._chat.model.info, self._chat.session
+        if model is not None and (self._asked_of is not model or session.busy):
+            self._asked_of = model
+            session.questions.ask_figures()
 
     def _show_engine(self) -> None:
         figures, waits = self._chat.session.questions.figures, self._chat.commands.questions_wait_for()
