@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from exlchat import paths
@@ -53,5 +54,8 @@ def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
         save_setting(name, None if value is None else SETTINGS[name].about.kind.to_toml(value))
     if not wanted:
         return "settings.toml says all of this already"
+    written = ", ".join(f"{name} {now.shown(name)}" for name in wanted)
     seed = "; the seed belongs to this session only" if now.seed is not None else ""
-    return f"Written into settings.toml: {', '.join(f'{name} {now.shown(name)}' for name in wanted)}{seed}"
+    beaten = [SETTINGS[name].variable for name in wanted if os.environ.get(SETTINGS[name].variable)]
+    over = f"; the environment ({', '.join(beaten)}) beats the file" if beaten else ""
+    return f"Written into settings.toml: {written}{seed}{over}"

@@ -241,6 +241,20 @@ async def test_what_differs_is_kept_as_default_and_holds_at_the_next_start(file:
     assert open_services(AppOptions(None)).generation.sampling.temperature == 1.0
 
 
+async def test_what_the_environment_beats_is_said_when_it_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXLCHAT_TOP_K", "4")
+    chat = ChatApp(open_services(AppOptions(None)))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await go_to(pilot, "value:top_k")
+        assert "Now: 4 (environment)." in words(chat)
+        await pilot.press("9", "enter", "k")
+        await pilot.pause()
+        assert "Written into settings.toml: top_k 9; the environment (EXLCHAT_TOP_K) beats the file" in words(chat)
+        assert tomllib.loads(file.read_text()) == {"top_k": 9}
+        # What was typed goes on holding in this run.
+        assert chat.session.generation.sampling.top_k == 9
+
+
 async def test_a_broken_file_is_not_written(file: Path) -> None:
     file.write_text("top_k = -3\n")
     chat = ChatApp(open_services(AppOptions(None)))
