@@ -69,7 +69,8 @@ def value_lines(now: GenerationSettings, start: GenerationSettings, name: str) -
     """What one value does, where it comes from, and what it was at the start."""
     yield EXPLAINED[name]
     before = "" if now.value(name) == start.value(name) else f" At the start: {start.shown(name)}."
-    yield f"Now: {now.shown(name)} ({now.source(name)}).{before}"
+    idle = " It changes nothing while the most likely token is always taken." if _is_idle(now, name) else ""
+    yield f"Now: {now.shown(name)} ({now.source(name)}).{before}{idle}"
 
 
 def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -> Iterator[str]:
@@ -90,6 +91,13 @@ def panel_lines(front: ChatFront) -> Iterator[str]:
         explained, held = value_lines(now, start, name)
         yield f"{name}: {held.removeprefix('Now: ')} {explained}"
     yield "/set NAME VALUE changes one, /preset NAME takes a preset; both hold from the next answer on"
+
+
+def _is_idle(now: GenerationSettings, name: str) -> bool:
+    """Whether another value decides every draw."""
+    if now.sampling.temperature == 0:
+        return name in ("top_k", "top_p", "min_p", "seed")
+    return now.sampling.greedy and name in ("temperature", "top_p", "min_p", "seed")
 
 
 def _next_seed(seed: int | None, by: int) -> str | None:

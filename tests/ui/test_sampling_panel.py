@@ -14,7 +14,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import SETTINGS, Settings
 from exlchat.ui.generation_settings import EXPLAINED, NAMES, GenerationSettings, at_start
 from exlchat.ui.options import AppOptions
-from exlchat.ui.sampling_panel import next_choice, preset_lines, stepped, typed_text
+from exlchat.ui.sampling_panel import next_choice, preset_lines, stepped, typed_text, value_lines
 
 NOW = GenerationSettings(SamplingSettings(temperature=0.7, min_p=0.05))
 
@@ -55,6 +55,19 @@ def test_every_step_is_a_value_that_can_be_and_moves(name: str, steps: list[int]
             assert now.with_value(name, text) != now
             now = now.with_value(name, text)
             assert now.with_value(name, typed_text(now, name)) == now
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "idle"),
+    [
+        ("temperature", "0", {"top_k", "top_p", "min_p", "seed"}),
+        ("top_k", "1", {"temperature", "top_p", "min_p", "seed"}),
+        ("temperature", "1", set()),
+    ],
+)
+def test_a_value_that_changes_nothing_is_said_to(name: str, value: str, idle: set[str]) -> None:
+    now = NOW.with_value(name, value)
+    assert {one for one in NAMES if "changes nothing" in list(value_lines(now, now, one))[1]} == idle
 
 
 def test_the_last_word_is_followed_by_the_first() -> None:

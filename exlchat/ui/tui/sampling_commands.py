@@ -27,6 +27,7 @@ class SamplingCommands:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._panel = SamplingScreen(self)
+        self._problems_told: set[str] = set()
 
     def open(self) -> None:
         """Show the panel."""
@@ -58,10 +59,12 @@ class SamplingCommands:
         self._screen.session.generation = self.now.taking(name, self.start)
 
     def presets(self) -> Sequence[ShelvedPreset]:
-        """Those there are; those that cannot be read are told."""
+        """Those there are; those that cannot be read are told, once."""
         shelf = all_presets()
         for problem in shelf.problems:
-            self._screen.tell(problem, warning=True)
+            if problem not in self._problems_told:
+                self._problems_told.add(problem)
+                self._screen.tell(problem, warning=True)
         return shelf.presets
 
     def take(self, preset: ShelvedPreset) -> None:
