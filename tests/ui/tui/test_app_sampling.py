@@ -20,6 +20,7 @@ from exlchat.ui.services import open_services
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
+from exlchat.ui.tui.screens.stats import StatsScreen
 from tests.ui.app_harness import app, idle, say, services, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -89,6 +90,19 @@ async def test_keys_step_a_value_set_it_back_and_move(tmp_path: Path) -> None:
         assert chat.session.generation.context_policy == "stop"
         # Nothing of it is written anywhere.
         assert not paths.folders().settings_file.exists()
+
+
+async def test_keys_of_ones_own_open_and_close_both_panels(file: Path) -> None:
+    file.write_text('[keys]\nsampling = "f11"\nstats = "f12"\n')
+    chat = ChatApp(open_services(AppOptions(None)))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await pilot.press("f6", "f9")
+        assert chat.screen is chat.chat_screen
+        for key, panel in (("f11", SamplingScreen), ("f12", StatsScreen)):
+            await pilot.press(key)
+            assert isinstance(chat.screen, panel)
+            await pilot.press(key)
+            assert chat.screen is chat.chat_screen
 
 
 async def test_a_value_is_typed_and_one_that_cannot_be_is_said_in_place(tmp_path: Path) -> None:
