@@ -258,7 +258,7 @@ def _app_options(
     theme: str | None = None,
     continue_last: bool = False,
 ) -> AppOptions:
-    sampling = _wishes(parser, typed)
+    sampling, sources = _wishes(parser, typed)
     persona = None if typed.persona is None else _persona(typed.persona, typed.seed)
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
@@ -277,6 +277,7 @@ def _app_options(
         template=typed.template,
         theme=theme,
         sampling=sampling,
+        sampling_sources=sources,
         seed=typed.seed,
         continue_last=continue_last,
         notices=(
@@ -319,21 +320,24 @@ def _user_name() -> str:
         return Settings().user_name
 
 
-def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> SamplingWishes:
-    """What was typed, over what the preset says that was typed."""
+def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple[SamplingWishes, dict[str, str]]:
+    """What was typed, over what the preset says that was typed; and where that of the preset comes from."""
     try:
         values = SamplingWishes(typed.temperature, typed.top_k, typed.top_p, typed.min_p, typed.max_tokens)
     except ValueError as error:
         parser.error(str(error))
     if typed.preset is None:
-        return values
+        return values, {}
     from exlchat.chat.sampling.preset import SamplingPresetError
     from exlchat.chat.sampling.shelf import find_preset
 
     try:
-        return values.over(find_preset(typed.preset).preset.wishes)
+        found = find_preset(typed.preset)
     except SamplingPresetError as error:
         raise RefusedError(str(error)) from error
+    wishes = found.preset.wishes
+    sources = {name: found.source for name in wishes.given() if name not in values.given()}
+    return values.over(wishes), sources
 
 
 def model_and_prompt(

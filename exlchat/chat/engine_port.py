@@ -10,6 +10,7 @@ from exlchat.engine.events import (
     CacheReport,
     Event,
     GenerationRequest,
+    MemoryReport,
     ModelInfo,
     PrefillProgress,
     Scored,
@@ -57,6 +58,9 @@ class EnginePort(SpellingPort, Protocol):
 
     def cache_report(self) -> CacheReport:
         """The pages of the cache and what they have saved."""
+
+    def memory_report(self) -> MemoryReport:
+        """What is in use now of the card's memory and of the machine's."""
 
     def close(self) -> None:
         """Ends what is being written in the background, within seconds."""

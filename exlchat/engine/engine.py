@@ -20,6 +20,7 @@ from exlchat.engine.events import (
     Footprint,
     GenerationRequest,
     LoadProgress,
+    MemoryReport,
     ModelError,
     ModelInfo,
     PrefillProgress,
@@ -45,7 +46,15 @@ from exlchat.engine.pages.archive import PageArchive, open_archive
 from exlchat.engine.pages.hash import KEYS_AND_VALUES, root_hash
 from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
 from exlchat.engine.pages.sizes import MOST_AT_ONCE, cache_kind
-from exlchat.engine.placement import choose_device, choose_dtype, dtypes_for, prepare_torch, usable_memory
+from exlchat.engine.placement import (
+    card_memory,
+    choose_device,
+    choose_dtype,
+    dtypes_for,
+    prepare_torch,
+    resident_memory,
+    usable_memory,
+)
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.template_files import DEFAULT, read_templates
 from exlchat.engine.tokenizer import Tokenizer
@@ -138,6 +147,12 @@ class Engine:
         """The pages of the cache and what they have saved."""
         report, archive = self._parts.cache.report(), self._parts.archive
         return report if archive is None else dataclasses.replace(report, disk=archive.report)
+
+    def memory_report(self) -> MemoryReport:
+        """What is in use now of the card's memory and of the machine's."""
+        held = self.footprint
+        used, total = card_memory(self._parts.transformer.device) or (None, None)
+        return MemoryReport(held.weights, held.cache, resident_memory(), used, total)
 
     def close(self) -> None:
         """Gives pages on their way to the disk two seconds to get there. The engine stays usable."""

@@ -204,6 +204,24 @@ class Footprint:
     cache_per_token: int
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes of memory in use now.
+
+    Args:
+        weights, cache: of the model, wherever it lies.
+        program: resident in the machine's memory, of this program; weights that are mapped from files count as far as
+            they have been read.
+        card_used, card_total: of the card's memory, by all programs, and what there is; `None` on the CPU.
+    """
+
+    weights: int
+    cache: int
+    program: int
+    card_used: int | None = None
+    card_total: int | None = None
+
+
 CLOSE_SECONDS = 2.0
 """How long `Engine.close` lets pages get to the disk, at most."""
 
@@ -244,6 +262,8 @@ class CacheReport:
         evictions: pages whose room was wanted for others.
         prompt_tokens: of all prompts so far; `found_tokens` of them did not have to be computed.
         disk: pages that outlive the program; `None` without a store.
+        kept_tokens: whose keys and values can be found now.
+        shared: pages of which more than one owner has used something.
     """
 
     kind: str
@@ -257,6 +277,8 @@ class CacheReport:
     prompt_tokens: int
     found_tokens: int
     disk: DiskReport | None
+    kept_tokens: int = 0
+    shared: int = 0
 
     @property
     def hit_rate(self) -> float:

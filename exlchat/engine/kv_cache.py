@@ -255,7 +255,8 @@ class KVCache:
 
     def report(self) -> CacheReport:
         """What the pool holds and has saved, without the disk."""
-        owners = Counter(owner for page in self.pool.listed for owner in page.owners if owner)
+        listed = list(self.pool.listed)
+        owners = Counter(owner for page in listed for owner in page.owners if owner)
         return CacheReport(
             kind=self.kind.name,
             page_tokens=PAGE_TOKENS,
@@ -268,6 +269,8 @@ class KVCache:
             prompt_tokens=self._asked,
             found_tokens=self._found,
             disk=None,
+            kept_tokens=sum(len(page.ids) for page in listed),
+            shared=sum(len(page.owners - {""}) > 1 for page in listed),
         )
 
     def _use(self, page: Page) -> None:

@@ -102,7 +102,7 @@ def room_without_models(device: torch.device) -> int:
     if device.type == "cuda":
         free = int(torch.cuda.mem_get_info(device)[0])
         return max(free + torch.cuda.memory_reserved(device) - _WORKING_ON_GPU, 0)
-    resident, shared = Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3]
+    resident, shared = _statm()[1:3]
     # Some 0.2 GiB of it are the program's own and stay.
     own = (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     return int(_USABLE_OF_CPU * (free_memory(device) + own))
@@ -118,6 +118,23 @@ def free_memory(device: torch.device) -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise ModelError("/proc/meminfo: MemAvailable is missing; exlchat runs on Linux")
+
+
+def card_memory(device: torch.device) -> tuple[int, int] | None:
+    """Bytes of a card's memory in use, by all programs, and in all; `None` for the CPU."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free, total
+
+
+def resident_memory() -> int:
+    """Bytes of this program that lie in the machine's memory."""
+    return int(_statm()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _statm() -> list[str]:
+    return Path("/proc/self/statm").read_text(encoding="ascii").split()
 
 
 def _is_bfloat16(checkpoint: Checkpoint) -> bool:

@@ -54,6 +54,13 @@ PROGRAM_ACTIONS: tuple[Action, ...] = (
         "[NAME VALUE]",
     ),
     Action(
+        "sampling",
+        "Sampling",
+        "See and change how the next answers are drawn, by value or by preset, and keep it.",
+        ("f6",),
+        "/sampling",
+    ),
+    Action(
         "model",
         "About the model",
         "Show what model is loaded and how; with the NAME or folder of another, load that. /model set NAME VALUE "
@@ -66,10 +73,9 @@ PROGRAM_ACTIONS: tuple[Action, ...] = (
     Action(
         "stats",
         "Statistics",
-        "Show the figures of the last answer.",
-        (),
+        "Show the figures of the last answer, how fast answers come, and what of memory and cache is used.",
+        ("f9",),
         "/stats",
-        available=lambda now: now.has_answer,
     ),
     Action("cache", "Cache", "Show what the model's cache holds, whose it is, and how much it saves.", (), "/cache"),
     Action(

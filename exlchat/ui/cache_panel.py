@@ -25,7 +25,10 @@ def cache_rows(report: CacheReport, titles: Mapping[str, str]) -> Iterator[tuple
     yield "In memory", ""
     yield "Pages", f"{used:,} of {report.pages:,} taken, {report.running:,} of them for the last conversation"
     yield "Tokens", f"room for {report.pages * report.page_tokens:,}, {report.page_tokens} a page"
-    yield "Memory", f"{_size(report.pages * report.page_bytes)}, {report.kind}, {_size(report.page_bytes)} a page"
+    yield (
+        "Memory",
+        f"{size_text(report.pages * report.page_bytes)}, {report.kind}, {size_text(report.page_bytes)} a page",
+    )
     yield "Reused", f"{report.found_tokens:,} of {report.prompt_tokens:,} prompt tokens ({report.hit_rate:.0%})"
     yield "Evicted", f"{report.evictions:,} pages made room for others"
     if report.owners:
@@ -65,7 +68,7 @@ def _disk_rows(disk: DiskReport | None) -> Iterator[tuple[str, str]]:
     if disk is None:
         yield "Nothing", "is kept for later starts (--disk-gb or disk_gb)"
         return
-    yield "Files", f"{disk.files:,} of all models, {_size(disk.bytes)} of {_size(disk.most_bytes)}"
+    yield "Files", f"{disk.files:,} of all models, {size_text(disk.bytes)} of {size_text(disk.most_bytes)}"
     yield "This run", f"{disk.written:,} written, {disk.restored_tokens:,} tokens came back"
     if disk.damaged:
         yield "Dropped", f"{disk.damaged:,} damaged files"
@@ -75,7 +78,8 @@ def _disk_rows(disk: DiskReport | None) -> Iterator[tuple[str, str]]:
         yield "Trouble", disk.trouble
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """Bytes in the largest unit of which there is one."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:
             return f"{count / size:,.1f} {unit}"

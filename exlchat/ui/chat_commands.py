@@ -20,6 +20,7 @@ from exlchat.ui.chat_session import ChatSession, NotPossibleError
 from exlchat.ui.figures import describe_figures
 from exlchat.ui.persona_commands import PersonaCommands
 from exlchat.ui.preset_commands import use_preset
+from exlchat.ui.sampling_panel import panel_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -78,6 +79,7 @@ class ChatCommands:
             "template": self._template,
             "theme": self._theme,
             "set": self._set,
+            "sampling": lambda _: self.front.note("\n".join(panel_lines(self.front))),
             "stats": lambda _: self.front.note(describe_figures(session.last_answer)),
             "cache": lambda _: self._cache(),
             "cost": lambda system: self._ask_cost("With that system prompt" if system else "", system or None),

@@ -155,7 +155,7 @@ class ChatSession(OpenConversation):
         self._persona = persona
         self._new_system = self._default_system = persona.system_text
         self.template = persona.template or self.template
-        self.generation = self.generation.with_wishes(persona.sampling)
+        self.generation = self.generation.with_wishes(persona.sampling, persona.source)
         if self.conversation is not None:
             self.reload()
         elif persona.greetings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,17 @@ if TYPE_CHECKING:
     from exlchat.chat.inspection import Inspected
     from exlchat.chat.store import ConversationStore
     from exlchat.chat.turn_plan import Beginning
-    from exlchat.engine.events import CacheReport
+    from exlchat.engine.events import CacheReport, MemoryReport
     from exlchat.ui.generation_settings import GenerationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """What an engine says of itself; `at` is when, in Unix seconds."""
+
+    cache: CacheReport
+    memory: MemoryReport
+    at: float
 
 
 class JobQueue(Protocol):
@@ -103,6 +113,9 @@ class Questions:
         self._store = store
         self._jobs = jobs
         self._about_cache: Question | None = None
+        self._about_figures: Question | None = None
+        self.figures: EngineFigures | None = None
+        """What an engine said of itself last."""
 
     def cost(
         self,
@@ -176,7 +189,23 @@ class Questions:
             self._about_cache = Question(lambda engine: engine.cache_report(), tell)
             self._jobs.ask(self._about_cache)
 
+    def ask_figures(self) -> None:
+        """Ask about memory and the pages of the cache, if that is not asked already; `figures` has it then."""
+        if self._about_figures is not None:
+            return
+
+        def ask(engine: EnginePort) -> EngineFigures:
+            return EngineFigures(engine.cache_report(), engine.memory_report(), time.time())
+
+        def keep(figures: EngineFigures) -> None:
+            self.figures = figures
+
+        self._about_figures = Question(ask, keep)
+        self._jobs.ask(self._about_figures)
+
     def answered(self, question: Question) -> None:
         """It can be asked again."""
         if question is self._about_cache:
             self._about_cache = None
+        elif question is self._about_figures:
+            self._about_figures = None

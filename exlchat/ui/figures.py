@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from exlchat.engine.events import ModelInfo
 
 _TOLD_EVERY_SECONDS = 0.25
+_INTERVAL_SECONDS = 0.5
+_RECENT_INTERVALS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +84,48 @@ class GrowingFigures:
         self._prompt_tokens = prompt_tokens
         self._tokens = 0
         self._first_at = self._told_at = 0.0
+        self._recent: deque[tuple[int, int]] = deque()
 
     def add(self, tokens: int, now: float) -> None:
         """More has come; `now` in seconds of a clock that only goes on."""
         self._first_at = self._first_at or now
         self._tokens += tokens
+        at = self._interval(now)
+        before = self._recent.pop()[1] if self._recent and self._recent[-1][0] == at else 0
+        self._recent.append((at, before + tokens))
+        while self._recent[0][0] < at - _RECENT_INTERVALS:
+            self._recent.popleft()
+
+    @property
+    def tokens(self) -> int:
+        """How many have come so far."""
+        return self._tokens
+
+    def rate(self, now: float) -> float | None:
+        """Tokens per second since the first; `None` while there are fewer than two."""
+        seconds = now - self._first_at
+        return (self._tokens - 1) / seconds if seconds > 0 and self._tokens > 1 else None
+
+    def recent(self, now: float) -> list[float]:
+        """Tokens per second in each of the last intervals that are over, at most half a minute of them."""
+        if not self._first_at:
+            return []
+        end = self._interval(now)
+        came = dict(self._recent)
+        return [came.get(at, 0) / _INTERVAL_SECONDS for at in range(max(end - _RECENT_INTERVALS, 0), end)]
+
+    def _interval(self, now: float) -> int:
+        return int((now - self._first_at) / _INTERVAL_SECONDS)
 
     def news(self, before: StatusFacts, now: float) -> StatusFacts | None:
         """The facts as they are now, a few times a second; `None` when they were told just before."""
         if now - self._told_at < _TOLD_EVERY_SECONDS:
             return None
         self._told_at = now
-        seconds = now - self._first_at
         return replace(
             before,
             activity="",
             fraction=None,
-            rate=(self._tokens - 1) / seconds if seconds > 0 and self._tokens > 1 else None,
+            rate=self.rate(now),
             context_used=self._prompt_tokens + self._tokens,
         )

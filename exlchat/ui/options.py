@@ -9,6 +9,7 @@ from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.ui.cache_sizes import CacheSizes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from exlchat.chat.context import ContextPolicy
@@ -33,6 +34,7 @@ class AppOptions:
         template: prompt format by name or file.
         theme: theme of this start only.
         sampling: sampling values and the longest answer that were typed, or are of a preset that was named.
+        sampling_sources: where those of them come from that were not typed: "preset wild", by name.
         seed: makes the answers reproducible.
         cache_sizes: how much of the cache is kept, where.
         context_policy: what happens when a conversation does not fit into the context.
@@ -51,6 +53,7 @@ class AppOptions:
     template: str | None = None
     theme: str | None = None
     sampling: SamplingWishes = field(default_factory=SamplingWishes)
+    sampling_sources: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     cache_sizes: CacheSizes = field(default_factory=CacheSizes)
     context_policy: ContextPolicy | None = None

@@ -32,5 +32,7 @@ def use_preset(front: ChatFront, name: str) -> None:
         found = find_preset(name)
     except SamplingPresetError as error:
         raise NotPossibleError(str(error)) from error
-    session.generation = session.generation.with_wishes(found.preset.wishes)
-    front.note(f"Preset {one_line(found.id, 60)}: {session.generation.describe()}")
+    session.generation = session.generation.with_wishes(found.preset.wishes, found.source)
+    kept = found.preset.not_applied
+    not_applied = f"\nNot applied, because answers are not drawn by it here: {kept}" if kept else ""
+    front.note(f"Preset {one_line(found.id, 60)}: {session.generation.describe()}{not_applied}")

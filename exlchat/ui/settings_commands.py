@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat.chat.plain_text import one_line
 from exlchat.settings import SETTINGS, Reading, SettingsError, read_settings, save_setting
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.generation_settings import SAMPLED, of_settings
 from exlchat.ui.keymap import keymap
 from exlchat.ui.library.memory import NAMES, ModelSettings
 from exlchat.ui.overriding import given
@@ -28,7 +28,6 @@ HOLDS = {
     "next load": "it holds when a model is loaded next",
 }
 """When a changed setting takes effect, in words."""
-_SAMPLED = ("temperature", "top_k", "top_p", "min_p")
 _SHOWN_CELLS = 60
 
 
@@ -206,7 +205,7 @@ class SettingsCommands:
                 session.titles = settings.title_by == "model"
             case "template" | "system":
                 self._use_texts(key, settings)
-            case _ if key in (*_SAMPLED, "max_tokens", "context_policy"):
+            case _ if key in (*SAMPLED, "max_tokens", "context_policy"):
                 self._draw_by(key, settings)
 
     def _take_keys(self, settings: Settings) -> None:
@@ -225,14 +224,8 @@ class SettingsCommands:
 
     def _draw_by(self, key: str, settings: Settings) -> None:
         session = self._front.session
-        generation = session.generation
-        if key in _SAMPLED:
-            sampling = settings.sampling(bundled_guide=self._front.model.is_guide)
-            changed: dict[str, Any] = {key: getattr(sampling, key)}
-            session.generation = replace(generation, sampling=replace(generation.sampling, **changed))
-        else:
-            changed = {key: getattr(settings, key)}
-            session.generation = replace(generation, **changed)
+        said = of_settings(settings, bundled_guide=self._front.model.is_guide)
+        session.generation = session.generation.taking(key, said)
 
     def _wanted(self, settings: Settings) -> ModelSettings:
         return self._remembered().typed_or(self._front.services.shelf.options, settings)

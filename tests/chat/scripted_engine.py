@@ -19,6 +19,7 @@ from exlchat.engine.events import (
     FinishReason,
     GenerationRequest,
     GenerationStats,
+    MemoryReport,
     ModelInfo,
     PrefillProgress,
     TextDelta,
@@ -161,6 +162,9 @@ class ScriptedEngine:
 
     def cache_report(self) -> CacheReport:
         return CacheReport("fp16", 256, 2**20, 64, 3, 5, (), 2, 1000, 750, None)
+
+    def memory_report(self) -> MemoryReport:
+        return MemoryReport(3 * 2**20, 2**26, 2**30)
 
     def close(self) -> None:
         self.closed = True

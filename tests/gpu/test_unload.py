@@ -49,3 +49,15 @@ def test_the_card_reckons_with_what_the_loaded_model_gives_back() -> None:
     assert fit.problem is None
     # Quantized layers stay so: less than the 21 MB of float16.
     assert fit.weights < 15e6
+
+
+def test_the_report_of_memory_is_that_of_the_card() -> None:
+    engine = load(bundled_model(), device="cuda", cache_gigabytes=0.5)
+    report = engine.memory_report()
+    free, total = torch.cuda.mem_get_info()
+    assert report.card_total == total
+    assert report.card_used is not None
+    # Other programs may take or give a little in between.
+    assert abs(report.card_used - (total - free)) < 64 * 2**20
+    assert report.card_used > report.weights + report.cache > 400 * 2**20
+    engine.unload()

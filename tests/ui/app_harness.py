@@ -55,7 +55,9 @@ def services(
     """Those of a start whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
     memory = ModelMemory(folder / "models.json")
-    shelf = Shelf(AppOptions(None), settings or Settings(temperature=0.0), memory, loader or (lambda _: lambda _: port))
+    shelf = Shelf(
+        AppOptions(None), settings or Settings(temperature=0.0, min_p=0.0), memory, loader or (lambda _: lambda _: port)
+    )
     store = store or ConversationStore(folder / "conversations.db")
     return Services(
         store=store,

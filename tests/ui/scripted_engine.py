@@ -13,6 +13,7 @@ from exlchat.engine.events import (
     FinishReason,
     GenerationRequest,
     GenerationStats,
+    MemoryReport,
     ModelInfo,
     PlaceChances,
     PrefillProgress,
@@ -87,6 +88,9 @@ class ScriptedEngine:
 
     def cache_report(self) -> CacheReport:
         return CacheReport("fp16", 256, 2**20, 64, 3, 5, (), 2, 1000, 750, None)
+
+    def memory_report(self) -> MemoryReport:
+        return MemoryReport(3 * 2**20, 2**26, 2**30)
 
     def close(self) -> None:
         self.closed = True

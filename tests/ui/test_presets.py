@@ -14,6 +14,9 @@ import pytest
 from exlchat import cli, paths
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.settings import Settings
+from exlchat.ui.command_line import chat_parser
+from exlchat.ui.generation_settings import at_start
 from tests.endless_model import save_endless_llama
 
 ENIGMA = "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\n"
@@ -158,6 +161,20 @@ def ask_as(home: Path, endless: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         return answer.record
 
     return ask
+
+
+def test_the_app_knows_which_values_are_of_the_preset_and_which_of_the_persona(
+    home: Path,
+) -> None:
+    home.mkdir(parents=True)
+    (home / "mine.toml").write_text("temperature = 0.98\ntop_k = 100\n")
+    (home.parent / "personas").mkdir()
+    (home.parent / "personas" / "warm.toml").write_text("[sampling]\ntemperature = 1.9\nmin_p = 0.5\n")
+    parser = chat_parser()
+    typed = parser.parse_args(["--preset", "mine", "--persona", "warm", "--top-k", "7"])
+    start = at_start(cli._app_options(parser, typed, None), Settings(), None)
+    sources = {name: start.source(name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    assert sources == {"temperature": "preset mine", "top_k": "typed", "top_p": "default", "min_p": "persona warm"}
 
 
 @pytest.mark.parametrize(

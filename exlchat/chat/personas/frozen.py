@@ -11,6 +11,7 @@ from exlchat.chat.personas.lorebook import Lore, Lorebook, constant_places, trig
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.persona import Character, Example, ExamplesAs, Persona, PersonaError
 from exlchat.chat.personas.toml_file import persona_of_table, table_of_persona
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.wishes import SamplingWishes
 
 CHARACTER_PROMPT = (
@@ -62,6 +63,11 @@ class FrozenPersona:
             for role, text in (("user", example.user), ("assistant", example.assistant))
             if text.strip()
         )
+
+    @property
+    def source(self) -> str:
+        """What the values that it wishes for come from, for people."""
+        return f"persona {one_line(self.name, 40)}"
 
     @property
     def system_text(self) -> str:

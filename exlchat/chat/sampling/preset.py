@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.wishes import SamplingWishes
 
 
@@ -27,3 +28,9 @@ class SamplingPreset:
     description: str = ""
     wishes: SamplingWishes = field(default_factory=SamplingWishes)
     foreign: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def not_applied(self) -> str:
+        """The names of what is kept in `foreign`, in one line; empty where there is nothing."""
+        named = [(program, kept if isinstance(kept, Mapping) else {"": ""}) for program, kept in self.foreign.items()]
+        return one_line(", ".join(f"{program} {key}".strip() for program, kept in named for key in kept), 200)

@@ -1,4 +1,4 @@
-"""Which presets there are: the user's own files before those that come with the program."""
+"""Which presets there are, the user's own files before those that come with the program; and keeping one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from exlchat import paths
 from exlchat.chat.file_ids import id_for, is_id
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.sampling.toml_file import read_preset
+from exlchat.chat.sampling.toml_file import parse_preset, read_preset, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class ShelvedPreset:
     path: Path
     shipped: bool
     preset: SamplingPreset
+
+    @property
+    def source(self) -> str:
+        """What the values that it wishes for come from, for people."""
+        return f"preset {one_line(self.id, 40)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,24 @@ def all_presets(own: Path | None = None, shipped: Path | None = None) -> PresetS
             except SamplingPresetError as error:
                 problems.append(str(error))
     return PresetShelf(tuple(found.values()), tuple(problems))
+
+
+def place_for(name: str) -> Path:
+    """The file in the user's folder for a preset of any name."""
+    return paths.folders().presets / f"{id_for(name, 'preset')}.toml"
+
+
+def keep_preset(preset: SamplingPreset, target: Path) -> None:
+    """Write a preset into a file, in the place of one that is there.
+
+    Raises:
+        SamplingPresetError: it could not be read again; nothing was written.
+        FolderError: it cannot be written.
+    """
+    text = write_text(preset)
+    # What cannot be read again is not written over anything.
+    parse_preset(text, str(target))
+    paths.atomic_write(target, text)
 
 
 def find_preset(wanted: str, own: Path | None = None, shipped: Path | None = None) -> ShelvedPreset:

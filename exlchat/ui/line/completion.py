@@ -14,7 +14,7 @@ from exlchat.chat.store import StoreError
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
 from exlchat.ui.comparison import MOST
-from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.generation_settings import EXPLAINED
 from exlchat.ui.library.memory import NAMES as MODEL_NAMES
 from exlchat.ui.line.message_lists import WHO, about, numbered_back
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
@@ -52,7 +52,7 @@ class CommandCompleter(Completer):
             "template": _templates,
             "theme": lambda: ((name, "dark" if theme.dark else "light") for name, theme in chat.themes.items()),
             "model": self._models,
-            "set": lambda: ((name, "") for name in NAMES),
+            "set": EXPLAINED.items,
         }
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:

@@ -37,9 +37,11 @@ def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona
 
 def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
     """`options` in which the persona decides what was not typed."""
+    decided = [name for name in persona.sampling.given() if name not in options.sampling.given()]
     return replace(
         options,
         persona=persona,
+        sampling_sources={**options.sampling_sources, **dict.fromkeys(decided, persona.source)},
         system=persona.system_text if options.system is None else options.system,
         template=options.template or persona.template,
         sampling=options.sampling.over(persona.sampling),

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from exlchat import paths
-from exlchat.chat.file_ids import id_for
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
 from exlchat.chat.sampling.preset import SamplingPresetError
-from exlchat.chat.sampling.shelf import ShelvedPreset, all_presets, find_preset
-from exlchat.chat.sampling.toml_file import parse_preset, table_of_preset, write_text
+from exlchat.chat.sampling.shelf import ShelvedPreset, all_presets, find_preset, keep_preset, place_for
+from exlchat.chat.sampling.toml_file import table_of_preset
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 
@@ -104,15 +103,12 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
 
 def _keep(imported: ImportedPreset, name: str, *, force: bool) -> Path:
     """Write the preset into the user's folder."""
-    target = paths.folders().presets / f"{id_for(name, 'preset')}.toml"
+    target = place_for(name)
     if target.exists() and not force:
         raise SamplingPresetError(
             f"{target} is there already; choose another name with --name NAME, or replace it with --force"
         )
-    text = write_text(imported.preset)
-    # What cannot be read again is not written over anything.
-    parse_preset(text, str(target))
-    paths.atomic_write(target, text)
+    keep_preset(imported.preset, target)
     return target
 
 

@@ -31,7 +31,8 @@ class AnswerDisplay:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._notices_told: set[str] = set()
-        self._figures = GrowingFigures()
+        self.growing = GrowingFigures()
+        """Of the answer that is being written, in whichever conversation."""
         self._began = 0.0
 
     def take(self, report: Report) -> None:
@@ -99,7 +100,7 @@ class AnswerDisplay:
                 self._closed(closed, shown=shown)
 
     def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
-        self._figures.begin(started.prompt_tokens)
+        self.growing.begin(started.prompt_tokens)
         self._began = time.monotonic()
         message = answering.message
         if not shown or message is None:
@@ -131,12 +132,12 @@ class AnswerDisplay:
 
     def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()
-        self._figures.add(tokens, now)
+        self.growing.add(tokens, now)
         if not shown or answering.message is None or not self._screen.transcript.holds(answering.message.id):
             # Another program may have moved the branch away from the answer.
             return
         self._show_fresh(answering, answering.message)
-        if (facts := self._figures.news(self._screen.status.facts, now)) is not None:
+        if (facts := self.growing.news(self._screen.status.facts, now)) is not None:
             self._screen.status.facts = facts
 
     def _show_fresh(self, answering: Answering, message: Message) -> None:

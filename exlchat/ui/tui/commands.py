@@ -80,6 +80,8 @@ class Commands(ChatCommands):
             "help": lambda _: self._show_help(),
             "copy-or-stop": lambda _: self._copy_or_stop(),
             "quit": lambda _: self._app.leave(),
+            "sampling": lambda _: self._sampling(),
+            "stats": lambda _: self._stats(),
         }
 
     @property
@@ -135,6 +137,18 @@ class Commands(ChatCommands):
         if written is not None:
             composer.take(written)
         composer.focus()
+
+    # Panels that no start needs
+
+    def _sampling(self) -> None:
+        from exlchat.ui.tui.sampling_commands import SamplingCommands
+
+        SamplingCommands(self._screen).open()
+
+    def _stats(self) -> None:
+        from exlchat.ui.tui.screens.stats import StatsScreen
+
+        self._app.push_screen(StatsScreen(self._screen))
 
     # Copying and quitting
 

@@ -448,6 +448,18 @@ async def test_completion_knows_commands_and_their_arguments_as_of_now(tmp_path:
         assert await completions(line, "/open ") == ["1"]
 
 
+async def test_sampling_is_told_in_lines_with_what_each_value_does(tmp_path: Path) -> None:
+    async with line_mode(tmp_path, size=(200, 40)) as line:
+        await line.say("/set top_k 4")
+        await line.say("/sampling")
+        await line.sees(
+            "top_k: 4 (typed). At the start: 0. It changes nothing while the most likely token is always taken."
+        )
+        await line.sees("taken. Draw from so many most likely tokens; 0 is all.")
+        await line.sees("temperature: 0 (default). How freely answers are drawn")
+        await line.sees("/set NAME VALUE changes one, /preset NAME takes a preset")
+
+
 async def test_the_theme_is_changed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
     async with line_mode(tmp_path) as line:

@@ -198,14 +198,14 @@ async def test_keys_are_changed_and_hold_at_once(tmp_path: Path, file: Path) -> 
 
 
 async def test_the_key_of_the_settings_themselves_can_be_changed(tmp_path: Path, file: Path) -> None:
-    file.write_text('[keys]\nsettings = "f9"\n')
+    file.write_text('[keys]\nsettings = "f12"\n')
     chat = ChatApp(open_services(AppOptions(None)))
     async with chat.run_test(size=(100, 30)) as pilot:
         await pilot.press("f2")
         assert chat.screen is chat.chat_screen
-        await pilot.press("f9")
+        await pilot.press("f12")
         assert isinstance(chat.screen, SettingsScreen)
-        await pilot.press("f9")
+        await pilot.press("f12")
         assert chat.screen is chat.chat_screen
 
 

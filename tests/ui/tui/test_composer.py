@@ -202,8 +202,16 @@ async def offered(pilot: Pilot[int], chat: ChatApp, *keys: str) -> list[str]:
 async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
-        assert await offered(pilot, chat, "/", "s") == ["/search", "/set", "/settings", "/sidebar", "/system"]
-        await pilot.press("down", "down", "down", "tab")
+        assert await offered(pilot, chat, "/", "s") == [
+            "/sampling",
+            "/search",
+            "/set",
+            "/settings",
+            "/sidebar",
+            "/stats",
+            "/system",
+        ]
+        await pilot.press(*["down"] * 4, "tab")
         assert chat.chat_screen.composer.text == "/sidebar"
         assert await offered(pilot, chat, "escape") == []
         assert chat.chat_screen.composer.text == "/sidebar"

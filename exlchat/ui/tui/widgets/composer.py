@@ -41,6 +41,9 @@ class Composer(TextArea):
         # The text area would take ctrl+y for "redo", which most editors also have on ctrl+shift+z.
         Binding("ctrl+y", "screen.act('copy')", show=False, id="copy"),
         Binding("ctrl+shift+z", "redo", show=False),
+        # And f6 and f7 for selecting the line and all.
+        Binding("f6", "screen.act('sampling')", show=False, id="sampling"),
+        Binding("f7", "screen.act('persona')", show=False, id="persona"),
         Binding("pageup", "screen.scroll_page(-1)", show=False, id="scroll-page-up"),
         Binding("pagedown", "screen.scroll_page(1)", show=False, id="scroll-page-down"),
     ]

@@ -1,0 +1,61 @@
+"""How answers are drawn now, written down: as a preset, or as what every start begins with."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from exlchat import paths
+from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
+from exlchat.chat.sampling.shelf import keep_preset
+from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.settings import SETTINGS, SettingsError, read_settings, save_setting
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.generation_settings import NAMES, of_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exlchat.ui.generation_settings import GenerationSettings
+
+NOT_KEPT = "Nothing of this session is saved: no preset and no default is written"
+
+
+def save_as_preset(now: GenerationSettings, target: Path) -> str:
+    """Write the values of a preset into the file `target`, in the place of one that is there; a line about it.
+
+    Raises:
+        NotPossibleError: the values are none that a preset can have.
+        FolderError: it cannot be written.
+    """
+    sampling = now.sampling
+    try:
+        wishes = SamplingWishes(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, now.max_tokens)
+        keep_preset(SamplingPreset(wishes=wishes), target)
+    except (ValueError, SamplingPresetError) as error:
+        raise NotPossibleError(f"not saved: {error}") from error
+    shipped = (paths.shipped_presets() / target.name).exists()
+    return f"Saved as preset {target.stem}" + ("; it takes the place of the one that comes along" if shipped else "")
+
+
+def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
+    """Write the values that are settings, and that the file does not say already, into it; a line about it.
+
+    Raises:
+        SettingsError: the file is broken or cannot be written; what was written before stays.
+    """
+    found = read_settings(environ={})
+    for problem in found.file_problems:
+        raise SettingsError(problem)
+    file = of_settings(found.settings, bundled_guide=bundled_guide)
+    wanted = [name for name in NAMES if name in SETTINGS and now.value(name) != file.value(name)]
+    for name in wanted:
+        value = now.value(name)
+        save_setting(name, None if value is None else SETTINGS[name].about.kind.to_toml(value))
+    if not wanted:
+        return "settings.toml says all of this already"
+    written = ", ".join(f"{name} {now.shown(name)}" for name in wanted)
+    seed = "; the seed belongs to this session only" if now.seed is not None else ""
+    beaten = [SETTINGS[name].variable for name in wanted if os.environ.get(SETTINGS[name].variable)]
+    over = f"; the environment ({', '.join(beaten)}) beats the file" if beaten else ""
+    return f"Written into settings.toml: {written}{seed}{over}"

@@ -1,0 +1,107 @@
+"""What the sampling panel needs: the values of the session, presets, and writing either down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exlchat.chat.sampling.shelf import all_presets, place_for
+from exlchat.paths import FolderError
+from exlchat.settings import SettingsError
+from exlchat.ui.chat_session import NotPossibleError
+from exlchat.ui.sampling_keeping import NOT_KEPT, keep_as_default, save_as_preset
+from exlchat.ui.sampling_panel import start_of
+from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.sampling import SamplingScreen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from exlchat.chat.sampling.shelf import ShelvedPreset
+    from exlchat.ui.generation_settings import GenerationSettings
+    from exlchat.ui.tui.screens.chat import ChatScreen
+
+
+class SamplingCommands:
+    """Belongs to one screen and runs on its thread."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._panel = SamplingScreen(self)
+        self._problems_told: set[str] = set()
+
+    def open(self) -> None:
+        """Show the panel."""
+        self._screen.app.push_screen(self._panel)
+
+    @property
+    def now(self) -> GenerationSettings:
+        """How the next answers are drawn."""
+        return self._screen.session.generation
+
+    @property
+    def start(self) -> GenerationSettings:
+        """How they would be had nobody changed that in this run."""
+        return start_of(self._screen)
+
+    @property
+    def not_kept(self) -> str:
+        """Why nothing is written down; empty if it is."""
+        return "" if self._screen.services.kept else NOT_KEPT
+
+    # For this session
+
+    def change(self, name: str, text: str) -> None:
+        """Have a typed value hold. Raises `ValueError` in one line."""
+        self._screen.session.generation = self.now.with_value(name, text)
+
+    def set_back(self, name: str) -> None:
+        """Have a value hold as it was at the start."""
+        self._screen.session.generation = self.now.taking(name, self.start)
+
+    def presets(self) -> Sequence[ShelvedPreset]:
+        """Those there are; those that cannot be read are told, once."""
+        shelf = all_presets()
+        for problem in shelf.problems:
+            if problem not in self._problems_told:
+                self._problems_told.add(problem)
+                self._screen.tell(problem, warning=True)
+        return shelf.presets
+
+    def take(self, preset: ShelvedPreset) -> None:
+        """Have the values of a preset hold."""
+        self._screen.session.generation = self.now.with_wishes(preset.preset.wishes, preset.source)
+
+    # Written down
+
+    def save(self) -> None:
+        """Ask for the name of a preset and write it."""
+        self._ask_name("Save as preset", "", "")
+
+    def _ask_name(self, title: str, name: str, replaces: str) -> None:
+        """`replaces` is the file whose name, given again, means that it may be replaced."""
+        hint = "Enter replaces it · another name keeps both · Esc leaves" if replaces else "Enter saves · Esc leaves"
+
+        def named(typed: str | None) -> None:
+            if typed is None:
+                self._panel.said("Nothing was saved")
+                return
+            target = place_for(typed)
+            if target.exists() and target.stem != replaces:
+                self._ask_name(f"{target.stem} is there already", target.stem, target.stem)
+            else:
+                self._attempt(lambda: save_as_preset(self.now, target))
+                self._panel.read_presets()
+
+        self._screen.app.push_screen(LineScreen(title, name, hint=hint), named)
+
+    def keep(self) -> None:
+        """Write the values into the settings, and have the app know them."""
+        self._attempt(lambda: keep_as_default(self.now, bundled_guide=self._screen.model.is_guide))
+        self._screen.settings_commands.take_over()
+        self._panel.read_presets()
+
+    def _attempt(self, write: Callable[[], str]) -> None:
+        try:
+            self._panel.said(write())
+        except (FolderError, NotPossibleError, SettingsError) as error:
+            self._panel.said(str(error), wrong=True)

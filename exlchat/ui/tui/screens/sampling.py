@@ -1,0 +1,313 @@
+"""How the next answers are drawn: every value with what it does, the presets, and writing them down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from textual import getters, on
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from exlchat.chat.plain_text import one_line
+from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
+from exlchat.ui.sampling_panel import is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+
+    from exlchat.chat.sampling.shelf import ShelvedPreset
+    from exlchat.ui.generation_settings import GenerationSettings
+
+_LISTED = "Esc closes · ←→ steps · Enter or a digit types · r back"
+_EDITED = "Enter takes it · Esc leaves"
+_NAME_CELLS = 14
+_WIDE_CELLS = 36
+"""Below, names stand without room up to where the values begin."""
+_VALUE, _PRESET, _DO = "value:", "preset:", "do:"
+_DOES = {"save": ("Save as preset…", "s"), "keep": ("Keep as default", "k")}
+
+
+class Door(Protocol):
+    """What the screen asks of the app."""
+
+    @property
+    def now(self) -> GenerationSettings:
+        """What holds."""
+
+    @property
+    def start(self) -> GenerationSettings:
+        """What held at the start."""
+
+    @property
+    def not_kept(self) -> str:
+        """Why nothing is written down; empty if it is."""
+
+    def change(self, name: str, text: str) -> None:
+        """Raises `ValueError` in one line."""
+
+    def set_back(self, name: str) -> None:
+        """To what it was at the start."""
+
+    def presets(self) -> Sequence[ShelvedPreset]:
+        """Those there are."""
+
+    def take(self, preset: ShelvedPreset) -> None:
+        """Have its values hold."""
+
+    def save(self) -> None:
+        """Ask for a name and write a preset; tells the screen with `said`."""
+
+    def keep(self) -> None:
+        """Write the values into the settings; tells the screen with `said`."""
+
+
+class SamplingScreen(ModalScreen[None]):
+    """A change holds from the next answer on; what cannot be is said in place, and the old value stays."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Close"),
+        Binding("f6", "close", show=False, id="sampling"),
+    ]
+
+    rows = getters.query_one("#sampling-list", OptionList)
+    field = getters.query_one("#sampling-field", Input)
+    line = getters.query_one("#sampling-said", Static)
+    about = getters.query_one("#sampling-about", Static)
+
+    def __init__(self, door: Door) -> None:
+        super().__init__()
+        self._door = door
+        self._presets: dict[str, ShelvedPreset] = {}
+        self._editing = ""
+        self._told = ""
+
+    def compose(self) -> ComposeResult:
+        """The list; below it the field for a value, what was done or cannot be, and what the chosen row means."""
+        with Vertical(id="sampling"):
+            yield SamplingList(id="sampling-list", markup=False)
+            yield Input(id="sampling-field", restrict=PRINTABLE_LINE, select_on_focus=False)
+            yield Static(id="sampling-said", markup=False)
+            yield Static(id="sampling-about", markup=False)
+
+    def on_mount(self) -> None:
+        """Show all rows; nothing is edited yet."""
+        self.query_one("#sampling").border_title = "Sampling"
+        self._stop_editing()
+        self.read_presets()
+        self.rows.highlighted = 1
+        self.said(self._door.not_kept)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Narrow rows are drawn otherwise."""
+        del event
+        self._fill()
+
+    # The list
+
+    def read_presets(self) -> None:
+        """Show the presets that there are now."""
+        self._presets = {one.id: one for one in self._door.presets()}
+        self._fill()
+
+    def _fill(self) -> None:
+        option = self.rows.highlighted_option
+        options = list(self._options())
+        self.rows.clear_options()
+        self.rows.add_options(options)
+        # By its name: a preset that was saved moves what stands below it.
+        same = (place for place, one in enumerate(options) if option is not None and one.id == option.id)
+        self.rows.highlighted = next(same, 1)
+
+    def _options(self) -> Iterator[Option]:
+        yield Option(Content.assemble(("Values ", "bold $primary"), ("of the next answers", "$quiet")), disabled=True)
+        for name in NAMES:
+            yield Option(self._value_row(name), id=f"{_VALUE}{name}")
+        yield Option(Content.assemble(("Presets ", "bold $primary"), ("Enter takes one", "$quiet")), disabled=True)
+        for one in self._presets.values():
+            yield Option(self._preset_row(one), id=f"{_PRESET}{one.id}")
+        yield Option(Content.assemble(("Write down", "bold $primary")), disabled=True)
+        for what, (title, key) in _DOES.items():
+            yield Option(Content.assemble("  ", title, (f"  {key}", "$quiet")), id=f"{_DO}{what}")
+
+    def _value_row(self, name: str) -> Content:
+        now = self._door.now
+        mark = ("  ", "") if now.value(name) == self._door.start.value(name) else ("• ", "$primary")
+        wide = self.size.width >= _WIDE_CELLS
+        title = f"{name:<{_NAME_CELLS}} " if wide else f"{name} "
+        source = f"  {printable(now.source(name))}"
+        return Content.assemble(mark, (title, "bold"), now.shown(name), (source, "$quiet"))
+
+    def _preset_row(self, one: ShelvedPreset) -> Content:
+        now = self._door.now
+        holds = one.preset.wishes.given() and now.with_wishes(one.preset.wishes, one.source) == now
+        about = printable(one_line(one.preset.description, 100))
+        return Content.assemble(
+            ("● " if holds else "  ", "$primary"), (f"{printable(one_line(one.id, 40))}  ", "bold"), (about, "$quiet")
+        )
+
+    def _chosen(self, kind: str) -> str:
+        """What of this kind the chosen row stands for; empty if it is of another."""
+        option = self.rows.highlighted_option
+        ident = option.id or "" if option is not None else ""
+        return ident.removeprefix(kind) if ident.startswith(kind) else ""
+
+    @on(OptionList.OptionHighlighted, "#sampling-list")
+    def _tell_about(self) -> None:
+        option = self.rows.highlighted_option
+        ident = option.id or "" if option is not None else ""
+        lines: Iterator[str] = iter(())
+        if name := self._chosen(_VALUE):
+            lines = value_lines(self._door.now, self._door.start, name)
+        elif preset := self._presets.get(self._chosen(_PRESET)):
+            lines = preset_lines(preset.preset, self._door.now, preset.source)
+        elif what := self._chosen(_DO):
+            lines = iter(
+                ["The values, without the seed and context_policy, as a preset of yours."]
+                if what == "save"
+                else ["What differs from settings.toml is written into it, but for the seed."]
+            )
+        self.about.update(printable("\n".join(lines)))
+        if ident != self._told:
+            # What was said of the row before; the same row is drawn anew when its value has changed.
+            first, self._told = not self._told, ident
+            if not first:
+                self.said("")
+
+    @on(OptionList.OptionSelected, "#sampling-list")
+    def choose(self) -> None:
+        """Enter: edit a value, take a preset, write down."""
+        if name := self._chosen(_VALUE):
+            if is_chosen(name):
+                self._take(name, next_choice(self._door.now))
+            else:
+                self._edit(name, typed_text(self._door.now, name))
+                self.field.select_all()
+        elif preset := self._presets.get(self._chosen(_PRESET)):
+            before = self._door.now
+            self._door.take(preset)
+            self._fill()
+            changes = self._door.now.changes_from(before)
+            kept = f". Not applied: {preset.preset.not_applied}" if preset.preset.not_applied else ""
+            self.said(f"{preset.source}: {', '.join(changes) or 'nothing changes'}{kept}")
+        elif what := self._chosen(_DO):
+            self.action_write(what)
+
+    def action_step(self, by: int) -> None:
+        """Take the chosen value up or down."""
+        name = self._chosen(_VALUE)
+        text = stepped(self._door.now, name, by) if name else None
+        if text is not None:
+            self._take(name, text)
+
+    def action_back(self) -> None:
+        """The chosen value as it was at the start."""
+        if name := self._chosen(_VALUE):
+            self._door.set_back(name)
+            self._fill()
+            self.said(f"{name} is {self._door.now.shown(name)} again, as at the start")
+
+    def action_write(self, what: str) -> None:
+        """Save a preset, or keep the values as defaults."""
+        if self._door.not_kept:
+            self.said(self._door.not_kept, wrong=True)
+        elif what == "save":
+            self._door.save()
+        else:
+            self._door.keep()
+
+    # The field
+
+    def on_key(self, event: events.Key) -> None:
+        """A digit begins a value."""
+        name = self._chosen(_VALUE)
+        if not self._editing and name and not is_chosen(name) and event.character and event.character in "0123456789.":
+            event.stop()
+            self._edit(name, event.character)
+
+    def _edit(self, name: str, text: str) -> None:
+        self._editing = name
+        self.field.display = True
+        self.field.value = text
+        self.field.cursor_position = len(text)
+        self.field.focus()
+        self.rows.disabled = True
+        self.add_class("-editing")
+        self.query_one("#sampling").border_subtitle = _EDITED
+
+    def _stop_editing(self) -> None:
+        self._editing = ""
+        self.field.display = False
+        self.rows.disabled = False
+        self.rows.focus()
+        self.remove_class("-editing")
+        self.query_one("#sampling").border_subtitle = _LISTED
+
+    @on(Input.Changed, "#sampling-field")
+    def _check(self, event: Input.Changed) -> None:
+        if not self._editing or not self.field.display:
+            return
+        try:
+            self._door.now.with_value(self._editing, event.value.strip())
+        except ValueError as error:
+            self.said(str(error), wrong=True)
+        else:
+            self.said("")
+
+    @on(Input.Submitted, "#sampling-field")
+    def _enter(self, event: Input.Submitted) -> None:
+        if self._editing and self._take(self._editing, event.value.strip()):
+            self._stop_editing()
+
+    def _take(self, name: str, text: str) -> bool:
+        """Whether the value could be taken; if not, the old one stays."""
+        try:
+            self._door.change(name, text)
+        except ValueError as error:
+            self.said(str(error), wrong=True)
+            return False
+        self._fill()
+        self.said(f"{name} is {self._door.now.shown(name)} from the next answer on")
+        return True
+
+    # The rest
+
+    def said(self, line: str, *, wrong: bool = False) -> None:
+        """What was done, or cannot be; "" nothing."""
+        self.line.update(printable(line))
+        self.line.display = bool(line)
+        self.line.set_class(wrong, "-wrong")
+
+    def action_leave(self) -> None:
+        """Escape: leave the field, then the screen."""
+        if self._editing:
+            self._stop_editing()
+            self.said("")
+        else:
+            self.dismiss()
+
+    def action_close(self) -> None:
+        """The key that opened it."""
+        self.dismiss()
+
+
+class SamplingList(OptionList):
+    """The list, with the keys of its rows."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,minus", "screen.step(-1)", "Less", show=False),
+        Binding("right,plus", "screen.step(1)", "More", show=False),
+        Binding("backspace,delete,r", "screen.back", "Back", show=False),
+        *(Binding(key, f"screen.write('{what}')", title, show=False) for what, (title, key) in _DOES.items()),
+    ]
+
+    def on_resize(self) -> None:
+        """The chosen row stays in sight when what stands below takes more lines."""
+        self.scroll_to_highlight()

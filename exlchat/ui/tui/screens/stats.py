@@ -1,0 +1,137 @@
+"""The figures of answers, memory and cache; live while an answer is written."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import getters
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from exlchat.ui.sparkline import bars
+from exlchat.ui.stats_panel import answer_rows, engine_rows, growing_line, rates, rates_line
+from exlchat.ui.tui.screens.table import table
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult, RenderResult
+
+    from exlchat.engine.events import ModelInfo
+    from exlchat.ui.tui.screens.chat import ChatScreen
+
+_EVERY_SECONDS = 0.25
+
+
+class Bars(Widget):
+    """A row of bars, the newest at the right end."""
+
+    values: reactive[tuple[float, ...]] = reactive(())
+
+    def render(self) -> RenderResult:
+        """As many as fit."""
+        return Content.styled(bars(self.values, self.size.width), "$primary")
+
+
+class StatsScreen(ModalScreen[None]):
+    """Reads the session; what the engine says is asked for between answers, and shown with its time till then."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "close", "Close", priority=True),
+        Binding("f9", "close", show=False, priority=True, id="stats"),
+    ]
+
+    now_line = getters.query_one("#stats-now-line", Static)
+    now_bars = getters.query_one("#stats-now-bars", Bars)
+    rates_line = getters.query_one("#stats-rates-line", Static)
+    rates_bars = getters.query_one("#stats-rates-bars", Bars)
+    answer = getters.query_one("#stats-answer", Static)
+    engine = getters.query_one("#stats-engine", Static)
+
+    def __init__(self, chat: ChatScreen) -> None:
+        super().__init__()
+        self._chat = chat
+        self._asked_of: ModelInfo | None = None
+        self._answers_shown: tuple[object, ...] = ()
+        self._engine_shown: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """One scrolling column."""
+        with VerticalScroll(id="stats"):
+            yield Static("Now", classes="stats-heading", id="stats-now", markup=False)
+            yield Static(id="stats-now-line", markup=False)
+            yield Bars(id="stats-now-bars")
+            yield Static(id="stats-answer", markup=False)
+            yield Static("Answers of this conversation", classes="stats-heading", markup=False)
+            yield Static(id="stats-rates-line", markup=False)
+            yield Bars(id="stats-rates-bars")
+            yield Static(id="stats-engine", markup=False)
+
+    def on_mount(self) -> None:
+        """Show what is known, ask the engine, and look again a few times a second."""
+        panel = self.query_one("#stats", VerticalScroll)
+        panel.border_title, panel.border_subtitle = "Statistics", "Esc closes"
+        panel.focus()
+        self._look()
+        self.set_interval(_EVERY_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._ask()
+        self._show_growing()
+        self._show_answers()
+        self._show_engine()
+
+    # What grows
+
+    def _show_growing(self) -> None:
+        session = self._chat.session
+        writing, growing, now = session.being_written, self._chat.answers.growing, time.monotonic()
+        for one in (self.query_one("#stats-now"), self.now_line, self.now_bars):
+            one.display = writing is not None
+        if writing is not None:
+            elsewhere = writing.conversation_id != session.conversation_id
+            self.now_line.update(growing_line(growing.tokens, growing.rate(now), elsewhere=elsewhere))
+            self.now_bars.values = tuple(growing.recent(now))
+
+    # What has ended
+
+    def _show_answers(self) -> None:
+        branch = self._chat.session.branch
+        rows, found = tuple(answer_rows(branch)), tuple(rates(branch))
+        width = self.app.size.width
+        if (rows, found, width) == self._answers_shown:
+            return
+        self._answers_shown = (rows, found, width)
+        self.answer.update(table(rows, self.app.theme_variables, width))
+        self.rates_line.update(rates_line(found))
+        self.rates_bars.values = found
+
+    # What the engine says
+
+    def _ask(self) -> None:
+        """Once for each model, and behind each answer: a question in between would end a title being made."""
+        model, session = self._chat.model.info, self._chat.session
+        if model is not None and (self._asked_of is not model or session.busy):
+            self._asked_of = model
+            session.questions.ask_figures()
+
+    def _show_engine(self) -> None:
+        figures, waits = self._chat.session.questions.figures, self._chat.commands.questions_wait_for()
+        width = self.app.size.width
+        if (figures, waits, width) == self._engine_shown:
+            return
+        self._engine_shown = (figures, waits, width)
+        if figures is None:
+            self.engine.update(f"Memory and cache are shown when {waits}" if waits else "")
+        else:
+            as_of = f"{datetime.fromtimestamp(figures.at):%H:%M:%S}" if waits else ""
+            self.engine.update(table(engine_rows(figures, as_of), self.app.theme_variables, width))
+
+    def action_close(self) -> None:
+        """Close."""
+        self.dismiss()
