@@ -23,7 +23,7 @@ MOVING = frozenset({"up", "down", "home", "end", "enter", "tab", "shift+tab", "e
 
 _EDITING = """left right ctrl+left ctrl+right shift+left shift+right shift+up shift+down shift+home shift+end
 ctrl+shift+left ctrl+shift+right ctrl+a ctrl+e backspace delete ctrl+d ctrl+w ctrl+backspace alt+backspace alt+delete
-ctrl+x ctrl+c ctrl+v ctrl+u ctrl+k ctrl+shift+k ctrl+z ctrl+shift+z f7"""
+ctrl+x ctrl+c ctrl+v ctrl+u ctrl+k ctrl+shift+k ctrl+z ctrl+shift+z"""
 EDITING = frozenset(_EDITING.split())
 """Keys of the text area in which messages are typed; a test holds them against it."""
 

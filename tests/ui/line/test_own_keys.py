@@ -130,8 +130,8 @@ async def test_keys_that_are_set_hold_at_once_and_one_that_cannot_be_told_is_nam
     async with line_mode(tmp_path, ScriptedEngine("One.", "Two.")) as line:
         await line.say("go")
         await line.idle()
-        line.chat.submit("/settings keys.retry f9")
-        await line.sees("keys.retry = f9; it holds now")
+        line.chat.submit("/settings keys.retry f12")
+        await line.sees("keys.retry = f12; it holds now")
         line.type("\x1b[20~")
         await line.sees("Two.\n")
         line.chat.submit("/settings keys.stats ctrl+t")
