@@ -1,5 +1,7 @@
 """What was typed can be read on the screen: no text vanishes, in any order of constructs and at any width."""
 
+import re
+import unicodedata
 from collections import Counter
 
 import pytest
@@ -9,12 +11,19 @@ from rich.cells import cell_len
 
 from exlchat.ui.markdown.sanitize import printable
 from tests.ui.markdown.test_streaming import at_once, texts
-from tests.ui.markdown.texts import markdown_texts
+from tests.ui.markdown.texts import markdown_texts, tex_texts
+
+COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
 def letters(text: str) -> list[str]:
     """Letters but x, which is markup in a ticked task."""
     return [character for character in text if character.isalpha() and character != "x"]
+
+
+def as_plain(text: str) -> str:
+    """R for ℝ, v for 𝐯 and ᵥ."""
+    return unicodedata.normalize("NFKD", text)
 
 
 def is_subsequence(short: list[str], long: list[str]) -> bool:
@@ -38,6 +47,16 @@ def test_at_any_width_all_letters_are_shown_and_no_line_is_wider(text: str, widt
     assert all(cell_len(line) <= width for line in lines)
 
 
+@settings(max_examples=400, deadline=None)
+@given(text=tex_texts, width=st.integers(8, 60))
+def test_of_formulas_only_names_of_commands_are_exchanged(text: str, width: int) -> None:
+    lines = texts(at_once(text, width))
+    typed = letters(as_plain(COMMAND.sub(" ", printable(text))))
+    assert not Counter(typed) - Counter(letters(as_plain("".join(lines))))
+    assert all(cell_len(line) <= width for line in lines)
+    assert not set("".join(lines)) & set("\x1b\x00\u202e")
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(), width=st.integers(8, 60))
 def test_plain_text_is_shown_as_typed(text: str, width: int) -> None:
@@ -52,11 +71,11 @@ def test_plain_text_is_shown_as_typed(text: str, width: int) -> None:
         "use <div> and List<int> here",
         "std::vector<std::string> and <std::map>",
         "<think>hm</think>",
-        r"the sum \(x_1 * y * z\) and \[a_i * b * c\]",
+        r"the sum \(x_1 *\unknown* z\) and \[a_i & b * c * d\]",
         r"sets \{a, b\} end with \\",
         "&lt; is an entity &copy;",
         "[ref]: http://host and [text][ref]",
-        "$$a*b*c$$",
+        "$$a*b*c&$$",
         "snake_case_name and 2 * 3 * 4",
         "C:\\Users\\name",
         "<https://host.org/a_b_c>",
