@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from latex2mathml.converter import convert_to_element
+from latex2mathml.symbols_parser import SYMBOLS
 
 from exlchat.ui.markdown.tex_tokens import ATOM, FRACTION, PRODUCT, SIGNS, SUM, NotPlainError, Part, token
 
@@ -47,6 +48,17 @@ _KNOWN: Final = {
 }
 """Attributes that change nothing which a line could show, by element."""
 
+_NAMES: Final = r"""
+    frac dfrac tfrac cfrac sqrt boxed left right big Big bigg Bigg bigl Bigl biggl Biggl bigr Bigr biggr Biggr
+    text textrm textit textbf mathrm mathbf mathit mathbb mathcal mathscr mathfrak boldsymbol operatorname mbox
+    hat widehat tilde widetilde bar overline vec dot ddot breve check limits nolimits not displaystyle textstyle
+    sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan log ln lg exp lim liminf limsup max min sup inf
+    arg det dim gcd deg ker hom Pr bmod pmod mod quad qquad
+    , ; : ! > { } | % $ # & _
+"""
+_COMMANDS: Final = frozenset(_NAMES.split()) | {" "}
+"""Those that are understood below; a symbol is known by its name."""
+_COMMAND: Final = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _WIDE_GAP: Final = re.compile(" {3,}")
 _BRACKETED: Final = re.compile(r"\([^()]*\)")
 _CALL: Final = re.compile(r"\w+\([^()]*\)")
@@ -54,6 +66,8 @@ _CALL: Final = re.compile(r"\w+\([^()]*\)")
 
 def line_of(source: str) -> str | None:
     """TeX as a line, None where it has none."""
+    if not all(_is_known(command) for command in _COMMAND.findall(source)):
+        return None
     try:
         formula = convert_to_element(source)
     except Exception:
@@ -63,6 +77,11 @@ def line_of(source: str) -> str | None:
         return _WIDE_GAP.sub("  ", _part(formula).text.strip())
     except (NotPlainError, ValueError, RecursionError):
         return None
+
+
+def _is_known(command: str) -> bool:
+    """Whether nothing is lost of a command: the library leaves out some that it knows."""
+    return command in SYMBOLS or command[1:] in _COMMANDS
 
 
 def _part(element: Element) -> Part:
@@ -224,6 +243,8 @@ def _raised(text: str, table: dict[str, str]) -> str | None:
 
 def _scripts(element: Element) -> Part:
     tag, children = element.tag, list(element)
+    if len(children) != (3 if tag in ("msubsup", "munderover") else 2):
+        raise NotPlainError
     base = _part(children[0])
     is_limit = tag in ("munder", "munderover")
     if is_limit and base.kind not in ("open", "word"):
