@@ -26,6 +26,7 @@ _ESCAPABLE: Final = frozenset("*_`#~|<>+-.!")
 """Backslash pairs that are markup here. Brackets, braces and the backslash itself keep theirs: they are mostly TeX."""
 
 _TEX_ENDS: Final = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
+_TEX_BEGINS: Final = ("\\", "$")
 _DOLLARS: Final = re.compile(
     r"\$(?![\s$,;.?!])((?:[^$`\n\\]|\\.)+)(?<![\s\\+\-*/=<>(,:])\$(?=(?:th|st|nd|rd|s)\b|[^\w$]|$)"
 )
@@ -83,6 +84,8 @@ def _backslash(state: StateInline, silent: bool) -> bool:
 
 def _tex(state: StateInline, silent: bool) -> bool:
     r"""TeX between \( \), \[ \], $$ $$ or $ $: as a line of Unicode, or as typed, without emphasis, to the end."""
+    if not state.src.startswith(_TEX_BEGINS, state.pos):
+        return False
     found = _marked_tex(state) or _dollars(state)
     if found is None:
         return False
@@ -119,6 +122,8 @@ def _line(state: StateBlock, line: int) -> str:
 
 def _display(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
     r"""Lines from a leading $$ or \[ to its end or to a blank line are one paragraph, whatever they begin with."""
+    if not state.src.startswith(_TEX_BEGINS, state.bMarks[start_line] + state.tShift[start_line]):
+        return False
     text = _line(state, start_line)
     closing = _TEX_ENDS.get(text[:2])
     if closing in (None, "\\)") or closing in text[2:] or state.is_code_block(start_line):
