@@ -41,5 +41,5 @@ class CommandMenu(OptionList):
 
 def _row(action: Action) -> Content:
     return Content.assemble(
-        Content.styled(action.usage.ljust(_USAGE_CELLS), "$primary"), Content.styled(action.help, "$quiet")
+        Content.styled(action.usage.ljust(_USAGE_CELLS), "$primary"), Content.styled(action.help, "$quiet-text")
     )
