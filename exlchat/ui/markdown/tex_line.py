@@ -177,6 +177,8 @@ def _gap(text: str, before: Part | None, shown: str, kind: str) -> str:
     first = shown[0]
     is_term = first.isalnum() or first in "√∛∜" or kind in ("open", "fraction")
     apart = before.kind in ("word", "open") and is_term
+    if before.kind == "root":
+        apart = not text.endswith(")") and (is_term or kind == "opens")
     word = kind in ("word", "open") and text[-1].isalnum() and first.isalnum()
     return " " if apart or word else ""
 
@@ -225,7 +227,7 @@ def _root(sign: str, under: Part) -> Part:
     if not under.text:
         raise NotPlainError
     held = _held(under, ATOM)
-    return Part(f"{sign}{held}", ATOM, "" if held.endswith(")") else "open")
+    return Part(f"{sign}{held}", ATOM, "root")
 
 
 def _any_root(element: Element) -> Part:
@@ -252,11 +254,20 @@ def _scripts(element: Element) -> Part:
     scripts = [_row([child], tight=True).text for child in children[1:]]
     below = scripts[0] if tag != "msup" else ""
     above = scripts[-1] if tag in ("msup", "msubsup", "munderover") else ""
-    text = f"({base.text})" if base.binds == FRACTION or base.text.startswith("√") else base.text
+    text = f"({base.text})" if _is_compound(base, below, above) else base.text
     shown = [_script(below, "_", _SUB), _script(above.replace("∘", "°"), "^", _SUPER)]
     last = shown[1] or shown[0]
     is_open = base.kind in ("open", "word") or (last[:1] in ("^", "_") and not last.endswith(")"))
     return Part("".join([text, *shown]), ATOM, "open" if is_open else "")
+
+
+def _is_compound(base: Part, below: str, above: str) -> bool:
+    """Whether a script beside a part would be read as that of its end, or as more of a script that it has."""
+    if base.kind == "word" or not base.text:
+        return False
+    last = base.text[-1]
+    more = (above and last in _SUPER.values()) or (below and last in _SUB.values())
+    return base.binds < ATOM or base.kind == "root" or bool(more) or "^" in base.text or "_" in base.text
 
 
 def _script(text: str, mark: str, table: dict[str, str]) -> str:

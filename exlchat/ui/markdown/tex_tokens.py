@@ -37,7 +37,8 @@ class Part:
     """A part of the line.
 
     `binds` says how tightly it holds together, from `SUM` to `ATOM`. `kind`: "sign" has room on both sides, "comma"
-    behind it, "opens" and "closes" are brackets, "word" stays apart from letters, behind "open" a letter stays apart.
+    behind it, "opens" and "closes" are brackets, "word" stays apart from letters; behind "open" a letter stays apart,
+    behind "root" a bracket too.
     """
 
     text: str
