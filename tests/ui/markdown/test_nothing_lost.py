@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from exlchat.ui.markdown.render import TARGET
 from exlchat.ui.markdown.sanitize import printable
 from tests.ui.markdown.test_streaming import at_once, texts
 from tests.ui.markdown.texts import markdown_texts, tex_texts
@@ -120,6 +121,22 @@ def test_constructs(text: str, shown: list[str]) -> None:
     if text.startswith("    "):
         lines = [line.rstrip() for line in lines]
     assert lines == shown
+
+
+def test_where_links_lead_is_known_to_the_mouse_and_no_escape_sequence() -> None:
+    text = "[a *b*](https://host.org/a) https://host.org/b ![c](d.png) [e](https://host.org/f 'g')"
+    found: dict[str | None, list[str]] = {}
+    for segment in at_once(text, 200).lines[0]:
+        assert segment.style is not None
+        assert "]8;" not in segment.style.render(segment.text)
+        found.setdefault(segment.style.meta.get(TARGET), []).append(segment.text)
+    assert {target: "".join(parts) for target, parts in found.items()} == {
+        "https://host.org/a": "a b (https://host.org/a)",
+        "https://host.org/b": "https://host.org/b",
+        "d.png": "c (d.png)",
+        "https://host.org/f": 'e (https://host.org/f "g")',
+        None: "   ",
+    }
 
 
 def test_a_fence_keeps_its_label_and_all_its_lines() -> None:
