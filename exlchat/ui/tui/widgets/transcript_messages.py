@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CACHED_LINES: Final = 20_000
 """Lines kept laid out, besides those on screen."""
 
+_NONE: Final[frozenset[int]] = frozenset()
 _EMPTY: Final = Strip([Segment("")], 0)
 
 
@@ -40,7 +41,7 @@ class Message:
         self.view: View = "folded" if item.folded else "whole"
         self.code_folded = False
         """Whether long code is folded, but for the blocks that are unfolded."""
-        self._unfolded: set[int] = set()
+        self._unfolded = _NONE
         self.layout: MessageLayout | None = None
         self.measured: int | None = None
         """Height when last laid out at the present width, in lines."""
@@ -81,13 +82,13 @@ class Message:
     def fold_code(self, folded: bool) -> None:
         """Fold or unfold all long code."""
         self.code_folded = folded
-        self._unfolded.clear()
+        self._unfolded = _NONE
         self.show_as("whole")
 
     def unfold_code_at(self, line: int) -> None:
         """Unfold the code that a line stands for."""
         if self.layout is not None:
-            self._unfolded.add(self.layout.block_at(line))
+            self._unfolded |= {self.layout.block_at(line)}
         self.show_as(self.view)
 
     def close(self, text: str | None, footer: str, status: Status, fold: str = "") -> None:
