@@ -236,7 +236,7 @@ CHAT_ACTIONS: tuple[Action, ...] = (
         "Token probabilities",
         "Show how likely each token of an answer was, of the last one or of the Nth message from the end, and go on "
         "from another token: the one of that RANK at that PLACE.",
-        ("w",),
+        ("i",),
         "/probabilities",
         "[N PLACE RANK]",
         place="message",

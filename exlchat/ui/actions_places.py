@@ -80,6 +80,22 @@ PLACE_ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_messages,
     ),
     Action(
+        "open-link",
+        "Open a link",
+        "Open or copy a link of the message; where it leads is shown before.",
+        ("w",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "fold-code",
+        "Fold or unfold code",
+        "Fold the long code blocks of the message to their first lines, or unfold them.",
+        ("z",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
         "leave-messages", "Back", "Go back to the message you write.", ("escape",), place="message", in_palette=False
     ),
     Action("open-selected", "Open", "Open the conversation.", ("enter",), place="sidebar", in_palette=False),

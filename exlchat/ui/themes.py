@@ -93,7 +93,7 @@ class ThemeFile:
         colors = self.colors
         own = {key.replace(".", "-"): colors[key] for key in (*PALETTE_NEEDED, *_keys("roles", "text", "syntax"))}
         styles = {f"{key}-style": value for key, value in self.styles.items()}
-        background = colors["background"]
+        background, quiet = colors["background"], self.styles["quiet"]
         # A colour of the terminal cannot be half transparent.
         veil = "transparent" if is_ansi(background) else f"{background}{_VEIL_ALPHA}"
         focus = colors.get("focus") or mixed(colors["interface.primary"], _FOCUS_SHARE, background)
@@ -102,6 +102,8 @@ class ThemeFile:
             own
             | styles
             | {
+                # For styles within a text, where a style of `none` is none.
+                "quiet-text": colors["quiet"] if quiet == "none" else f"{quiet} {colors['quiet']}",
                 "focus": focus,
                 "veil": veil,
                 # Textual's own style sheets use these two, and only its own themes of the terminal's colours have them.

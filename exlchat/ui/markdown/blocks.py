@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
 class Mark(Flag):
@@ -22,10 +25,14 @@ class Mark(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of text with the same marks. A newline in it is a line break that the author typed."""
+    """A run of text with the same marks. A newline in it is a line break that the author typed.
+
+    `target` is where a link leads, as it was written.
+    """
 
     text: str
     marks: Mark = Mark.NONE
+    target: str = ""
 
 
 Inline = tuple[Span, ...]
@@ -102,3 +109,24 @@ class Verbatim:
 
 
 Block = Paragraph | Heading | Code | Quote | Item | Table | Rule | Verbatim
+
+
+def each(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Blocks and those within them, in the order of reading."""
+    for block in blocks:
+        yield block
+        if isinstance(block, (Quote, Item)):
+            yield from each(block.children)
+
+
+def targets(blocks: Iterable[Block]) -> list[str]:
+    """Where the links of blocks lead, each once, in the order of reading."""
+    found: dict[str, None] = {}
+    for block in each(blocks):
+        texts: Iterable[Inline] = ()
+        if isinstance(block, (Paragraph, Heading)):
+            texts = (block.spans,)
+        elif isinstance(block, Table):
+            texts = (*block.head, *(cell for row in block.rows for cell in row))
+        found.update((span.target, None) for spans in texts for span in spans if span.target)
+    return list(found)

@@ -17,6 +17,8 @@ from markdown_it.rules_block.blockquote import blockquote
 from markdown_it.rules_block.list import list_block
 from markdown_it.rules_inline import StateInline
 
+from exlchat.ui.markdown.tex import readable
+
 MAX_DEPTH: Final = 24
 """Quotes and lists nested deeper stay text (in levels of the parser, two for a list); markdown-it would drop them."""
 
@@ -24,6 +26,14 @@ _ESCAPABLE: Final = frozenset("*_`#~|<>+-.!")
 """Backslash pairs that are markup here. Brackets, braces and the backslash itself keep theirs: they are mostly TeX."""
 
 _TEX_ENDS: Final = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
+_TEX_BEGINS: Final = ("\\", "$")
+_DOLLARS: Final = re.compile(
+    r"\$(?![\s$,;.?!])((?:[^$`\n\\]|\\.)+)(?<![\s\\+\-*/=<>(,:])\$(?=(?:th|st|nd|rd|s)\b|[^\w$]|$)"
+)
+"""Nothing blank inside of either dollar; no letter or digit behind the last one, but for the ending of an ordinal."""
+_FORMULA_MARK: Final = re.compile(r"[\\^_{}=<>+]")
+_WORD: Final = re.compile(r"[A-Za-z]{3,}|(?<![A-Za-z])[A-Za-z]{2}(?=\s)|(?<=\s)[A-Za-z]{2}")
+"""What makes a text between two dollars prose, if nothing makes it a formula."""
 _DELIMITER_CELL: Final = re.compile(r":?-+:?")
 _OTHER_BLOCK: Final = re.compile(r"[-+*](\s|$)|\d{1,9}[.)](\s|$)|>|#{1,6}(\s|$)|```|~~~")
 """What begins another block is no table head: whether it is one would hang on what stands before."""
@@ -45,6 +55,7 @@ def parser() -> MarkdownIt:
     markdown = _Parser("gfm-like", {"html": False, "linkify": False, "maxNesting": 60})
     markdown.disable(["reference", "html_block", "html_inline", "autolink", "entity", "linkify"])
     block = markdown.block.ruler
+    block.before("table", "display", _display, {"alt": ["paragraph", "blockquote", "list"]})
     block.at("table", _table, {"alt": ["paragraph", "reference"]})
     block.at("blockquote", _bounded(blockquote), {"alt": ["paragraph", "reference", "blockquote", "list"]})
     block.at("list", _bounded(list_block), {"alt": ["paragraph", "reference", "blockquote"]})
@@ -72,21 +83,66 @@ def _backslash(state: StateInline, silent: bool) -> bool:
 
 
 def _tex(state: StateInline, silent: bool) -> bool:
-    r"""TeX between \( \), \[ \] or $$ $$ is text to the end: its stars and underscores are no emphasis."""
-    closing = _TEX_ENDS.get(state.src[state.pos : state.pos + 2])
-    if closing is None:
+    r"""TeX between \( \), \[ \], $$ $$ or $ $: as a line of Unicode, or as typed, without emphasis, to the end."""
+    if not state.src.startswith(_TEX_BEGINS, state.pos):
         return False
-    end = state.src.find(closing, state.pos + 2, state.posMax)
-    if end < 0:
+    found = _marked_tex(state) or _dollars(state)
+    if found is None:
         return False
+    marked, formula = found
     if not silent:
-        state.pending += state.src[state.pos : end + 2]
-    state.pos = end + 2
+        state.pending += readable(formula) or marked
+    state.pos += len(marked)
     return True
+
+
+def _marked_tex(state: StateInline) -> tuple[str, str] | None:
+    """The formula that begins here, with its marks and without."""
+    closing = _TEX_ENDS.get(state.src[state.pos : state.pos + 2])
+    end = state.src.find(closing, state.pos + 2, state.posMax) if closing else -1
+    formula = state.src[state.pos + 2 : end]
+    return None if end < 0 or "`" in formula else (state.src[state.pos : end + 2], formula)
+
+
+def _dollars(state: StateInline) -> tuple[str, str] | None:
+    """The same for single dollars, where they are neither money nor names of variables."""
+    before = state.src[state.pos - 1 : state.pos]
+    found = _DOLLARS.match(state.src, state.pos, state.posMax)
+    if found is None or before.isalnum() or before == "$":
+        return None
+    formula = found[1]
+    if not _FORMULA_MARK.search(formula) and _WORD.search(formula):
+        return None
+    return found[0], formula
 
 
 def _line(state: StateBlock, line: int) -> str:
     return state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]].strip(" \t")
+
+
+def _display(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    r"""Lines from a leading $$ or \[ to its end or to a blank line are one paragraph, whatever they begin with."""
+    if not state.src.startswith(_TEX_BEGINS, state.bMarks[start_line] + state.tShift[start_line]):
+        return False
+    text = _line(state, start_line)
+    closing = _TEX_ENDS.get(text[:2])
+    if closing in (None, "\\)") or closing in text[2:] or state.is_code_block(start_line):
+        return False
+    # The $$ that ends a formula within a paragraph begins none.
+    if silent and closing == "$$" and state.src.count("$$", state.bMarks[state.line], state.bMarks[start_line]) % 2:
+        return False
+    if silent:
+        return True
+    line = start_line + 1
+    while line < end_line and state.sCount[line] >= state.blkIndent and (text := _line(state, line)):
+        line += 1
+        if closing in text:
+            break
+    state.line = line
+    state.push("paragraph_open", "p", 1).map = [start_line, line]
+    state.push("inline", "", 0).content = state.getLines(start_line, line, state.blkIndent, False).strip()
+    state.push("paragraph_close", "p", -1)
+    return True
 
 
 def _outside(state: StateBlock, line: int) -> bool:

@@ -10,7 +10,7 @@ from exlchat.ui.markdown.blocks import Inline, Mark, Span
 from exlchat.ui.markdown.grammar import parser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from markdown_it.token import Token
 
@@ -68,16 +68,22 @@ def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[Span]:
             yield from _address(link_text, *links.pop())
         elif token.type == "image":
             alt = "".join(span.text for span in _spans(token.children or (), marks))
-            yield Span(alt, marks | Mark.LINK)
-            yield from _address(alt, str(token.attrs.get("src", "")), str(token.attrs.get("title", "")))
+            source = str(token.attrs.get("src", ""))
+            yield Span(alt, marks | Mark.LINK, source)
+            yield from _address(alt, source, str(token.attrs.get("title", "")))
         elif token.type in ("softbreak", "hardbreak"):
-            yield Span("\n", marks)
+            yield Span("\n", marks, _target(links))
         elif token.type == "code_inline":
             link_text += token.content
-            yield Span(token.content, marks | Mark.CODE)
+            yield Span(token.content, marks | Mark.CODE, _target(links))
         else:
             link_text += token.content
-            yield from _bare_addresses(token.content, marks)
+            yield from _texts(token.content, marks, _target(links))
+
+
+def _target(links: Sequence[tuple[str, str]]) -> str:
+    """Where the link leads that is open."""
+    return links[-1][0] if links else ""
 
 
 def _address(text: str, href: str, title: str) -> Iterator[Span]:
@@ -86,30 +92,36 @@ def _address(text: str, href: str, title: str) -> Iterator[Span]:
         part for part in (href if href not in (text, f"mailto:{text}") else "", f'"{title}"' if title else "") if part
     ]
     if parts:
-        yield Span(f" ({' '.join(parts)})", Mark.ADDRESS)
+        yield Span(f" ({' '.join(parts)})", Mark.ADDRESS, href)
 
 
-def _bare_addresses(text: str, marks: Mark) -> Iterator[Span]:
+def bare_addresses(text: str) -> list[str]:
+    """Addresses that stand in a text as such, each once."""
+    return list(dict.fromkeys(_ADDRESS.findall(text)))
+
+
+def _texts(text: str, marks: Mark, target: str) -> Iterator[Span]:
+    """Text with its bare addresses as links, if it is not within a link itself."""
     if "://" not in text or Mark.LINK in marks:
-        yield Span(text, marks)
+        yield Span(text, marks, target)
         return
     end = 0
     for match in _ADDRESS.finditer(text):
         yield Span(text[end : match.start()], marks)
-        yield Span(match.group(), marks | Mark.LINK)
+        yield Span(match.group(), marks | Mark.LINK, match.group())
         end = match.end()
     yield Span(text[end:], marks)
 
 
 def _merged(spans: Iterator[Span]) -> Iterator[Span]:
-    """Join neighbours with the same marks, drop empty ones."""
-    text, marks = "", Mark.NONE
+    """Join neighbours with the same marks and the same target, drop empty ones."""
+    text, marks, target = "", Mark.NONE, ""
     for span in spans:
-        if span.marks == marks:
+        if span.marks == marks and span.target == target:
             text += span.text
         else:
             if text:
-                yield Span(text, marks)
-            text, marks = span.text, span.marks
+                yield Span(text, marks, target)
+            text, marks, target = span.text, span.marks, span.target
     if text:
-        yield Span(text, marks)
+        yield Span(text, marks, target)

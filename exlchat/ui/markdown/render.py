@@ -20,6 +20,7 @@ from exlchat.ui.markdown.blocks import (
     Paragraph,
     Quote,
     Rule,
+    Span,
     Table,
     Verbatim,
 )
@@ -36,17 +37,36 @@ MIN_WIDTH: Final = 8
 """Cells below which nested blocks are no longer indented, so that text never leaves the screen."""
 
 
-class Renderer:
-    """Renders blocks for a width in cells. Equal blocks give equal lines; nothing is remembered but styles."""
+LONG_CODE: Final = 12
+"""Lines beyond which code can be folded."""
+FOLDED_CODE: Final = 5
+"""Lines of folded code that are shown."""
 
-    def __init__(self, styles: TextStyles, width: int) -> None:
+TARGET: Final = "target"
+"""Under this name the `meta` of a style says where a link leads. It is for the mouse and never reaches the terminal."""
+UNFOLDS: Final = "unfolds"
+"""The same of the line that stands for hidden code."""
+
+
+class Renderer:
+    """Renders blocks for a width in cells. Equal blocks give equal lines; nothing is remembered but styles.
+
+    `folds`: how long code is unfolded ("z unfolds"), said behind its first lines; "" shows all of it.
+    """
+
+    def __init__(self, styles: TextStyles, width: int, folds: str = "") -> None:
         self.styles = styles
         self.width = max(width, MIN_WIDTH)
+        self._folds = folds
         self._style = lru_cache(maxsize=256)(self._make_style)
 
     def quieter(self) -> Renderer:
         """The same width, with text as it looks in quotes."""
         return Renderer(replace(self.styles, text=self.styles.text + self.styles.quote), self.width)
+
+    def folding(self, how: str) -> Renderer:
+        """The same, with long code folded."""
+        return Renderer(self.styles, self.width, how)
 
     def render(self, block: Block, previous: Block | None = None) -> list[Line]:
         """Lines of a top-level block, with the blank line that separates it from the one before."""
@@ -111,10 +131,14 @@ class Renderer:
 
     def _code(self, code: Code, width: int) -> list[Line]:
         name = self.styles.code_style
+        shown = code.lines[:FOLDED_CODE] if self._folds and is_long(code) else code.lines
         if code.growing:
-            pieces = [highlight_line(line, code.info, name) for line in code.lines]
+            pieces = [highlight_line(line, code.info, name) for line in shown]
         else:
-            pieces = highlight_lines(code.lines, code.info, name)
+            pieces = highlight_lines(shown, code.info, name)
+        if hidden := len(code.lines) - len(shown):
+            more = self.styles.code_label + Style(meta={UNFOLDS: True})
+            pieces.append([(f"… {hidden} more lines · {self._folds}", more)])
         lines = [line for text in pieces for line in self._code_line(text, width)]
         return [*self._label(code, width), *lines] if code.info or not lines else lines
 
@@ -143,7 +167,11 @@ class Renderer:
         return [self._pieces(cell, base) for cell in cells]
 
     def _pieces(self, spans: Inline, base: Style) -> list[Piece]:
-        return [(span.text, base + self._style(span.marks) if span.marks else base) for span in spans]
+        return [(span.text, self._of_span(span, base)) for span in spans]
+
+    def _of_span(self, span: Span, base: Style) -> Style:
+        style = base + self._style(span.marks) if span.marks else base
+        return style + Style(meta={TARGET: span.target}) if span.target else style
 
     def _make_style(self, marks: Mark) -> Style:
         styles = self.styles
@@ -156,6 +184,11 @@ class Renderer:
             Mark.ADDRESS: styles.address,
         }
         return Style.combine(style for mark, style in parts.items() if mark in marks)
+
+
+def is_long(block: Block) -> bool:
+    """Whether a block is code that can be folded."""
+    return isinstance(block, Code) and len(block.lines) > LONG_CODE
 
 
 def needs_gap(previous: Block, block: Block) -> bool:

@@ -11,6 +11,7 @@ from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.code_commands import code_meant, free_name, saved_line
 from exlchat.ui.tui.items import message_of
+from exlchat.ui.tui.links import Links
 from exlchat.ui.tui.screens.line import LineScreen
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class MessageCommands:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
         self._editing: str | None = None
+        self.links = Links(screen)
         self._under_cursor: dict[str, Callable[[str], None]] = {
             "copy-message": self._copy,
             "edit": self.begin_edit,
@@ -54,6 +56,7 @@ class MessageCommands:
             "pin-message": self._pin,
             "save-code": self._save_code,
             "probabilities": self.probabilities,
+            "open-link": lambda message_id: self.links.of_message(self._message(message_id)),
         }
 
     @property
@@ -66,6 +69,9 @@ class MessageCommands:
         """Do an action to the message whose item has the key."""
         if action_id in ("fold", "source"):
             self._show_as(key, "folded" if action_id == "fold" else "source")
+            return
+        if action_id == "fold-code":
+            self._fold_code(key)
             return
         message_id = message_of(key)
         if message_id is None or not any(one.id == message_id for one in self._session.branch):
@@ -237,6 +243,14 @@ class MessageCommands:
         if not transcript.holds(key):
             raise NotPossibleError("go to a message first, with the arrow keys")
         transcript.show_as(key, "whole" if transcript.view_of(key) == view else view)
+        transcript.move_cursor_to(key)
+
+    def _fold_code(self, key: str) -> None:
+        transcript = self._screen.transcript
+        if not transcript.holds(key):
+            raise NotPossibleError("go to a message first, with the arrow keys")
+        if not transcript.fold_code(key):
+            raise NotPossibleError("no code of this message is long enough to fold")
         transcript.move_cursor_to(key)
 
     def _save_code(self, message_id: str) -> None:

@@ -45,5 +45,5 @@ class TypedTokens:
             stays = screen.session.generation.context_policy == "stop"
             over = too_many(typed, screen.status.facts, all_is_kept=stays)
             screen.composer.border_subtitle = Content.styled(
-                typed.told(over), "$warning" if over or typed.problem else "$quiet"
+                typed.told(over), "$warning" if over or typed.problem else "$quiet-text"
             )

@@ -32,6 +32,8 @@ LINES = st.sampled_from(
         "x = 1",
         "> quote",
         "| a | b |",
+        "$$",
+        "+ $x_i^2$ and [a](https://host.org)",
     ]
 )
 TEXTS = st.lists(LINES, max_size=14).map("\n".join)
@@ -71,6 +73,12 @@ def test_room_changes_only_when_lines_are_written(text: str, sizes: list[int]) -
 def test_plain_text_is_what_the_model_wrote() -> None:
     text = "# Head\n\n- **a**\n\n```py\nx\n```"
     assert text_of(written(PlainInk(), cut(text, [3] * 9), 0)) == f"guide says:\n{text}\n"
+
+
+def test_formulas_are_readable_in_styles_and_as_written_in_plain_words() -> None:
+    text = "So $x_i^2 \\le y$."
+    assert text_of(written(styled(), [text], 1000)) == "So xᵢ² ≤ y.\n"
+    assert text_of(written(PlainInk(), [text], 0)) == f"guide says:\n{text}\n"
 
 
 def test_long_code_leaves_the_open_end_line_by_line() -> None:

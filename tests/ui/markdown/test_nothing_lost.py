@@ -1,5 +1,7 @@
 """What was typed can be read on the screen: no text vanishes, in any order of constructs and at any width."""
 
+import re
+import unicodedata
 from collections import Counter
 
 import pytest
@@ -7,14 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from exlchat.ui.markdown.render import TARGET
 from exlchat.ui.markdown.sanitize import printable
 from tests.ui.markdown.test_streaming import at_once, texts
-from tests.ui.markdown.texts import markdown_texts
+from tests.ui.markdown.texts import markdown_texts, tex_texts
+
+COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
 def letters(text: str) -> list[str]:
     """Letters but x, which is markup in a ticked task."""
     return [character for character in text if character.isalpha() and character != "x"]
+
+
+def as_plain(text: str) -> str:
+    """R for ℝ, v for 𝐯 and ᵥ."""
+    return unicodedata.normalize("NFKD", text)
 
 
 def is_subsequence(short: list[str], long: list[str]) -> bool:
@@ -38,6 +48,16 @@ def test_at_any_width_all_letters_are_shown_and_no_line_is_wider(text: str, widt
     assert all(cell_len(line) <= width for line in lines)
 
 
+@settings(max_examples=400, deadline=None)
+@given(text=tex_texts, width=st.integers(8, 60))
+def test_of_formulas_only_names_of_commands_are_exchanged(text: str, width: int) -> None:
+    lines = texts(at_once(text, width))
+    typed = letters(as_plain(COMMAND.sub(" ", printable(text))))
+    assert not Counter(typed) - Counter(letters(as_plain("".join(lines))))
+    assert all(cell_len(line) <= width for line in lines)
+    assert not set("".join(lines)) & set("\x1b\x00\u202e")
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(), width=st.integers(8, 60))
 def test_plain_text_is_shown_as_typed(text: str, width: int) -> None:
@@ -52,11 +72,11 @@ def test_plain_text_is_shown_as_typed(text: str, width: int) -> None:
         "use <div> and List<int> here",
         "std::vector<std::string> and <std::map>",
         "<think>hm</think>",
-        r"the sum \(x_1 * y * z\) and \[a_i * b * c\]",
+        r"the sum \(x_1 *\unknown* z\) and \[a_i & b * c * d\]",
         r"sets \{a, b\} end with \\",
         "&lt; is an entity &copy;",
         "[ref]: http://host and [text][ref]",
-        "$$a*b*c$$",
+        "$$a*b*c&$$",
         "snake_case_name and 2 * 3 * 4",
         "C:\\Users\\name",
         "<https://host.org/a_b_c>",
@@ -101,6 +121,22 @@ def test_constructs(text: str, shown: list[str]) -> None:
     if text.startswith("    "):
         lines = [line.rstrip() for line in lines]
     assert lines == shown
+
+
+def test_where_links_lead_is_known_to_the_mouse_and_no_escape_sequence() -> None:
+    text = "[a *b*](https://host.org/a) https://host.org/b ![c](d.png) [e](https://host.org/f 'g')"
+    found: dict[str | None, list[str]] = {}
+    for segment in at_once(text, 200).lines[0]:
+        assert segment.style is not None
+        assert "]8;" not in segment.style.render(segment.text)
+        found.setdefault(segment.style.meta.get(TARGET), []).append(segment.text)
+    assert {target: "".join(parts) for target, parts in found.items()} == {
+        "https://host.org/a": "a b (https://host.org/a)",
+        "https://host.org/b": "https://host.org/b",
+        "d.png": "c (d.png)",
+        "https://host.org/f": 'e (https://host.org/f "g")',
+        None: "   ",
+    }
 
 
 def test_a_fence_keeps_its_label_and_all_its_lines() -> None:

@@ -240,7 +240,7 @@ async def test_the_answer_is_copied_whole(tmp_path: Path) -> None:
 
 async def test_help_lists_every_key_and_command(tmp_path: Path) -> None:
     chat = app(tmp_path)
-    async with chat.run_test(size=(120, 190)) as pilot:
+    async with chat.run_test(size=(120, 230)) as pilot:
         await pilot.press("f1")
         await pilot.pause()
         screen = shown(chat)

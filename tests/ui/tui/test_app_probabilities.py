@@ -22,7 +22,7 @@ from tests.ui.tui.test_app_messages import branch, talked
 
 async def opened(pilot: Pilot[int], chat: ChatApp, *keys: str) -> TokenText:
     """Go to the last message, or to one by keys, and have its tokens shown."""
-    await pilot.press("ctrl+up", *keys, "w")
+    await pilot.press("ctrl+up", *keys, "i")
     await until(pilot, lambda: isinstance(chat.screen, ProbabilitiesScreen) and bool(chat.screen._offered))
     assert isinstance(chat.screen, ProbabilitiesScreen)
     return chat.screen.tokens
@@ -142,7 +142,7 @@ async def test_a_taken_token_is_kept_when_it_is_stopped_at_once(tmp_path: Path) 
         engine.hold()
         await pilot.press("right", "2")
         await until(pilot, lambda: len(engine.requests) == 2)
-        await pilot.press("w")
+        await pilot.press("i")
         await say(pilot, "/probabilities")
         await until(pilot, lambda: "an answer is on its way" in told(chat))
         assert chat.screen is chat.chat_screen
@@ -182,10 +182,10 @@ async def test_without_a_model_a_line_says_so(tmp_path: Path) -> None:
     chat = app(tmp_path, load=refuse, store=store, continue_last=True)
     async with chat.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: chat.chat_screen.model.failure is not None)
-        await pilot.press("ctrl+up", "w")
+        await pilot.press("ctrl+up", "i")
         await until(pilot, lambda: "there is no model to compute probabilities" in told(chat))
         assert chat.screen is chat.chat_screen
-        await pilot.press("home", "w")
+        await pilot.press("home", "i")
         await until(pilot, lambda: "only answers have probabilities" in told(chat))
 
 
@@ -221,7 +221,7 @@ async def test_it_waits_for_the_model_on_the_screen(tmp_path: Path) -> None:
 
     chat = app(tmp_path, load=slow, store=store, continue_last=True)
     async with chat.run_test(size=(100, 40)) as pilot:
-        await pilot.press("ctrl+up", "w")
+        await pilot.press("ctrl+up", "i")
         await until(pilot, lambda: "They are computed when the model is loaded." in shown(chat))
         ready.set()
         await until(pilot, lambda: "a · 80.0 % · rank 1 · 1 of 3" in shown(chat))

@@ -154,6 +154,7 @@ class ChatScreen(Screen[None]):
         self.keys = keys
         self.app.set_keymap(keys.bindings())
         self.composer.use_keys(keys)
+        self.transcript.fold_key = keys.keys("fold-code")[0]
 
     # What is shown
 
@@ -376,6 +377,10 @@ class ChatScreen(Screen[None]):
     @on(Transcript.Wanted)
     def _message_wanted(self, event: Transcript.Wanted) -> None:
         self.commands.run_at_cursor(event.action_id, event.key)
+
+    @on(Transcript.LinkClicked)
+    def _link_clicked(self, event: Transcript.LinkClicked) -> None:
+        self.message_commands.links.ask(event.target)
 
     def find_bar_open(self, text: str = "") -> None:
         """Ask what to find in the conversation."""

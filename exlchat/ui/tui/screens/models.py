@@ -111,14 +111,14 @@ class ModelsScreen(ModalScreen[Path | None]):
 
     def _row(self, entry: Entry) -> Content:
         mark = "● " if self._loaded is not None and entry.path.resolve() == self._loaded else "  "
-        name = Content.styled(f"{mark}{entry.name}", "bold" if entry.card.problem is None else "$quiet")
+        name = Content.styled(f"{mark}{entry.name}", "bold" if entry.card.problem is None else "$quiet-text")
         told = printable(entry.card.format) if entry.card.problem is None else "cannot be loaded"
         told = " " * (_NAME_CELLS - cell_len(entry.name)) + f"  {told}"
         facts = [size_text(entry.card.bytes)]
         if entry.card.problem is None:
             facts.append("fits" if entry.problem is None else "does not fit")
         facts.append(used_text(entry.used, datetime.datetime.now()))
-        return Content.assemble(name, Content.styled(f"{told} · {' · '.join(facts)}", "$quiet"))
+        return Content.assemble(name, Content.styled(f"{told} · {' · '.join(facts)}", "$quiet-text"))
 
     @on(OptionList.OptionHighlighted)
     def _tell_more(self, event: OptionList.OptionHighlighted) -> None:

@@ -145,4 +145,4 @@ def _line(row: Row) -> Content:
     mark = Content.styled("● ", "$primary") if row.marked else Content("  ")
     text = printable(normalize_newlines(row.text).replace("\n", " "))
     detail = printable(normalize_newlines(row.detail).replace("\n", " "))
-    return Content.assemble(mark, Content(text), Content.styled(f"  {detail}" if detail else "", "$quiet"))
+    return Content.assemble(mark, Content(text), Content.styled(f"  {detail}" if detail else "", "$quiet-text"))

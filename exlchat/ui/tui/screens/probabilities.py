@@ -159,11 +159,11 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
         own = place.taken is not None and place.taken.token_id == chance.token_id
         wide = not self.has_class("-narrow")
         return Content.assemble(
-            Content.styled(f"{key} ", "$quiet"),
+            Content.styled(f"{key} ", "$quiet-text"),
             f"{percent(share):>8} ",
-            Content.styled(f"{bar:<{_BAR_CELLS}} " if wide else "", "$quiet"),
+            Content.styled(f"{bar:<{_BAR_CELLS}} " if wide else "", "$quiet-text"),
             Content.styled(named(self._chances, chance), "bold" if own else ""),
-            Content.styled("  ● stands there" if own else "", "$quiet"),
+            Content.styled("  ● stands there" if own else "", "$quiet-text"),
         )
 
     # Keys

@@ -127,15 +127,17 @@ class SamplingScreen(ModalScreen[None]):
         self.rows.highlighted = next(same, 1)
 
     def _options(self) -> Iterator[Option]:
-        yield Option(Content.assemble(("Values ", "bold $primary"), ("of the next answers", "$quiet")), disabled=True)
+        yield Option(
+            Content.assemble(("Values ", "bold $primary"), ("of the next answers", "$quiet-text")), disabled=True
+        )
         for name in NAMES:
             yield Option(self._value_row(name), id=f"{_VALUE}{name}")
-        yield Option(Content.assemble(("Presets ", "bold $primary"), ("Enter takes one", "$quiet")), disabled=True)
+        yield Option(Content.assemble(("Presets ", "bold $primary"), ("Enter takes one", "$quiet-text")), disabled=True)
         for one in self._presets.values():
             yield Option(self._preset_row(one), id=f"{_PRESET}{one.id}")
         yield Option(Content.assemble(("Write down", "bold $primary")), disabled=True)
         for what, (title, key) in _DOES.items():
-            yield Option(Content.assemble("  ", title, (f"  {key}", "$quiet")), id=f"{_DO}{what}")
+            yield Option(Content.assemble("  ", title, (f"  {key}", "$quiet-text")), id=f"{_DO}{what}")
 
     def _value_row(self, name: str) -> Content:
         now = self._door.now
@@ -143,14 +145,16 @@ class SamplingScreen(ModalScreen[None]):
         wide = self.size.width >= _WIDE_CELLS
         title = f"{name:<{_NAME_CELLS}} " if wide else f"{name} "
         source = f"  {printable(now.source(name))}"
-        return Content.assemble(mark, (title, "bold"), now.shown(name), (source, "$quiet"))
+        return Content.assemble(mark, (title, "bold"), now.shown(name), (source, "$quiet-text"))
 
     def _preset_row(self, one: ShelvedPreset) -> Content:
         now = self._door.now
         holds = one.preset.wishes.given() and now.with_wishes(one.preset.wishes, one.source) == now
         about = printable(one_line(one.preset.description, 100))
         return Content.assemble(
-            ("● " if holds else "  ", "$primary"), (f"{printable(one_line(one.id, 40))}  ", "bold"), (about, "$quiet")
+            ("● " if holds else "  ", "$primary"),
+            (f"{printable(one_line(one.id, 40))}  ", "bold"),
+            (about, "$quiet-text"),
         )
 
     def _chosen(self, kind: str) -> str:

@@ -106,7 +106,7 @@ class SettingsScreen(ModalScreen[None]):
         at = self.rows.highlighted
         options: list[Option] = []
         for name, told, rows in groups():
-            heading = Content.assemble((f"{name} ", "bold $primary"), (told, "$quiet"))
+            heading = Content.assemble((f"{name} ", "bold $primary"), (told, "$quiet-text"))
             options.append(Option(heading, disabled=True))
             options += [Option(self._drawn(row), id=row.key) for row in rows]
             self._rows.update({row.key: row for row in rows})

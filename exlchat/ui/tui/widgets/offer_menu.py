@@ -62,4 +62,4 @@ class OfferMenu(OptionList):
 def _row(offer: Offer) -> Content:
     text = printable(offer.text).ljust(_TEXT_CELLS)
     gap = "" if len(offer.text) < _TEXT_CELLS else " "
-    return Content.assemble(Content.styled(text, "$primary"), Content.styled(f"{gap}{offer.detail}", "$quiet"))
+    return Content.assemble(Content.styled(text, "$primary"), Content.styled(f"{gap}{offer.detail}", "$quiet-text"))

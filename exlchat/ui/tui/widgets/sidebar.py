@@ -112,7 +112,7 @@ def _options(
         if day != heading:
             if heading:
                 yield Option("", disabled=True)
-            yield Option(Content.styled(f" {day}", "$quiet"), disabled=True)
+            yield Option(Content.styled(f" {day}", "$quiet-text"), disabled=True)
             heading = day
         yield Option(_row(summary, summary.id == current, summary.id == answering), id=summary.id)
 

@@ -46,10 +46,10 @@ def _model(facts: StatusFacts) -> Content | None:
 def _activity(facts: StatusFacts) -> Content | None:
     if not facts.activity:
         return None
-    text = Content.styled(facts.activity, "$quiet")
+    text = Content.styled(facts.activity, "$quiet-text")
     if facts.fraction is None:
         return text
-    percent = Content.styled(f" {facts.fraction:.0%}", "$quiet")
+    percent = Content.styled(f" {facts.fraction:.0%}", "$quiet-text")
     return Content.assemble(_meter(facts.fraction, "$secondary"), " ", text, percent)
 
 
@@ -58,7 +58,7 @@ def _context(facts: StatusFacts, *, meter: bool) -> Content | None:
         return None
     fraction = min(1.0, facts.context_used / facts.context_max)
     color = "$error" if fraction >= 0.95 else "$warning" if fraction >= 0.8 else "$secondary"
-    figures = Content.styled(f"{facts.context_used:,}/{facts.context_max:,}", "$quiet")
+    figures = Content.styled(f"{facts.context_used:,}/{facts.context_max:,}", "$quiet-text")
     return Content.assemble(_meter(fraction, color), " ", figures) if meter else figures
 
 
@@ -70,20 +70,20 @@ def _meter(fraction: float, color: str) -> Content:
 
 
 def _rate(facts: StatusFacts) -> Content | None:
-    return None if facts.rate is None else Content.styled(f"{facts.rate:.1f} tok/s", "$quiet")
+    return None if facts.rate is None else Content.styled(f"{facts.rate:.1f} tok/s", "$quiet-text")
 
 
 def _prompt_tokens(facts: StatusFacts, *, words: bool) -> Content | None:
     if facts.cached is None or facts.new is None:
         return None
     text = f"{facts.cached:,} cached + {facts.new:,} new" if words else f"{facts.cached:,}+{facts.new:,}"
-    return Content.styled(text, "$quiet")
+    return Content.styled(text, "$quiet-text")
 
 
 def _first_token(facts: StatusFacts, *, words: bool) -> Content | None:
     if facts.first_token is None:
         return None
-    return Content.styled(f"{'first token ' if words else ''}{facts.first_token:.2f} s", "$quiet")
+    return Content.styled(f"{'first token ' if words else ''}{facts.first_token:.2f} s", "$quiet-text")
 
 
 class StatusLine(Widget):

@@ -10,10 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from exlchat.ui.actions import ACTIONS
+from exlchat.ui.markdown.render import TARGET, UNFOLDS
 from exlchat.ui.tui.widgets.transcript_view import MessageView
 
 if TYPE_CHECKING:
     from textual import events
+    from textual.geometry import Offset
 
     from exlchat.ui.tui.widgets.transcript_items import Role, View
 
@@ -47,9 +49,16 @@ class CursorView(MessageView):
         action_id: str
         key: str
 
+    @dataclass
+    class LinkClicked(Message, namespace="transcript"):
+        """A link was clicked that leads to `target`, as it was written."""
+
+        target: str
+
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id, classes=classes)
         self._cursor: str | None = None
+        self._pressed_at: Offset | None = None
 
     @property
     def cursor(self) -> str | None:
@@ -89,12 +98,54 @@ class CursorView(MessageView):
         """
         index = self._messages.index(key)
         self._messages[index].show_as(view)
+        self._lay_out_again(index)
+
+    def fold_code(self, key: str) -> bool:
+        """Fold the long code of a message to its first lines, or unfold it; False if it has no long code.
+
+        Raises:
+            KeyError: there is no message of that key.
+        """
+        index = self._messages.index(key)
+        message = self._messages[index]
+        before = message.view
+        message.fold_code(not message.code_folded)
+        self._lay_out_again(index)
+        if message.code_folded and not (message.layout is not None and message.layout.has_long_code()):
+            message.fold_code(False)
+            message.show_as(before)
+            self._lay_out_again(index)
+            return False
+        return True
+
+    def _lay_out_again(self, index: int) -> None:
+        """After a message is to be shown another way. The lines on the screen stay in place, unless it covers them."""
         self._drop_selection()
         start = self._messages.heights.start(index)
         self._messages.lay_out(index)
         top = self.scroll_offset.y
         self._settle(start if start < top else top)
         self.refresh()
+
+    def _clicked(self, event: events.Click, index: int, line: int) -> None:
+        """A click on a line of a message: on a link, or on what stands for folded code."""
+        meta = event.style.meta
+        if event.screen_offset != self._pressed_at:
+            return
+        if meta.get(UNFOLDS):
+            # Else the end would be followed, away from the code.
+            self._following = False
+            self._messages[index].unfold_code_at(line)
+            self._drop_selection()
+            self._messages.lay_out(index)
+            self._settle(self.scroll_offset.y)
+            self.refresh()
+        elif target := meta.get(TARGET):
+            self.post_message(self.LinkClicked(str(target)))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Where a click begins: one that ends elsewhere selects."""
+        self._pressed_at = event.screen_offset
 
     def on_focus(self) -> None:
         """The cursor begins at the last message that is seen."""
@@ -150,8 +201,10 @@ class CursorView(MessageView):
             return
         position = self.scroll_offset.y + at.y
         if position < self._messages.heights.total:
-            message = self._messages[self._messages.heights.find(position)[0]]
+            index, line = self._messages.heights.find(position)
+            message = self._messages[index]
             self._cursor = message.key if message.role in _SAID else self._cursor
+            self._clicked(event, index, line)
 
     def _said(self, index: int, by: int) -> int | None:
         """The nearest message above (-1) or below (+1) a place that is part of the conversation."""

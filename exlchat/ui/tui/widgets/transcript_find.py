@@ -63,6 +63,8 @@ class FindView(CursorView):
         message = self._messages[place]
         if message.view == "folded":
             self.show_as(message.key, "whole")
+        if message.code_folded:
+            self.fold_code(message.key)
         self._ensure_layout(place)
         lines = [number for number, strip in enumerate(message.lines) if self._needle in strip.text.casefold()]
         if beside is not None:

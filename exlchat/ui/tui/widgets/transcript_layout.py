@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from textual.strip import Strip
 
-from exlchat.ui.markdown.blocks import Block, Code
+from exlchat.ui.markdown.blocks import Block, Code, each
 from exlchat.ui.markdown.document import Document, PlainDocument, Source
-from exlchat.ui.markdown.render import needs_gap
+from exlchat.ui.markdown.render import is_long, needs_gap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
+    from typing import TypeGuard
 
     from exlchat.ui.markdown.render import Renderer
     from exlchat.ui.markdown.wrap import Line
@@ -19,13 +21,27 @@ if TYPE_CHECKING:
 
 
 class MessageLayout:
-    """Lines of one message's text. Those of finished blocks are made once and are the same objects from then on."""
+    """Lines of one message's text. Those of finished blocks are made once and are the same objects from then on.
 
-    def __init__(self, role: Role, text: str, renderer: Renderer) -> None:
+    `folding` renders the blocks with long code folded, but for those whose numbers are in `unfolded`.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        text: str,
+        renderer: Renderer,
+        folding: Renderer | None = None,
+        unfolded: Container[int] = frozenset(),
+    ) -> None:
         self.lines: list[Strip] = []
         self._source: Source = Document() if role == "assistant" else PlainDocument()
         self._source.append(text)
         self._renderer = renderer
+        self._folding = folding
+        self._unfolded = unfolded
+        self._starts: list[int] = []
+        """The first line of each block."""
         self._closed = 0
         """Finished blocks whose lines are in `lines`, and how many lines those are."""
         self._closed_lines = 0
@@ -46,13 +62,13 @@ class MessageLayout:
         """Bring `lines` up to date; returns the first line that may have changed."""
         tail = self._source.advance()
         closed = self._source.closed
-        if len(closed) == self._closed and len(tail) == 1 and isinstance(tail[0], Code) and tail[0].growing:
+        if len(closed) == self._closed and self._grows(tail):
             return self._update_code(tail[0], closed[-1] if closed else None)
         first_changed = self._closed_lines
-        del self.lines[first_changed:]
+        del self.lines[first_changed:], self._starts[self._closed :]
         previous = closed[self._closed - 1] if self._closed else None
         for block in closed[self._closed :]:
-            self._add(self._renderer.render(block, previous))
+            self._add_block(block, previous)
             previous = block
         self._closed, self._closed_lines = len(closed), len(self.lines)
         self._code_lines = self._kept = 0
@@ -60,12 +76,26 @@ class MessageLayout:
         return first_changed
 
     def _add_tail(self, tail: Sequence[Block], previous: Block | None) -> None:
-        if len(tail) == 1 and isinstance(tail[0], Code) and tail[0].growing:
+        if self._grows(tail):
             self._update_code(tail[0], previous)
             return
         for block in tail:
-            self._add(self._renderer.render(block, previous))
+            self._add_block(block, previous)
             previous = block
+
+    def _grows(self, tail: Sequence[Block]) -> TypeGuard[Sequence[Code]]:
+        """Whether the open end is code whose lines are laid out one by one. Of folded code only few are."""
+        if len(tail) != 1 or not isinstance(tail[0], Code) or not tail[0].growing:
+            return False
+        return self._folding is None or len(self._source.closed) in self._unfolded
+
+    def block_at(self, line: int) -> int:
+        """The number of the block that a line belongs to."""
+        return max(bisect_right(self._starts, line) - 1, 0)
+
+    def has_long_code(self) -> bool:
+        """Whether there is code that can be folded, as of the last `update`."""
+        return any(is_long(block) for block in each([*self._source.closed, *self._source.advance()]))
 
     def _update_code(self, code: Code, previous: Block | None) -> int:
         """Lay out only the lines that came since the last time. The last line is laid out again: it may be half."""
@@ -85,6 +115,12 @@ class MessageLayout:
         nothing_yet = ("",) if not code.info and not complete else ()
         self._add(self._renderer.growing_code(code.lines[complete:] or nothing_yet, code.info))
         return first_changed
+
+    def _add_block(self, block: Block, previous: Block | None) -> None:
+        """As the block of the next number."""
+        folding = self._folding if len(self._starts) not in self._unfolded else None
+        self._starts.append(len(self.lines))
+        self._add((folding or self._renderer).render(block, previous))
 
     def _add(self, lines: Sequence[Line]) -> None:
         self.lines.extend(Strip(line) for line in lines)

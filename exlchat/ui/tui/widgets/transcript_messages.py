@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CACHED_LINES: Final = 20_000
 """Lines kept laid out, besides those on screen."""
 
+_NONE: Final[frozenset[int]] = frozenset()
 _EMPTY: Final = Strip([Segment("")], 0)
 
 
@@ -38,6 +39,9 @@ class Message:
         self.status: Status = item.status
         self.fold = item.fold
         self.view: View = "folded" if item.folded else "whole"
+        self.code_folded = False
+        """Whether long code is folded, but for the blocks that are unfolded."""
+        self._unfolded = _NONE
         self.layout: MessageLayout | None = None
         self.measured: int | None = None
         """Height when last laid out at the present width, in lines."""
@@ -75,6 +79,18 @@ class Message:
         """Show it another way from now on."""
         self.view, self.layout, self.measured = view, None, None
 
+    def fold_code(self, folded: bool) -> None:
+        """Fold or unfold all long code."""
+        self.code_folded = folded
+        self._unfolded = _NONE
+        self.show_as("whole")
+
+    def unfold_code_at(self, line: int) -> None:
+        """Unfold the code that a line stands for."""
+        if self.layout is not None:
+            self._unfolded |= {self.layout.block_at(line)}
+        self.show_as(self.view)
+
     def close(self, text: str | None, footer: str, status: Status, fold: str = "") -> None:
         """Finish the message; `text`, if given and different, takes the place of what was streamed."""
         if text is not None and text != self.text:
@@ -102,20 +118,21 @@ class Message:
         more = f" … {len(lines)} lines" if len(lines) > 1 else ""
         return f"▸ {one_line(lines[0], 60)}{more}"
 
-    def _new_layout(self, renderer: Renderer) -> MessageLayout:
+    def _new_layout(self, renderer: Renderer, folding: Renderer) -> MessageLayout:
         if self.view == "folded":
             layout = MessageLayout("notice", self._fold_line(), renderer)
             layout.close()
             return layout
-        layout = MessageLayout("user" if self.view == "source" else self.role, self.text, renderer)
+        role = "user" if self.view == "source" else self.role
+        layout = MessageLayout(role, self.text, renderer, folding if self.code_folded else None, self._unfolded)
         if self.status != "streaming":
             layout.close()
         return layout
 
-    def lay_out(self, renderer: Renderer, footer_style: Style) -> int:
-        """Bring the lines up to date; returns the first that may have changed."""
+    def lay_out(self, renderer: Renderer, folding: Renderer, footer_style: Style) -> int:
+        """Bring the lines up to date; returns the first that may have changed. `folding` renders folded code."""
         if self.layout is None:
-            self.layout = self._new_layout(renderer)
+            self.layout = self._new_layout(renderer, folding)
         first_changed = self.layout.update()
         footer = printable(normalize_newlines(self.footer))
         lines = wrap([(footer, footer_style)], renderer.width) if footer else []
@@ -140,6 +157,9 @@ class MessageList:
     def __init__(self, renderer: Renderer, footer_style: Style) -> None:
         self._renderer = renderer
         self._quieter = renderer.quieter()
+        self.unfolds = ""
+        """How folded code is unfolded, as it says itself."""
+        self._folding = renderer
         self._footer_style = footer_style
         self._messages: list[Message] = []
         self._index: dict[str, int] = {}
@@ -213,10 +233,14 @@ class MessageList:
         width = self.width
         self.heights = HeightIndex(message.height(width) for message in self._messages)
 
-    def restyle(self, renderer: Renderer, footer_style: Style) -> None:
-        """Lay out anew what is seen from now on; another width also makes all heights guesses again."""
+    def restyle(self, renderer: Renderer, footer_style: Style, unfolds: str) -> None:
+        """Lay out anew what is seen from now on; another width also makes all heights guesses again.
+
+        `unfolds` says how folded code is unfolded ("z unfolds").
+        """
         same_width = renderer.width == self._renderer.width
         self._renderer, self._quieter, self._footer_style = renderer, renderer.quieter(), footer_style
+        self._folding, self.unfolds = renderer.folding(unfolds), unfolds
         self._recent.clear()
         self._recent_lines = 0
         for message in self._messages:
@@ -231,7 +255,7 @@ class MessageList:
         message = self._messages[index]
         quiet = message.role == "thinking" or message.view == "folded"
         renderer = self._quieter if quiet else self._renderer
-        first_changed = message.lay_out(renderer, self._footer_style)
+        first_changed = message.lay_out(renderer, self._folding, self._footer_style)
         height = message.height(self._renderer.width)
         self._recent_lines += height - self._recent.get(message.key, 0)
         self._recent[message.key] = height

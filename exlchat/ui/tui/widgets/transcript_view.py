@@ -42,6 +42,8 @@ class MessageView(ScrollView, can_focus=True):
 
     code_style: reactive[CodeStyle] = reactive("default", init=False)
     """Pygments style, or the name of one, for the colours of code."""
+    fold_key: reactive[str] = reactive("z", init=False)
+    """The key that unfolds code, as folded code says."""
 
     class NewBelow(Message, namespace="transcript"):
         """Lines arrived below the screen while the user was reading further up; 0 once they have been seen."""
@@ -212,11 +214,17 @@ class MessageView(ScrollView, can_focus=True):
         if self.is_mounted:
             self._lay_out_anew()
 
+    def watch_fold_key(self) -> None:
+        """Say it where code is folded."""
+        if self.is_mounted:
+            self._lay_out_anew()
+
     def _lay_out_anew(self) -> None:
         looks = read_styles(self, self.code_style)
         renderer = Renderer(looks.text, min(self.window.width - GUTTER_WIDTH, MAX_TEXT_WIDTH))
         same_width = renderer.width == self._messages.width
-        if not self.window.height or (same_width and looks == self._looks):
+        unfolds = f"{self.fold_key} unfolds"
+        if not self.window.height or (same_width and looks == self._looks and unfolds == self._messages.unfolds):
             self._settle(self.scroll_offset.y)
             return
         if self._place is None or self.scroll_offset.y != self._top_of_place:
@@ -224,7 +232,7 @@ class MessageView(ScrollView, can_focus=True):
         if not same_width:
             self._drop_selection()
         self._looks = looks
-        self._messages.restyle(renderer, looks.footer)
+        self._messages.restyle(renderer, looks.footer, unfolds)
         self._settle(self._top_at(self._place))
         self._top_of_place = self.scroll_offset.y
         self.refresh()
