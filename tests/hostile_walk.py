@@ -1,4 +1,4 @@
-"""The real app on a real terminal, through everything that shows a stranger's text: `python -m tests.hostile_walk HOME`.
+"""The real app on a real terminal, through all that shows a stranger's text: `python -m tests.hostile_walk HOME`.
 
 What is wrong with the layout, or was never shown, goes to `problems.json` in HOME.
 """
@@ -96,7 +96,7 @@ def main(home: Path) -> None:
     store = ConversationStore(home / "data" / "conversations.db")
     chat = app(home, engine, store=store, notices=(HOSTILE,), continue_last=True)
     walk = Walk(chat)
-    chat.run(auto_pilot=walk.all)
+    chat.run(auto_pilot=walk.all)  # type: ignore[arg-type]
     store.close()
     (home / "problems.json").write_text(json.dumps(walk.problems))
 
