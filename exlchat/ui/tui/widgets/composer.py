@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
+WRAPPED_CHARACTERS = 100_000
+"""A longer text is shown without wrapping its lines: to wrap five million characters takes Textual seconds, each time
+that the composer or the terminal changes its size."""
 ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
 """While the cursor is on a message above."""
 
@@ -107,8 +110,22 @@ class Composer(TextArea):
         self._show(text)
 
     def _show(self, text: str) -> None:
+        self._wrap_for(len(text))
         self.text = text
         self.move_cursor(self.document.end)
+
+    def _wrap_for(self, characters: int) -> None:
+        """Wrap lines if that is quickly done for a text of so many characters."""
+        self.soft_wrap = characters <= WRAPPED_CHARACTERS
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Comes before the text area takes it."""
+        if len(event.text) > WRAPPED_CHARACTERS:
+            self._wrap_for(len(event.text))
+
+    def on_text_area_changed(self) -> None:
+        """What has become short again is wrapped again."""
+        self._wrap_for(len(self.text))
 
     def give_back(self, text: str) -> None:
         """Put a text that could not be sent back, before what has been typed since."""
