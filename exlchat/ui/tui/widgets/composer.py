@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from exlchat.chat.plain_text import REPLACEMENT
-from exlchat.ui.actions import ACTIONS, BY_SLASH
+from exlchat.ui.actions import ACTIONS, BY_SLASH, completions
 from exlchat.ui.keymap import Keymap
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
@@ -154,7 +154,8 @@ class Composer(TextArea):
         if self.selection.is_empty and self.cursor_at_end_of_line and self.document[row].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
             return
-        if self.offering and self.text.lower() not in BY_SLASH:
+        # What is offered follows what is typed a moment later, and Enter may come first.
+        if self.offering and completions(self.text) and self.text.lower() not in BY_SLASH:
             self.post_message(self.CompletionTaken())
             return
         text = self.text
