@@ -169,3 +169,16 @@ def test_the_line_mode_is_a_job_of_the_shell_and_a_pipe_gets_the_answer_alone(en
     store = ConversationStore(tmp_path / "data" / "conversations.db")
     assert sorted(one.title for one in store.list_conversations()) == ["half a line more", "hi"]
     store.close()
+
+
+@needs_guide
+def test_a_terminal_of_any_language_without_colours_and_mouse(tmp_path: Path) -> None:
+    environment = {"EXLCHAT_HOME": str(tmp_path), "LANG": "C", "LC_ALL": "C", "NO_COLOR": "1", "TERM": "vt220"}
+    command = [sys.executable, "-m", "exlchat.cli", "guide"]
+    with Tmux(command, environment=environment, size=(400, 120)) as terminal:
+        terminal.wait_for("Write a message|You:")
+        terminal.type("hi there")
+        terminal.wait_for("hi there")
+        terminal.keys("C-c", "C-c")
+        assert terminal.wait_for_end() == 0
+        assert "Traceback" not in terminal.screen()
