@@ -120,12 +120,17 @@ def medians(candidate: str, case: str, runs: int) -> dict[str, float]:
 
 
 def measure(candidate: str, case: str) -> dict[str, float]:
-    """Run one app on a pseudo-terminal whose output nobody reads; empty when it did not end in time."""
+    """One candidate in one case; empty when it did not end in time."""
+    return measured_on_a_terminal([sys.executable, __file__, "--measure", candidate, case])
+
+
+def measured_on_a_terminal(program_and_case: list[str]) -> dict[str, float]:
+    """What an app writes into the file named last, on a pseudo-terminal that nobody reads; empty: it took too long."""
     terminal, program = pty.openpty()
     fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", CELLS[1], CELLS[0], 0, 0))
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, __file__, "--measure", candidate, case, str(result)]
+        command = [*program_and_case, str(result)]
         environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         process = subprocess.Popen(command, stdin=program, stdout=program, stderr=program, env=environment)
         os.close(program)

@@ -82,7 +82,7 @@ class ChatCommands:
             "sampling": lambda _: self.front.note("\n".join(panel_lines(self.front))),
             "stats": lambda _: self.front.note(describe_figures(session.last_answer)),
             "cache": lambda _: self._cache(),
-            "cost": lambda system: self._ask_cost("With that system prompt" if system else "", system or None),
+            "cost": self._cost,
         }
 
     # What each front does in its own way
@@ -300,6 +300,11 @@ class ChatCommands:
         except StoreError:
             titles = {}
         self._show_cache(report, titles, late=late)
+
+    def _cost(self, system: str) -> None:
+        if (wait := self.questions_wait_for()) is not None:
+            self.front.tell(f"The cost is told when {wait}")
+        self._ask_cost("With that system prompt" if system else "", system or None)
 
     def _ask_cost(self, how: str, system: str | None = None) -> None:
         """Ask what the open conversation costs. The answer names it, if another one is open by then."""

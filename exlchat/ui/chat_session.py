@@ -175,6 +175,7 @@ class ChatSession(OpenConversation):
         self.unkept.save()
         message = self.store.pin(said[-back].id, pinned)
         self.reload()
+        self.deleted_last = False
         return message
 
     def retry(self) -> None:

@@ -66,6 +66,18 @@ class Tmux:
         """Types `text` as it stands."""
         self._tmux("send-keys", "-l", text)
 
+    def send(self, data: bytes) -> None:
+        """Sends bytes as they stand, such as what a mouse reports."""
+        self._tmux("send-keys", "-H", *(f"{byte:02x}" for byte in data))
+
+    def keep_clipboard(self) -> None:
+        """From here on what the program copies (OSC 52) is kept for `clipboard`."""
+        self._tmux("set-option", "-s", "set-clipboard", "on")
+
+    def clipboard(self) -> str:
+        """What the program has copied last."""
+        return self._tmux("show-buffer").stdout
+
     def paste(self, data: bytes) -> None:
         """Pastes `data` as a terminal does, in brackets if the program has asked for them."""
         self._tmux("load-buffer", "-", data=data)

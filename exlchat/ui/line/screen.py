@@ -32,6 +32,7 @@ from exlchat.ui.line.ink import EDIT_PROMPT, PROMPT
 from exlchat.ui.line.keys import BEGIN_REPORTS, END_REPORTS, learn_keys
 from exlchat.ui.line.layout import LineLayout
 from exlchat.ui.line.mentions import MentionCompleter
+from exlchat.ui.line.pastes import take_pastes_whole
 from exlchat.ui.line.styled_ink import StyledInk
 from exlchat.ui.line.styles import rules_of
 from exlchat.ui.line.toolbar import toolbar_text
@@ -62,6 +63,7 @@ class LineScreen:
     def __init__(self, chat: LineChat, source: Input, output: Output, history: History, *, keys: bool = True) -> None:
         """`keys` has the terminal tell shift+enter from Enter while this runs."""
         learn_keys()
+        take_pastes_whole(source)
         self._chat = chat
         self._output = output
         self._keys = keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import time
 
 import pytest
 from prompt_toolkit.input.vt100_parser import Vt100Parser
@@ -13,6 +14,7 @@ from prompt_toolkit.key_binding import KeyPress
 from exlchat.ui.line.choice import cannot_draw, cannot_move_cursor
 from exlchat.ui.line.input_text import fence_is_open, goes_on
 from exlchat.ui.line.keys import learn_keys
+from exlchat.ui.line.pastes import WholePastes
 
 
 def keys_of(sequence: str) -> list[str]:
@@ -99,3 +101,32 @@ def test_starting_the_line_mode_loads_neither_textual_nor_torch_and_plain_lines_
     for module, absent in (("screen", {"textual", "torch"}), ("plain", {"textual", "torch", "prompt_toolkit"})):
         run = [sys.executable, "-c", code.format(module, absent)]
         assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 6, 7, 64])
+def test_a_paste_comes_whole_and_keys_around_it_stay_keys(piece: int) -> None:
+    sent = "a\x1b[A\x1b[200~one\x1b[201x\rtwo\x1b[201~b\x1b[200~\x1b[201~\x1b"
+    pressed: list[KeyPress] = []
+    parser = WholePastes(Vt100Parser(pressed.append))
+    for start in range(0, len(sent), piece):
+        parser.feed(sent[start : start + piece])
+    parser.flush()
+    keys = [(str(getattr(one.key, "value", one.key)), one.data) for one in pressed]
+    assert keys == [
+        ("a", "a"),
+        ("up", "\x1b[A"),
+        ("<bracketed-paste>", "one\x1b[201x\rtwo"),
+        ("b", "b"),
+        ("<bracketed-paste>", ""),
+        ("escape", "\x1b"),
+    ]
+
+
+def test_five_megabytes_in_pieces_of_a_terminal_take_no_seconds() -> None:
+    pressed: list[KeyPress] = []
+    parser = WholePastes(Vt100Parser(pressed.append))
+    begin = time.process_time()
+    for text in ("\x1b[200~", *["x" * 1024] * 5000, "\x1b[201~"):
+        parser.feed(text)
+    assert [len(one.data) for one in pressed] == [5000 * 1024]
+    assert time.process_time() - begin < 2  # prompt_toolkit's own parser: above 20

@@ -103,6 +103,23 @@ async def test_a_paste_of_a_megabyte_is_taken_whole(tmp_path: Path) -> None:
         assert chat.session.branch[0].text == text
 
 
+async def test_a_very_long_text_can_be_typed_into_and_what_is_short_is_wrapped(tmp_path: Path) -> None:
+    text = "all work and no play " * 50_000
+    assert len(text) > 1_000_000
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer = chat.chat_screen.composer
+        begin = time.process_time()
+        chat.post_message(events.Paste(text))
+        await until(pilot, lambda: len(composer.text) == len(text), seconds=30)
+        chat.post_message(events.Key("x", "x"))
+        await until(pilot, lambda: composer.text.endswith("x"), seconds=30)
+        assert time.process_time() - begin < 4  # five times as much was measured: one second, wrapped above 20
+        assert not composer.soft_wrap
+        composer.set_text("short")
+        await until(pilot, lambda: composer.soft_wrap)
+
+
 async def test_it_grows_with_its_text_up_to_a_third_of_the_screen(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
@@ -238,6 +255,17 @@ async def test_enter_completes_the_beginning_of_a_command_and_then_runs_it(tmp_p
         assert chat.chat_screen.composer.text == "/help"
         await pilot.press("enter")
         await until(pilot, lambda: "Esc closes" in shown(chat))
+
+
+async def test_enter_right_behind_a_fast_argument_sends_it(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        composer = chat.chat_screen.composer
+        composer.set_text("/set")
+        await until(pilot, lambda: composer.offering)
+        composer.set_text("/set top_k 7")
+        composer.on_key(events.Key("enter", "\r"))  # before the list of commands has heard of the argument
+        await until(pilot, lambda: chat.session.generation.sampling.top_k == 7)
 
 
 async def test_an_unknown_command_is_named_and_stays(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from textual import events
+from textual.geometry import Size
 
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.tui.app import ChatApp
@@ -102,3 +104,26 @@ def painted(chat: ChatApp) -> set[str]:
     strips = chat.screen._compositor.render_strips()
     styles = [segment.style for strip in strips for segment in strip if segment.style is not None]
     return {style.bgcolor.name for style in styles if style.bgcolor is not None}
+
+
+async def test_a_storm_of_sizes_while_an_answer_comes_loses_nothing(tmp_path: Path) -> None:
+    answer = "".join(f"- point **{number}** of `many`\n" for number in range(60))
+    engine = ScriptedEngine(answer)
+    engine.hold()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        chat.chat_screen.send("go on")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        for number, size in enumerate([(20, 5), (400, 120), (7, 3), (100, 30), (60, 12), (400, 5), (20, 60)] * 3):
+            engine.step(60)
+            # Without waiting for what the size before has set off, as when a window is dragged.
+            chat._driver._size = size  # type: ignore[union-attr]
+            chat.post_message(events.Resize(Size(*size), Size(*size)))
+            if number % 3 == 0:
+                await pilot.pause()
+        await pilot.resize_terminal(100, 30)
+        engine.release()
+        await idle(pilot)
+        assert chat.session.branch[-1].text == answer
+        lines = [line.strip(" │▁▂▃▄▅▆▇█") for line in shown(chat).splitlines()]
+        assert any(line.endswith("point 59 of many") for line in lines)

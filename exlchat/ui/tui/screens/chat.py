@@ -18,6 +18,7 @@ from textual.widgets import Static, TextArea
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID, Situation
 from exlchat.ui.chat_commands import situation_of
+from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.engine_jobs import Report
 from exlchat.ui.figures import StatusFacts
 from exlchat.ui.file_mentions import MentionError, with_files
@@ -383,9 +384,14 @@ class ChatScreen(Screen[None]):
         self.message_commands.links.ask(event.target)
 
     def find_bar_open(self, text: str = "") -> None:
-        """Ask what to find in the conversation."""
-        if self.session.branch:
-            self.find_bar.open(text)
+        """Ask what to find in the conversation.
+
+        Raises:
+            NotPossibleError: there is nothing to look through.
+        """
+        if not self.session.branch:
+            raise NotPossibleError("there are no messages to look through yet")
+        self.find_bar.open(text)
 
     @on(FindBar.Wanted)
     def _find(self, event: FindBar.Wanted) -> None:
@@ -423,12 +429,12 @@ class ChatScreen(Screen[None]):
         return situation_of(self.session)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of actions that cannot be done now do nothing."""
-        if action != "act":
+        """The key of an action that cannot be done now says why; only that of stopping is silent and passed on."""
+        if action != "act" or parameters != ("stop",):
             return True
-        if parameters == ("stop",) and self.is_mounted and (self.prompt.offering or self.message_commands.editing):
+        if self.is_mounted and (self.prompt.offering or self.message_commands.editing):
             return True
-        return BY_ID[str(parameters[0])].available(self.situation())
+        return BY_ID["stop"].available(self.situation())
 
     def action_act(self, action_id: str) -> None:
         """Do an action of the registry."""

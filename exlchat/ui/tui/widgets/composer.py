@@ -13,7 +13,8 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
 from exlchat.chat.plain_text import REPLACEMENT
-from exlchat.ui.actions import ACTIONS, BY_SLASH
+from exlchat.ui.actions import ACTIONS, BY_SLASH, completions
+from exlchat.ui.file_mentions import begun_mention
 from exlchat.ui.keymap import Keymap
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.recall import Recall
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "Write a message · Enter sends · /help"
 NARROW_PLACEHOLDER = "Write a message"
+WRAPPED_CHARACTERS = 100_000
+"""A longer text is shown without wrapping its lines: to wrap five million characters takes Textual seconds, each time
+that the composer or the terminal changes its size."""
 ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
 """While the cursor is on a message above."""
 
@@ -118,6 +122,7 @@ class Composer(TextArea):
         self._show(text)
 
     def _show(self, text: str) -> None:
+        self._wrap_for(len(text))
         self.text = text
         self.move_cursor(self.document.end)
 
@@ -136,6 +141,18 @@ class Composer(TextArea):
         """Replace what stands in the line from a column up to the cursor."""
         end = self.cursor_location
         self.replace(text, (end[0], column), end, maintain_selection_offset=False)
+    def _wrap_for(self, characters: int) -> None:
+        """Wrap lines if that is quickly done for a text of so many characters."""
+        self.soft_wrap = characters <= WRAPPED_CHARACTERS
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Comes before the text area takes it."""
+        if len(event.text) > WRAPPED_CHARACTERS:
+            self._wrap_for(len(event.text))
+
+    def on_text_area_changed(self) -> None:
+        """What has become short again is wrapped again."""
+        self._wrap_for(len(self.text))
 
     def give_back(self, text: str) -> None:
         """Put a text that could not be sent back, before what has been typed since."""
@@ -164,7 +181,9 @@ class Composer(TextArea):
         if self.selection.is_empty and self.cursor_at_end_of_line and self.document[row].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
             return
-        if self.offering and self.text.lower() not in BY_SLASH:
+        # What is offered follows what is typed a moment later, and Enter may come first.
+        offered = completions(self.text) or begun_mention(self.text_before_cursor)
+        if self.offering and offered and self.text.lower() not in BY_SLASH:
             self.post_message(self.CompletionTaken())
             return
         text = self.text
@@ -176,7 +195,7 @@ class Composer(TextArea):
         self.post_message(self.Submitted(text))
 
     def action_complete(self) -> None:
-        """Take the offered command."""
+        """Take what is offered."""
         self.post_message(self.CompletionTaken())
 
     def action_earlier(self) -> None:

@@ -210,9 +210,9 @@ class MessageView(ScrollView, can_focus=True):
             self.call_later(self._lay_out_anew)  # the styles of the parts are brought up to date after this call
 
     def watch_code_style(self) -> None:
-        """Colour all code anew."""
+        """Colour all code anew, together with what else a theme changes: not twice."""
         if self.is_mounted:
-            self._lay_out_anew()
+            self.call_later(self._lay_out_anew)
 
     def watch_fold_key(self) -> None:
         """Say it where code is folded."""
