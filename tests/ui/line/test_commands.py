@@ -268,7 +268,7 @@ async def test_in_plain_lines_the_editor_takes_a_message_where_one_is_set(
         await plain.idle()
         monkeypatch.setenv("EDITOR", "false")
         plain.type("/edit 2\n")
-        await plain.sees("Warning: false ended with exit code 1\n")
+        await plain.sees("Warning: false ended with exit code 1; the message stays as it is\n")
         await plain.sees("Note: The message stays as it is\n")
         plain.type("and now?\n")
         await until(lambda: len(plain.chat.session.branch) > 2)

@@ -132,7 +132,7 @@ async def test_keys_that_are_set_hold_at_once_and_one_that_cannot_be_told_is_nam
         await line.idle()
         line.chat.submit("/settings keys.retry f12")
         await line.sees("keys.retry = f12; it holds now")
-        line.type("\x1b[20~")
+        line.type("\x1b[24~")
         await line.sees("Two.\n")
         line.chat.submit("/settings keys.stats ctrl+t")
         await line.sees("keys.stats")

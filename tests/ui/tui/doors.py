@@ -23,7 +23,10 @@ from exlchat.ui.tui.screens.chat import ChatScreen
 from tests.ui.app_harness import shown, told
 from tests.ui.scripted_engine import ScriptedEngine
 
-CODE = "One.\n\n```python\nx = 1\n```\n\n" + "\n\n".join(f"Part {number}." for number in range(60))
+LINES = "\n".join(f"x = {number}" for number in range(20))
+CODE = f"One, [linked](https://example.org/one).\n\n```python\n{LINES}\n```\n\n" + "\n\n".join(
+    f"Part {number}." for number in range(60)
+)
 ANSWER, OTHER = "Two.", "Dos."
 _RECORD = AnswerRecord(
     "scripted",
@@ -250,6 +253,11 @@ async def first_message(stage: Stage) -> None:
     await stage.settle()
 
 
+async def typed_before(stage: Stage) -> None:
+    """Something was typed in this run."""
+    stage.chat.services.typed.add("what is a raft?")
+
+
 async def first_alternative(stage: Stage) -> None:
     """The other answer is shown, with the cursor on it."""
     stage.screen.commands.run("alternative", "1")
@@ -310,6 +318,8 @@ EFFECTS: dict[str, Effect] = {
     "send": Effect(lambda s: "three?" in s.texts, typed("three?")),
     "new-line": Effect(lambda s: s.screen.composer.text == "a\n", typed("a")),
     "earlier-prompt": Effect(lambda s: s.screen.composer.text == ("draft" if s.door == "down" else "two?"), recalled),
+    "history": Effect(lambda s: s.opened("PickScreen", "What you typed"), typed_before),
+    "editor": Effect(lambda s: "cannot be given to an editor" in s.heard),
     "stop": Effect(lambda s: not s.chat.session.busy, answering),
     "new": Effect(lambda s: s.chat.session.conversation_id is None),
     "sidebar": Effect(lambda s: s.screen.sidebar_shown is not s.before["sidebar"]),
@@ -344,7 +354,8 @@ EFFECTS: dict[str, Effect] = {
     "set": Effect(lambda s: "temperature 0.5" in s.heard),
     "model": Effect(lambda s: "scripted" in s.heard),
     "models": Effect(lambda s: s.opened("ModelsScreen")),
-    "stats": Effect(lambda s: "tok/s" in s.heard),
+    "sampling": Effect(lambda s: s.opened("SamplingScreen")),
+    "stats": Effect(lambda s: s.opened("StatsScreen")),
     "cache": Effect(lambda s: s.opened("CacheScreen")),
     "cost": Effect(lambda s: "tokens" in s.heard),
     "prompt": Effect(lambda s: s.opened("PromptScreen")),
@@ -366,6 +377,9 @@ EFFECTS: dict[str, Effect] = {
     "fold": Effect(lambda s: _view(s) == "folded"),
     "source": Effect(lambda s: _view(s) == "source"),
     "save-code": Effect(lambda s: s.opened("LineScreen"), on_code),
+    "fold-code": Effect(lambda s: "more lines" in shown(s.chat), on_code),
+    "open-link": Effect(lambda s: s.opened("LinkScreen"), on_code),
+    "probabilities": Effect(lambda s: s.opened("ProbabilitiesScreen")),
     "leave-messages": Effect(lambda s: s.screen.composer.has_focus),
     "open-selected": Effect(lambda s: s.texts == ["other?"], other_chosen),
     "rename-selected": Effect(lambda s: s.opened("LineScreen"), other_chosen),
