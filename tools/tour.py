@@ -69,7 +69,7 @@ async def completing(to: Recorder, there: Stage) -> None:
     await to.press(there, "/", each=1.2)
     await to.press(there, "s", "t", each=0.4)
     await to.press(there, "tab", each=0.4)
-    await to.press(there, "enter", each=1.8)
+    await to.press(there, "enter", each=1.6)
 
 
 async def naming_a_file(to: Recorder, there: Stage) -> None:
@@ -114,7 +114,7 @@ async def comparing(to: Recorder, there: Stage) -> None:
     """Two answers at once, side by side."""
     to.caption = "/compare has several answers side by side; one is kept in view"
     await to.type(there, "/compare 2")
-    await to.stream(there, "enter", *texts.COMPARED)
+    await to.stream(there, "enter", texts.COMPARED[0])
     await to.wait(there, 1.0)
     await to.press(there, "right", each=0.6)
     await to.press(there, "enter", each=0.6)
@@ -122,8 +122,9 @@ async def comparing(to: Recorder, there: Stage) -> None:
 
 async def looking(to: Recorder, there: Stage) -> None:
     """Personas, the prompt, everything that was said."""
-    to.caption = "F7: personas, with what each says to the model"
-    await to.press(there, "f7", each=0.8)
+    to.caption = "/persona: who speaks, with what each says to the model"
+    await to.type(there, "/persona")
+    await to.press(there, "enter", each=0.8)
     await to.press(there, "down", "down", "down", each=0.6)
     await to.press(there, "escape", each=0.2)
     to.caption = "F4: the exact prompt, token by token; shaded is what the cache holds"
@@ -142,7 +143,7 @@ async def choosing_colours(to: Recorder, there: Stage) -> None:
     to.caption = "Ctrl+P finds commands, conversations and themes, and shows those at once"
     await to.press(there, "ctrl+p", each=0.5)
     await to.type(there, "theme: ")
-    await to.press(there, *["down"] * 6, each=0.6)
+    await to.press(there, *["down"] * 9, each=0.4)
     await to.press(there, "enter", each=1.2)
 
 

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 
     from tools.pictures.cells import Row, Span
 
-CELL = 8
+CELL = 8.25
 """Width of a cell; all lengths are in the units of the picture."""
 LINE = 16
-BASELINE = 12
-"""Where letters stand, from the top of their row."""
+BASELINE = 12.25
+"""Where letters stand, from the top of their row: `_` is still clear of the row below."""
+OVER = 0.5
+"""How far the highest letters, such as those of frames, reach into the row above."""
 MARGIN = 8
 BAR = 26
 """Height of the bar with the title."""
-_FONT = "13.3px 'DejaVu Sans Mono',Menlo,Consolas,'Liberation Mono',monospace"
+_FONT = "13.7px 'DejaVu Sans Mono',Menlo,Consolas,'Liberation Mono',monospace"
+"""So large that letters of 0.602 of it are as wide as a cell, and blocks of 1.164 of it as high as a row."""
 _GAP = "\N{NO-BREAK SPACE}"
 _LONG_GAP = 4
 """So many spaces end a text: naming a new place is shorter than drawing them."""
@@ -65,28 +68,28 @@ def still(rows: Sequence[Row], title: str) -> str:
     )
 
 
-def document(body: str, *, size: tuple[int, int], title: str, rules: str) -> str:
+def document(body: str, *, size: tuple[float, float], title: str, rules: str) -> str:
     """A whole file."""
-    width, height = size
+    width, height = (f"{length:g}" for length in size)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img"><title>{escape(title)}</title><style>{rules}</style>{body}</svg>\n'
     )
 
 
-def window(width: int, height: int, background: str, title: str, inks: Inks, *, below: int = 0) -> str:
+def window(width: float, height: float, background: str, title: str, inks: Inks, *, below: int = 0) -> str:
     """The frame around a screen of that size: a bar with a title, and `below` more units of room at the bottom."""
     whole = width + 2 * MARGIN
     quiet = "#8a8f98"
     knobs = "".join(f'<circle cx="{18 + 16 * place}" cy="13" r="5"/>' for place in range(3))
     return (
-        f'<rect class="{inks.of(background)}" width="{whole}" height="{height + BAR + MARGIN + below}" rx="8"/>'
+        f'<rect class="{inks.of(background)}" width="{whole:g}" height="{height + BAR + MARGIN + below:g}" rx="8"/>'
         f'<g class="{inks.of(quiet)}">{knobs}'
-        f'<text x="{whole // 2}" y="17" text-anchor="middle">{escape(title)}</text></g>'
+        f'<text x="{whole / 2:g}" y="17" text-anchor="middle">{escape(title)}</text></g>'
     )
 
 
-def screen_size(rows: Sequence[Row]) -> tuple[int, int]:
+def screen_size(rows: Sequence[Row]) -> tuple[float, float]:
     """Width and height of a screen in the units of the picture."""
     return max(sum(cell_len(span.text) for span in row) for row in rows) * CELL, len(rows) * LINE
 
@@ -109,9 +112,9 @@ def _backgrounds(row: Row, inks: Inks) -> Iterator[str]:
     at = 0
     for background, spans in groupby(row, lambda span: span.background):
         cells = sum(cell_len(span.text) for span in spans)
-        place = f' x="{at * CELL}"' if at else ""
+        place = f' x="{at * CELL:g}"' if at else ""
         yield (
-            f'<rect class="{inks.of(background)}"{place} y="-{BASELINE}" width="{cells * CELL}" '
+            f'<rect class="{inks.of(background)}"{place} y="-{BASELINE}" width="{cells * CELL:g}" '
             f'height="{LINE}" shape-rendering="crispEdges"/>'
         )
         at += cells
@@ -123,8 +126,8 @@ def _texts(row: Row, inks: Inks) -> Iterator[str]:
         for place, text in _pieces(span):
             cells = cell_len(text)
             # The letters of any font get the places of the cells.
-            length = f' textLength="{cells * CELL}"' if cells > 1 else ""
-            x = f' x="{(at + place) * CELL}"' if at + place else ""
+            length = f' textLength="{cells * CELL:g}"' if cells > 1 else ""
+            x = f' x="{(at + place) * CELL:g}"' if at + place else ""
             shown = escape(text, quote=False).replace(" ", _GAP)
             yield f'<text class="{_classes(span, inks)}"{x}{length}>{shown}</text>'
         at += cell_len(span.text)

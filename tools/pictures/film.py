@@ -1,7 +1,7 @@
 """Screens one after the other as one SVG that moves by itself, in an `<img>` too: style rules only, no script.
 
-Each distinct row of cells is drawn once, as a symbol. Each row of the screen is a strip of the rows that are ever in its
-place, seen through a slot as high as one; key frames move the strip. So only what changes takes room in the file.
+Each distinct row of cells is drawn once. Each row of the screen is a strip of the rows that are ever in its place, seen
+through a slot as high as one; key frames move the strip. So only what changes takes room in the file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tools.pictures.drawing import (
     BASELINE,
     LINE,
     MARGIN,
+    OVER,
     Inks,
     common_background,
     document,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _CAPTION = 34
 """Height of the strip with what is being done."""
 _CAPTION_COLORS = ("#e8e6e3", "#23262b")
+_PITCH = 2
+"""From row to row of a strip, in heights of one: what a font draws beyond its row is not seen beside another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def film(frames: Sequence[Frame], seconds: float, *, title: str, still_at: float
     for number in range(len(frames[0].rows)):
         turns = _turns([(frame.at, symbols.of(frame.rows[number])) for frame in frames])
         rules.append(_key_frames(f"r{number}", turns, seconds, LINE))
-        body.append(_slot(f"r{number}", turns, y=BAR + number * LINE, size=(width, LINE)))
+        body.append(_slot(f"r{number}", turns, y=BAR + number * LINE - OVER, size=(width, LINE)))
     captions = _turns([(frame.at, symbols.caption(frame.caption, width)) for frame in frames])
     rules.append(_key_frames("caption", captions, seconds, _CAPTION))
     body.append(_slot("caption", captions, y=BAR + height + MARGIN // 2, size=(width, _CAPTION)))
@@ -85,13 +88,13 @@ class _Symbols:
         """The name of a row's drawing."""
         return self._name(row_drawn(row, self._inks))
 
-    def caption(self, text: str, width: int) -> str:
+    def caption(self, text: str, width: float) -> str:
         """The name of a caption's drawing."""
         color, background = _CAPTION_COLORS
         span = Span(text, color, background)
         return self._name(
-            f'<rect class="{self._inks.of(span.background)}" y="-{BASELINE}" width="{width}" height="{_CAPTION - 6}" '
-            f'rx="5"/><text class="{self._inks.of(span.color)} b" x="{width // 2}" y="6" text-anchor="middle">'
+            f'<rect class="{self._inks.of(span.background)}" y="-{BASELINE}" width="{width:g}" height="{_CAPTION - 6}" '
+            f'rx="5"/><text class="{self._inks.of(span.color)} b" x="{width / 2:g}" y="6" text-anchor="middle">'
             f"{escape(text, quote=False)}</text>"
         )
 
@@ -117,7 +120,7 @@ def _strip(turns: Sequence[tuple[float, str]]) -> list[str]:
     return list(dict.fromkeys(name for _, name in turns))
 
 
-def _key_frames(name: str, turns: Sequence[tuple[float, str]], seconds: float, height: int) -> str:
+def _key_frames(name: str, turns: Sequence[tuple[float, str]], seconds: float, height: float) -> str:
     strip = _strip(turns)
     if len(strip) == 1:
         return ""
@@ -125,19 +128,20 @@ def _key_frames(name: str, turns: Sequence[tuple[float, str]], seconds: float, h
     for at, shown in turns:
         times.setdefault(strip.index(shown), []).append(f"{100 * at / seconds:.4f}".rstrip("0").rstrip("."))
     stops = "".join(
-        f"{','.join(f'{percent}%' for percent in percents)}{{transform:translateY(-{place * height}px)}}"
+        f"{','.join(f'{percent}%' for percent in percents)}{{transform:translateY(-{place * height * _PITCH:g}px)}}"
         for place, percents in times.items()
     )
     return f".{name}{{animation-name:{name}}}@keyframes {name}{{{stops}}}"
 
 
-def _slot(name: str, turns: Sequence[tuple[float, str]], *, y: int, size: tuple[int, int]) -> str:
+def _slot(name: str, turns: Sequence[tuple[float, str]], *, y: float, size: tuple[float, float]) -> str:
     """The window of a strip, in the picture at `y`."""
     width, height = size
     strip = "".join(
-        f'<use href="#{shown}" y="{place * height + BASELINE}"/>' for place, shown in enumerate(_strip(turns))
+        f'<use href="#{shown}" y="{place * height * _PITCH + BASELINE + OVER:g}"/>'
+        for place, shown in enumerate(_strip(turns))
     )
     return (
-        f'<svg x="{MARGIN}" y="{y}" width="{width}" height="{height}" overflow="hidden">'
+        f'<svg x="{MARGIN}" y="{y:g}" width="{width:g}" height="{height + OVER:g}" overflow="hidden">'
         f'<g class="m {name}">{strip}</g></svg>'
     )

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from textual.widgets import Input, TextArea
 
 from exlchat import paths
-from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.drafts import Drafts
+from exlchat.ui.figures import GrowingFigures, StatusFacts
 from exlchat.ui.options import AppOptions
 from exlchat.ui.services import Services, open_services
 from exlchat.ui.tui.app import ChatApp
@@ -67,15 +67,14 @@ class Stage:
 
     async def settled(self) -> tuple[Row, ...]:
         """The screen, once it has stopped changing."""
-        same, before = 0, ()
+        same = 0
         rows: tuple[Row, ...] = ()
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while same < _SETTLED_LOOKS:
                 await self.pilot.pause(_LOOK_SECONDS)
                 self._still_cursors()
-                rows = rows_of(self.app)
+                before, rows = rows, rows_of(self.app)
                 same = same + 1 if rows == before else 0
-                before = rows
         return rows
 
     async def ask(self, question: str, *answers: str) -> None:
@@ -110,6 +109,14 @@ class Stage:
                 field.cursor_blink = False
 
 
+class _PacedFigures(GrowingFigures):
+    """Tell of the rate that is seen, not of that at which the pictures are made."""
+
+    def news(self, before: StatusFacts, now: float) -> StatusFacts | None:
+        facts = super().news(before, now)
+        return facts if facts is None or facts.rate is None else replace(facts, rate=RATE)
+
+
 @asynccontextmanager
 async def stage(
     size: tuple[int, int],
@@ -119,7 +126,7 @@ async def stage(
     conversations: Sequence[Talk] = CONVERSATIONS,
 ) -> AsyncIterator[Stage]:
     """The app, with the guide loaded and these conversations from before."""
-    with _folders():
+    with folders():
         services = _services(theme, sidebar)
         for title, branch in conversations:
             conversation = services.store.create_conversation(title)
@@ -134,16 +141,23 @@ async def stage(
 
         app = ChatApp(replace(services, load_engine=load))
         app.animation_level = "none"
+        app.chat_screen.answers._figures = _PacedFigures()
         async with app.run_test(size=size, notifications=True) as pilot:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                while not app.engine_thread.loaded:
-                    await pilot.pause(_LOOK_SECONDS)
+            await _loaded(app, pilot)
             yield Stage(app, pilot, engines[0])
         services.close()
 
 
+async def _loaded(app: ChatApp, pilot: Pilot[int]) -> None:
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while app.chat_screen.model.info is None:
+            if app.chat_screen.model.failure is not None:
+                raise RuntimeError(app.chat_screen.model.failure)
+            await pilot.pause(_LOOK_SECONDS)
+
+
 @contextlib.contextmanager
-def _folders() -> Iterator[None]:
+def folders() -> Iterator[None]:
     """Folders of the user and a working folder that hold nothing but what is made here."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as root:
@@ -164,10 +178,10 @@ def _folders() -> Iterator[None]:
 
 def _services(theme: str, sidebar: bool) -> Services:
     """Those of a start; the conversations have times of this evening, the same at each run."""
-    wanted = SamplingWishes(temperature=0.5)
-    services = open_services(AppOptions(paths.bundled_model(), theme=theme, sampling=wanted, seed=7))
-    services.store.close()
     folders = paths.folders()
+    paths.atomic_write(folders.settings_file, f'theme = "{theme}"\ntemperature = 0.5\n')
+    services = open_services(AppOptions(paths.bundled_model(), seed=7))
+    services.store.close()
     began = datetime.combine(date.today(), _EVENING).timestamp()
     moments = itertools.count(began, _STEP_SECONDS)
     store = ConversationStore(folders.conversations, clock=lambda: next(moments))
