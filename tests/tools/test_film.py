@@ -111,6 +111,15 @@ def test_a_still_has_all_rows_at_their_places() -> None:
     assert texts == ["exlchat", "hello <b> & 'you'", "$"]
 
 
+def test_blocks_are_drawn_as_high_as_they_are() -> None:
+    root = ElementTree.fromstring(still(((Span("a▂█", "#ffffff", "#000000"),),), "exlchat"))
+    line = root.findall(f"{SVG}g")[-1]
+    heights = [float(one.attrib["height"]) for one in line.iter(f"{SVG}rect")]
+    bottoms = {float(one.attrib["y"]) + float(one.attrib["height"]) for one in line.iter(f"{SVG}rect")}
+    assert heights == [16, 4, 16]
+    assert len(bottoms) == 1
+
+
 def test_cells_of_one_style_are_put_together_and_reversed_colours_change_places() -> None:
     plain, marked = Style(color="#010203", bgcolor="#040506"), Style(color="#010203", bgcolor="#040506", reverse=True)
     spans = row_of([Segment("ab", plain), Segment("c", plain), Segment("d", marked)], 6)

@@ -1,4 +1,4 @@
-"""The pictures of the docs as they lie there; `python -m tools.screenshot` and `python -m tools.tour` take them anew."""
+"""The pictures of the docs as they lie there; `python -m tools.screenshot` and `python -m tools.tour` renew them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
@@ -28,8 +29,10 @@ BAR = 26
 _FONT = "13.7px 'DejaVu Sans Mono',Menlo,Consolas,'Liberation Mono',monospace"
 """So large that letters of 0.602 of it are as wide as a cell, and blocks of 1.164 of it as high as a row."""
 _GAP = "\N{NO-BREAK SPACE}"
-_LONG_GAP = 4
-"""So many spaces end a text: naming a new place is shorter than drawing them."""
+_BLOCKS = "▁▂▃▄▅▆▇█"
+"""Eighths of a cell, from its bottom: as letters they would leave seams."""
+_SEEN = re.compile(f"[{_BLOCKS}]+|[^ {_BLOCKS}]+(?: {{1,3}}[^ {_BLOCKS}]+)*")
+"""What is drawn as one. Four spaces end a text: naming a new place is shorter than drawing them."""
 
 
 @dataclass
@@ -112,11 +115,7 @@ def _backgrounds(row: Row, inks: Inks) -> Iterator[str]:
     at = 0
     for background, spans in groupby(row, lambda span: span.background):
         cells = sum(cell_len(span.text) for span in spans)
-        place = f' x="{at * CELL:g}"' if at else ""
-        yield (
-            f'<rect class="{inks.of(background)}"{place} y="-{BASELINE}" width="{cells * CELL:g}" '
-            f'height="{LINE}" shape-rendering="crispEdges"/>'
-        )
+        yield _rect(inks.of(background), at, cells, top=-BASELINE, height=LINE)
         at += cells
 
 
@@ -125,6 +124,9 @@ def _texts(row: Row, inks: Inks) -> Iterator[str]:
     for span in row:
         for place, text in _pieces(span):
             cells = cell_len(text)
+            if text[0] in _BLOCKS:
+                yield from _blocks(text, at + place, inks.of(span.color))
+                continue
             # The letters of any font get the places of the cells.
             length = f' textLength="{cells * CELL:g}"' if cells > 1 else ""
             x = f' x="{(at + place) * CELL:g}"' if at + place else ""
@@ -133,17 +135,27 @@ def _texts(row: Row, inks: Inks) -> Iterator[str]:
         at += cell_len(span.text)
 
 
+def _blocks(text: str, at: int, ink: str) -> Iterator[str]:
+    for block, run in groupby(text):
+        cells = len(list(run))
+        height = LINE * (_BLOCKS.index(block) + 1) / 8
+        yield _rect(ink, at, cells, top=LINE - BASELINE - height, height=height)
+        at += cells
+
+
+def _rect(ink: str, at: int, cells: int, *, top: float, height: float) -> str:
+    x = f' x="{at * CELL:g}"' if at else ""
+    size = f'width="{cells * CELL:g}" height="{height:g}"'
+    return f'<rect class="{ink}"{x} y="{top:g}" {size} shape-rendering="crispEdges"/>'
+
+
 def _pieces(span: Span) -> Iterator[tuple[int, str]]:
     """The parts of a text that have something to be seen, with the cells before each."""
     if span.underline or span.strike:
         yield 0, span.text
         return
-    at = 0
-    for words in span.text.split(" " * _LONG_GAP):
-        text = words.strip(" ")
-        if text:
-            yield at + len(words) - len(words.lstrip(" ")), text
-        at += cell_len(words) + _LONG_GAP
+    for found in _SEEN.finditer(span.text):
+        yield cell_len(span.text[: found.start()]), found[0]
 
 
 def _classes(span: Span, inks: Inks) -> str:
