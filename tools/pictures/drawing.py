@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 CELL = 8.25
 """Width of a cell; all lengths are in the units of the picture."""
 LINE = 16
-BASELINE = 12.25
+BASELINE = 12
 """Where letters stand, from the top of their row: `_` is still clear of the row below."""
-OVER = 0.5
+OVER = 0.75
 """How far the highest letters, such as those of frames, reach into the row above."""
 MARGIN = 8
 BAR = 26

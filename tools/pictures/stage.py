@@ -113,6 +113,8 @@ class _PacedFigures(GrowingFigures):
     """Tell of the rate that is seen, not of that at which the pictures are made."""
 
     def news(self, before: StatusFacts, now: float) -> StatusFacts | None:
+        # Each time, not a few times a second of the making.
+        self._told_at = 0.0
         facts = super().news(before, now)
         return facts if facts is None or facts.rate is None else replace(facts, rate=RATE)
 
