@@ -41,7 +41,7 @@ def readable(formula: str) -> str | None:
     line = line_of(source)
     if line is None or not line or _lost(source, line):
         return None
-    return printable(line)
+    return printable(line) or None
 
 
 def _lost(source: str, line: str) -> bool:

@@ -286,6 +286,10 @@ async def test_a_text_is_found_and_gone_to(tmp_path: Path) -> None:
         await pilot.pause()
         assert "1 of 2 messages" in shown(chat)
         assert "the Needle" in shown(chat)
+        strips = chat.screen._compositor.render_strips()
+        (marked,) = [one.style for strip in strips for one in strip if one.text == "Needle"]
+        assert marked is not None
+        assert marked.color != marked.bgcolor
         await pilot.press("down")
         await pilot.pause()
         assert "2 of 2 messages" in shown(chat)

@@ -1,0 +1,1 @@
+"""What makes and measures the project: set-up, pins, wheel, pictures."""

@@ -1,0 +1,167 @@
+"""A model that says what is written for it, where something is, and else what it would say by itself.
+
+It reads each prompt and each answer all the same, so what is told of tokens and of the cache is so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from exlchat.chat.engine_port import closing_events
+from exlchat.engine.events import Finished, GenerationStats, PrefillProgress, TextDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from exlchat.chat.engine_port import EnginePort
+    from exlchat.engine.events import CacheReport, Event, GenerationRequest, ModelInfo
+
+FIRST_TOKEN_SECONDS = 0.1
+"""What is told of the first token: one frame of the tour later."""
+_PATIENCE_SECONDS = 60.0
+
+
+class PlayedEngine:
+    """Satisfies `EnginePort`. With `hold()` each token waits for `step(n)` or `release()`.
+
+    Args:
+        guide: the model that reads, and that answers where nothing is written.
+        rate: tokens a second that answers are told to have come with, as whoever looks at them sees it.
+    """
+
+    def __init__(self, guide: EnginePort, rate: float) -> None:
+        self._guide = guide
+        self._rate = rate
+        self._written: deque[str] = deque()
+        self._changed = threading.Condition()
+        self._held = self._cancelled = False
+        self._steps = 0
+
+    def say(self, *answers: str) -> None:
+        """What the next answers say."""
+        self._written.extend(answers)
+
+    def hold(self) -> None:
+        """From here on tokens wait."""
+        with self._changed:
+            self._held, self._steps = True, 0
+
+    def step(self, tokens: int) -> None:
+        """Let some tokens through."""
+        with self._changed:
+            self._steps += tokens
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """Let all tokens through."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    @property
+    def info(self) -> ModelInfo:
+        """As of the guide, and so on."""
+        return self._guide.info
+
+    def encode(self, text: str) -> list[int]:
+        """By the guide."""
+        return self._guide.encode(text)
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """By the guide."""
+        return self._guide.encode_ordinary(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """By the guide."""
+        return self._guide.decode(ids)
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """By the guide."""
+        return self._guide.spell(ids)
+
+    def count(self, text: str) -> int:
+        """By the guide."""
+        return self._guide.count(text)
+
+    def cached_tokens(self, ids: Sequence[int]) -> int:
+        """By the guide."""
+        return self._guide.cached_tokens(ids)
+
+    def cache_report(self) -> CacheReport:
+        """By the guide."""
+        return self._guide.cache_report()
+
+    def close(self) -> None:
+        """Of the guide."""
+        self._guide.close()
+
+    def unload(self) -> None:
+        """Of the guide."""
+        self._guide.unload()
+
+    def cancel(self) -> None:
+        """Stop the answer, one that waits as well."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+        self._guide.cancel()
+
+    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+        """What is written for it, or the guide's answer."""
+        self._cancelled = False
+        written = self._written.popleft() if self._written else None
+        events = self._guide.generate(request) if written is None else self._played(request, written)
+        with closing_events(events) as coming:
+            for event in coming:
+                if isinstance(event, TextDelta):
+                    self._wait()
+                yield self._paced(event) if isinstance(event, Finished) else event
+
+    def _played(self, request: GenerationRequest, text: str) -> Iterator[Event]:
+        prompt = list(request.prompt_ids)
+        cached = self._read(request, prompt)
+        yield PrefillProgress(len(prompt), len(prompt), cached)
+        ids = self.encode_ordinary(text)
+        said: list[int] = []
+        shown = ""
+        for one in ids:
+            if self._cancelled:
+                break
+            said.append(one)
+            whole = self.decode(said)
+            # A character may have several tokens.
+            if not whole.endswith("\N{REPLACEMENT CHARACTER}"):
+                yield TextDelta(whole[len(shown) :], (one,))
+                shown = whole
+            else:
+                yield TextDelta("", (one,))
+        self._read(request, [*prompt, *said])
+        stats = GenerationStats(len(prompt), cached, len(said), 0.0, 0.0, 0.0, request.seed or 0)
+        yield Finished("cancelled" if self._cancelled else "stop_token", stats, shown, tuple(said))
+
+    def _read(self, request: GenerationRequest, ids: list[int]) -> int:
+        """Have the guide read it; how much of it was in the cache already."""
+        cached = 0
+        for event in self._guide.generate(replace(request, prompt_ids=ids, max_new_tokens=1)):
+            if isinstance(event, Finished):
+                cached = event.stats.cached_tokens
+        return cached
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._cancelled or not self._held or self._steps, timeout=_PATIENCE_SECONDS)
+            self._steps -= bool(self._steps)
+
+    def _paced(self, event: Finished) -> Finished:
+        """With times as they are seen, not as the making of the picture took them."""
+        tokens = event.stats.new_tokens
+        stats = replace(
+            event.stats,
+            time_to_first_token=FIRST_TOKEN_SECONDS,
+            prefill_seconds=FIRST_TOKEN_SECONDS,
+            decode_seconds=max(tokens - 1, 0) / self._rate,
+        )
+        return replace(event, stats=stats)
