@@ -5,6 +5,7 @@ Nothing in them moves: no cursor blinks, answers come from a script, and figures
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,10 +17,16 @@ from textual.widgets import Input
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import FitReport, ModelCard
 from exlchat.ui.library.listing import Entry
+from exlchat.ui.tui.screens.compare import CompareScreen
 from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.link import LinkScreen
 from exlchat.ui.tui.screens.models import ModelsScreen
+from exlchat.ui.tui.screens.pick import PickScreen
+from exlchat.ui.tui.screens.prompt import PromptScreen
+from exlchat.ui.tui.screens.settings import SettingsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
-from tests.ui.app_harness import app, chat_app, shown, until
+from tests.ui.app_harness import app, chat_app, idle, say, shown, until
+from tests.ui.tui.doors import talk_tree
 
 Compare = Callable[..., bool]
 Stage = Callable[[Pilot[int]], Awaitable[None]]
@@ -115,9 +122,81 @@ async def palette(pilot: Pilot[int]) -> None:
     await until(pilot, lambda: "Theme: exlchat-dark" in shown(chat_app(pilot)))
 
 
+async def answered(pilot: Pilot[int]) -> None:
+    """A conversation with an answer of the scripted engine, whose figures and chances are always the same."""
+    await say(pilot, "What is a raft?")
+    await idle(pilot)
+
+
+async def settings_screen(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press("f2")
+    await until(pilot, lambda: isinstance(pilot.app.screen, SettingsScreen))
+
+
+async def sampling(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press("f6")
+    await until(pilot, lambda: "top_p" in shown(chat_app(pilot)))
+
+
+async def personas(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press("f7", *"coder")
+    await until(pilot, lambda: "Coder" in shown(chat_app(pilot)))
+
+
+async def prompt(pilot: Pilot[int]) -> None:
+    await answered(pilot)
+    await pilot.press("f4")
+    await until(pilot, lambda: isinstance(pilot.app.screen, PromptScreen))
+
+
+async def probabilities(pilot: Pilot[int]) -> None:
+    await answered(pilot)
+    await pilot.press("ctrl+up", "i")
+    await until(pilot, lambda: "rank 1" in shown(chat_app(pilot)))
+    await pilot.press("right", "right")
+
+
+async def compare(pilot: Pilot[int]) -> None:
+    await answered(pilot)
+    session = chat_app(pilot).session
+    session.generation = session.generation.with_value("temperature", "0.5")
+    await say(pilot, "/compare 2")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+    await idle(pilot)
+
+
+async def branches(pilot: Pilot[int]) -> None:
+    chat = chat_app(pilot)
+    chat.chat_screen.open_conversation(chat.session.store.write_tree(talk_tree()))
+    await pilot.press("ctrl+up", "t")
+    await until(pilot, lambda: isinstance(chat.screen, PickScreen))
+
+
+async def link(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    screen = chat_app(pilot).chat_screen
+    screen.message_commands.links.of_message(screen.session.branch[1])
+    await until(pilot, lambda: isinstance(pilot.app.screen, LinkScreen))
+
+
+async def files(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press(*"see @")
+    await until(pilot, lambda: "7 tokens" in shown(chat_app(pilot)))
+
+
+async def found(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press("ctrl+f", *"sorted", "enter")
+    await until(pilot, lambda: "of 1 message" in shown(chat_app(pilot)))
+
+
 def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
     store = ConversationStore(folder / "conversations.db")
-    if stage is not welcome:
+    if stage not in (welcome, prompt, probabilities, compare):
         open_one = store.create_conversation("Words by length")
         store.add_message(open_one.id, "user", ASKED)
         store.add_message(open_one.id, "assistant", ANSWER)
@@ -137,9 +216,40 @@ def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
     return chat, run
 
 
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pictures show of the machine: its time zone, and a folder with one file."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "notes.txt").write_text("a raft.")
+    monkeypatch.chdir(work)
+
+
+STAGES = (
+    conversation,
+    welcome,
+    help_screen,
+    models,
+    rename,
+    palette,
+    settings_screen,
+    sampling,
+    personas,
+    prompt,
+    probabilities,
+    compare,
+    branches,
+    link,
+    files,
+    found,
+)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("theme", ["exlchat-dark", "rime"])
-@pytest.mark.parametrize("stage", [conversation, welcome, help_screen, models, rename, palette])
+@pytest.mark.parametrize("stage", STAGES)
 def test_screen(tmp_path: Path, snap_compare: Compare, stage: Stage, theme: str, size: tuple[int, int]) -> None:
     chat, run = staged(tmp_path, theme, stage)
     assert snap_compare(chat, terminal_size=size, run_before=run)

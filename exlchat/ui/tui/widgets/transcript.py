@@ -22,6 +22,8 @@ __all__ = ["Role", "Status", "Transcript", "TranscriptItem"]
 
 PAINT_INTERVAL: Final = 1 / 30
 """Seconds between paints while text arrives."""
+MOVING_INTERVAL: Final = 1 / 16
+"""After a paint that moved the window: then all of its lines are painted, which takes Textual 8 ms for 36 of them."""
 PAINT_SHARE: Final = 0.25
 """At most this share of the time goes into laying out, however large the open end of a message is."""
 
@@ -132,7 +134,9 @@ class Transcript(FindView):
         self._dirty.clear()
         if below > 0 and not self.following:
             self._set_new_lines(self._new_lines + below)
-        if not self._settle(top) and first_changed is not None:
+        moved = self._settle(top)
+        if not moved and first_changed is not None:
             self._repaint_from(first_changed - top)
         now = monotonic()
-        self._next_paint = now + max(begin + PAINT_INTERVAL - now, (now - begin) * (1 / PAINT_SHARE - 1))
+        interval = MOVING_INTERVAL if moved else PAINT_INTERVAL
+        self._next_paint = now + max(begin + interval - now, (now - begin) * (1 / PAINT_SHARE - 1))

@@ -151,11 +151,26 @@ class MessageView(ScrollView, can_focus=True):
         moved = top != self.scroll_offset.y
         self._settling = True
         try:
-            self.virtual_size = Size(self.window.width, self._messages.heights.total)
+            self._set_total(Size(self.window.width, self._messages.heights.total))
             self.scroll_target_y = self.scroll_y = top
         finally:
             self._settling = False
         return moved
+
+    def _set_total(self, size: Size) -> None:
+        """Say how large all of it is.
+
+        Setting `virtual_size` has Textual arrange the whole screen and paint all of it; while text streams in that was
+        a third of all painting (`benchmarks/screen.py`). Nothing moves as long as the scroll bar stays, so that alone
+        is told.
+        """
+        old = self.virtual_size
+        stays = size.width == old.width and min(size.height, old.height) > self.window.height
+        if not stays or not self.show_vertical_scrollbar:
+            self.virtual_size = size
+        elif size != old:
+            self.set_reactive(ScrollView.virtual_size, size)
+            self.vertical_scrollbar.window_virtual_size = size.height
 
     def _lay_out_end(self) -> None:
         room = self.window.height
