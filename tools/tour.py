@@ -122,9 +122,8 @@ async def comparing(to: Recorder, there: Stage) -> None:
 
 async def looking(to: Recorder, there: Stage) -> None:
     """Personas, the prompt, everything that was said."""
-    to.caption = "/persona: who speaks, with what each says to the model"
-    await to.type(there, "/persona")
-    await to.press(there, "enter", each=0.8)
+    to.caption = "F7: who speaks, with what each says to the model"
+    await to.press(there, "f7", each=0.8)
     await to.press(there, "down", "down", "down", each=0.6)
     await to.press(there, "escape", each=0.2)
     to.caption = "F4: the exact prompt, token by token; shaded is what the cache holds"

@@ -33,11 +33,8 @@ class TokenCommands:
         session, words = self._front.session, numbers.split()
         if len(words) not in (0, 1, 3) or not all(word.isdecimal() for word in words):
             raise NotPossibleError("/probabilities takes the number N of a message, or N PLACE RANK, such as 1 12 2")
-        last = session.last_answer
-        if words or last is None:
-            message = tree_actions.said_back(session, words[0] if words else "")
-        else:
-            message = last
+        back = words[0] if words else ""
+        message = (None if words else session.last_answer) or tree_actions.said_back(session, back)
         tree_actions.require_laid_open(session, message.id)
         if len(words) < 3:
             self._show(message.id)

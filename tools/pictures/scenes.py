@@ -124,11 +124,10 @@ async def search(there: Stage) -> None:
     await there.press("down", "down")
 
 
-@picture("personas", "Personas: /persona")
+@picture("personas", "Personas: f7")
 async def personas(there: Stage) -> None:
     """Who can speak, with what each says to the model."""
-    await there.type("/persona")
-    await there.press("enter", "down", "down")
+    await there.press("f7", "down", "down")
 
 
 @picture("prompt", "Prompt inspector: f4")
@@ -137,6 +136,29 @@ async def prompt(there: Stage) -> None:
     await there.ask("Which is the shortest word for a bird?", "*Tit*, or *auk*, with three letters each.")
     await there.ask("And the longest?", "`sandpiper` here, with nine letters.")
     await there.press("f4")
+
+
+@picture("sampling", "Sampling: f6")
+async def sampling(there: Stage) -> None:
+    """Every value of the next answers, with what it does and where it is from."""
+    await there.press("f6", "down", "down", "down", "left")
+
+
+@picture("statistics", "Statistics: f9")
+async def statistics(there: Stage) -> None:
+    """Figures of a conversation, and of what the cache holds."""
+    for answer in texts.BY_LAST_LETTER:
+        await there.ask("How do I sort words by their last letter?", answer)
+    await there.press("f9")
+
+
+@picture("probabilities", "How likely each token was: i on a message")
+async def probabilities(there: Stage) -> None:
+    """An answer of the guide, token by token."""
+    await there.ask("How do I stop an answer?")
+    await there.press("ctrl+up", "i")
+    await there.settled()
+    await there.press("n")
 
 
 @picture("models", "Models: f5")
