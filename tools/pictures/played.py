@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from exlchat.chat.engine_port import EnginePort
-    from exlchat.engine.events import CacheReport, Event, GenerationRequest, ModelInfo
+    from exlchat.engine.events import (
+        CacheReport,
+        Event,
+        GenerationRequest,
+        MemoryReport,
+        ModelInfo,
+        Scored,
+        ScoreRequest,
+    )
 
 FIRST_TOKEN_SECONDS = 0.1
 """What is told of the first token: one frame of the tour later."""
@@ -93,6 +101,14 @@ class PlayedEngine:
     def cache_report(self) -> CacheReport:
         """By the guide."""
         return self._guide.cache_report()
+
+    def memory_report(self) -> MemoryReport:
+        """By the guide."""
+        return self._guide.memory_report()
+
+    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+        """By the guide."""
+        return self._guide.score(request)
 
     def close(self) -> None:
         """Of the guide."""

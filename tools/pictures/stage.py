@@ -143,7 +143,7 @@ async def stage(
 
         app = ChatApp(replace(services, load_engine=load))
         app.animation_level = "none"
-        app.chat_screen.answers._figures = _PacedFigures()
+        app.chat_screen.answers.growing = _PacedFigures()
         async with app.run_test(size=size, notifications=True) as pilot:
             await _loaded(app, pilot)
             yield Stage(app, pilot, engines[0])

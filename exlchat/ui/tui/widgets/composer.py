@@ -141,6 +141,7 @@ class Composer(TextArea):
         """Replace what stands in the line from a column up to the cursor."""
         end = self.cursor_location
         self.replace(text, (end[0], column), end, maintain_selection_offset=False)
+
     def _wrap_for(self, characters: int) -> None:
         """Wrap lines if that is quickly done for a text of so many characters."""
         self.soft_wrap = characters <= WRAPPED_CHARACTERS
