@@ -20,6 +20,7 @@ ROUNDS = {
     3: "written after the second model, which answered 28 of 36 before the corpus grew again",
     4: "written after the third training and never used to change anything",
     5: "on GPTQ, the CUDA kernels, the small caches and the bench, written before a fact about them was",
+    6: "on what was typed before, files, links, code, odds, panels and the line mode, written before the patterns",
 }
 
 

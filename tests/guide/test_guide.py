@@ -25,6 +25,7 @@ from exlchat.ui.command_line import (
 )
 from exlchat.ui.config.command_line import config_parser
 from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.key_names import EDITING
 from exlchat.ui.personas.command_line import personas_parser
 from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
@@ -125,7 +126,9 @@ def test_what_answers_name_exists(fact: str, answer: str) -> None:
         if re.match(r"/set \w", code):
             assert code.split()[1] in {*NAMES, "NAME"}, f"{fact} names the setting {code}"
     for key in re.findall(r"\b(?:ctrl|shift|alt)\+\w+", answer):
-        assert key in KEYS | {"ctrl+shift"}, f"{fact} names the key {key}"
+        assert key in KEYS | EDITING | {"ctrl+shift"}, f"{fact} names the key {key}"
+    for key in re.findall(r"\b[fF][1-9]\b", answer):
+        assert key.lower() in KEYS, f"{fact} names the key {key}"
 
 
 def test_sidebar_letters_are_what_the_guide_says() -> None:
@@ -133,6 +136,37 @@ def test_sidebar_letters_are_what_the_guide_says() -> None:
     assert "r" in letters["rename-selected"]
     assert "d" in letters["delete-selected"]
     assert "u" in letters["undo-delete"]
+
+
+def test_letters_on_a_message_are_what_the_guide_says() -> None:
+    on_message = {key: action.id for action in ACTIONS if action.place == "message" for key in action.keys}
+    told = {
+        "e": "edit",
+        "r": "answer-again",
+        "b": "branch",
+        "d": "cut",
+        "u": "undo",
+        "c": "copy-message",
+        "s": "save-code",
+        "o": "source",
+        "w": "open-link",
+        "z": "fold-code",
+        "i": "probabilities",
+    }
+    assert {letter: on_message[letter] for letter in told} == told
+    assert set(re.findall(r"`(\w)`", load_facts()["message-keys"].answers[0])) == set(told)
+
+
+def test_function_keys_are_what_the_guide_says() -> None:
+    keys = {action.id: action.keys for action in ACTIONS}
+    told = ("help", "settings", "search", "prompt", "models", "sampling", "persona", "template", "stats")
+    assert [keys[name] for name in told] == [(f"f{number}",) for number in range(1, 10)]
+
+
+def test_every_slash_command_has_a_fact() -> None:
+    told = [text for _, text in answers()]
+    named = " ".join([*told, *(name for fact in load_facts().values() for name in fact.names)])
+    assert not [slash for slash in BY_SLASH if not re.search(rf"{slash}\b", named)]
 
 
 def test_every_command_and_every_option_of_the_chat_has_a_fact() -> None:
