@@ -110,6 +110,7 @@ PROGRAM_ACTIONS: tuple[Action, ...] = (
         "/settings",
         "[KEY VALUE]",
     ),
+    Action("log", "Log", "Show what the program has said in this run, and where its file of errors is.", (), "/log"),
     Action("help", "Help", "Show keys and commands.", ("f1",), "/help"),
     Action(
         "scroll-page",

@@ -26,7 +26,7 @@ from exlchat.ui.engine_jobs import (
     Question,
     WentBack,
 )
-from exlchat.ui.errors import error_line
+from exlchat.ui.errors import told_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,7 +203,7 @@ class EngineThread:
         try:
             load.check()
         except Exception as error:
-            return error_line(error)
+            return told_error(error)
         return None
 
     def _bring(self, load: Load) -> str | None:
@@ -214,7 +214,7 @@ class EngineThread:
         except _GivenUpError:
             raise
         except Exception as error:
-            return error_line(error)
+            return told_error(error)
         self._post(Loaded(self._engine.info))
         return None
 
@@ -248,7 +248,7 @@ class EngineThread:
         try:
             self._post(Answered(question, question.ask(self._engine), None))
         except Exception as failure:
-            self._post(Answered(question, None, error_line(failure)))
+            self._post(Answered(question, None, told_error(failure)))
 
     def _do(self, job: Job) -> None:
         if self._engine is None:
@@ -262,5 +262,5 @@ class EngineThread:
                 if self._stop_current:
                     self._engine.cancel()
         except Exception as failure:
-            error = error_line(failure)
+            error = told_error(failure)
         self._post(JobEnded(job, error))

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 _OURS = "exlchat."
+_LOGGER = logging.getLogger("exlchat")
+
+
+def told_error(error: Exception) -> str:
+    """As `error_line`; an error that is none of ours goes to the log with its traceback, because nobody expected it."""
+    if not type(error).__module__.startswith(_OURS):
+        _LOGGER.error("%s", error_line(error), exc_info=error)
+    return error_line(error)
 
 
 def error_line(error: Exception) -> str:

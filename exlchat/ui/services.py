@@ -16,6 +16,7 @@ from exlchat.ui.drafts import Drafts
 from exlchat.ui.keymap import Keymap, keymap
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.library.shelf import Shelf, shown_name
+from exlchat.ui.log import Log
 from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.themes import DEFAULT_THEME, ThemeFile
@@ -57,6 +58,7 @@ class Services:
         persona: who speaks in new conversations.
         titles: whether the model titles conversations when it is idle.
         keys: which keys do what.
+        log: what the program says.
         typed: what was typed and sent, in earlier runs too.
         reading: the settings with where each comes from.
     """
@@ -79,6 +81,7 @@ class Services:
     persona: FrozenPersona | None = None
     titles: bool = False
     keys: Keymap = field(default_factory=Keymap)
+    log: Log = field(default_factory=lambda: Log(None))
     typed: TypedHistory = field(default_factory=lambda: TypedHistory(None))
     reading: Reading = field(default_factory=lambda: Reading(Settings(), {}, {}))
 
@@ -129,6 +132,7 @@ def open_services(options: AppOptions) -> Services:
         persona=options.persona,
         titles=settings.title_by == "model",
         keys=keys,
+        log=Log(folders.state / "exlchat.log" if kept else None),
         typed=TypedHistory(folders.state / "line_history" if kept else None),
         reading=reading,
     )

@@ -11,7 +11,7 @@ from exlchat.chat.store import StoreError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
 from exlchat.ui.engine_thread import EngineThread
-from exlchat.ui.errors import error_line
+from exlchat.ui.errors import told_error
 from exlchat.ui.figures import StatusFacts
 from exlchat.ui.file_mentions import MentionError, with_files
 from exlchat.ui.line.answers import Answers
@@ -107,6 +107,7 @@ class LineChat:
 
     def tell(self, line: str, *, warning: bool = False) -> None:
         """A line of the program."""
+        self.services.log.say(line, warning=warning)
         self.put(self.paper.ink.remark("warning" if warning else "note", line))
 
     def note(self, text: str) -> None:
@@ -275,7 +276,7 @@ class LineChat:
             try:
                 given = await asyncio.to_thread(work)
             except Exception as error:
-                self.tell(error_line(error), warning=True)
+                self.tell(told_error(error), warning=True)
             else:
                 tell(given)
 

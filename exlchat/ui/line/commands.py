@@ -63,6 +63,7 @@ class LineCommands(ChatCommands):
             "save-code": self._save_code,
             "settings": self._chat.settings_commands.run,
             "template": lambda name: self._template(name) if name else self._list_templates(),
+            "log": lambda _: self._log(),
             "sidebar": lambda _: self._list_conversations(),
             "probabilities": TokenCommands(self.front, self._probabilities).run,
             "help": lambda _: self.front.note("\n".join(self._help())),
@@ -130,6 +131,10 @@ class LineCommands(ChatCommands):
         if not texts:
             raise NotPossibleError("nothing that was typed before has that in it" if part else "nothing was typed yet")
         self.front.note("\n".join(one_line(one, _TYPED_CELLS) for one in texts[-_LISTED:]))
+
+    def _log(self) -> None:
+        rows = self.front.services.log.rows()
+        self.front.note("\n".join(f"{left}: {right}" if left and right else left or right for left, right in rows))
 
     # The tree of messages
 

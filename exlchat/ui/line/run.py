@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exlchat.chat.store import StoreError
 from exlchat.engine.events import ModelError
-from exlchat.ui.errors import error_line
+from exlchat.ui.errors import told_error
 from exlchat.ui.leaving import closing_seconds
 from exlchat.ui.line.chat import LineChat
 from exlchat.ui.services import open_services
@@ -63,7 +63,7 @@ async def converse(chat: LineChat) -> None:
 def _tell_broken(chat: LineChat, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An error of ours while something was shown: a line, and the chat goes on."""
     error = context.get("exception")
-    said = error_line(error) if isinstance(error, Exception) else str(context.get("message", "unknown"))
+    said = told_error(error) if isinstance(error, Exception) else str(context.get("message", "unknown"))
     chat.tell(f"{BROKEN}: {said}", warning=True)
 
 

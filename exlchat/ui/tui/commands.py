@@ -17,8 +17,8 @@ from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.preset_commands import use_preset
 from exlchat.ui.token_commands import TokenCommands
 from exlchat.ui.tui.palette import THEME_PREFIX
-from exlchat.ui.tui.screens.cache import CacheScreen
 from exlchat.ui.tui.screens.help import HelpScreen
+from exlchat.ui.tui.screens.rows import CacheScreen, LogScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,6 +66,7 @@ class Commands(ChatCommands):
             "branch": partial(screen.message_commands.counted, "branch"),
             "cut": partial(screen.message_commands.counted, "cut"),
             "alternative": screen.message_commands.numbered_alternative,
+            "log": lambda _: self._log(),
             "history": lambda text: screen.pickers.history(text or screen.composer.text),
             "editor": lambda _: self._write_in_editor(),
             "probabilities": TokenCommands(screen, screen.message_commands.probabilities).run,
@@ -210,6 +211,9 @@ class Commands(ChatCommands):
             app.push_screen(CacheScreen(rows))
 
     # The rest
+
+    def _log(self) -> None:
+        self._app.push_screen(LogScreen(list(self._screen.services.log.rows())))
 
     def _show_help(self) -> None:
         self._app.push_screen(HelpScreen(self._screen.keys))

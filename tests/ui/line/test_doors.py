@@ -62,6 +62,7 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "prompt": says("tokens"),
     "settings": says("temperature"),
     "sidebar": says("/open N opens one of these:"),
+    "log": says("Said in this run"),
     "sampling": says("temperature"),
     "probabilities": says("token"),
     "cache": says("fp16"),

@@ -360,6 +360,7 @@ EFFECTS: dict[str, Effect] = {
     "cost": Effect(lambda s: "tokens" in s.heard),
     "prompt": Effect(lambda s: s.opened("PromptScreen")),
     "palette": Effect(lambda s: s.opened("Palette")),
+    "log": Effect(lambda s: s.opened("LogScreen")),
     "settings": Effect(lambda s: s.opened("SettingsScreen")),
     "help": Effect(lambda s: s.opened("HelpScreen")),
     "scroll-page": Effect(_moved, beginning),

@@ -12,7 +12,7 @@ from exlchat.chat.cost import PromptCost
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import CacheReport, DiskReport
 from exlchat.ui.cache_panel import cache_rows, cost_line
-from exlchat.ui.tui.screens.cache import CacheScreen
+from exlchat.ui.tui.screens.rows import CacheScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 

@@ -160,7 +160,8 @@ class ChatScreen(Screen[None]):
     # What is shown
 
     def tell(self, line: str, *, warning: bool = False) -> None:
-        """A line that goes away by itself."""
+        """A line that goes away by itself; /log has it."""
+        self.services.log.say(line, warning=warning)
         self.notify(
             printable(line),
             severity="warning" if warning else "information",

@@ -1,4 +1,4 @@
-"""The panel of the cache: pages, who uses them, how much they save, what is on disk."""
+"""Panels that only show rows: the cache (pages, who uses them, how much they save, what is on disk), and the log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
 
-class CacheScreen(ModalScreen[None]):
+class RowsScreen(ModalScreen[None]):
     """Shows rows; any of the listed keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "dismiss_panel", "Close", priority=True),
     ]
+
+    HEADING: ClassVar[str]
 
     def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__()
@@ -30,21 +32,33 @@ class CacheScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """One scrolling column, for terminals of any height."""
-        with VerticalScroll(id="cache"):
-            yield Static(table(self._rows, self.app.theme_variables, self.app.size.width), id="cache-text")
+        with VerticalScroll(id="rows"):
+            yield Static(table(self._rows, self.app.theme_variables, self.app.size.width), id="rows-text")
 
     def on_mount(self) -> None:
         """Say how to leave on the frame itself, where there is always room."""
-        panel = self.query_one("#cache")
-        panel.border_title = "Cache"
+        panel = self.query_one("#rows")
+        panel.border_title = self.HEADING
         panel.border_subtitle = "Esc closes"
         panel.focus()
 
     def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
         """Show newer rows in the place of those that are there."""
         self._rows = rows
-        self.query_one("#cache-text", Static).update(table(rows, self.app.theme_variables, self.app.size.width))
+        self.query_one("#rows-text", Static).update(table(rows, self.app.theme_variables, self.app.size.width))
 
     def action_dismiss_panel(self) -> None:
         """Close."""
         self.dismiss()
+
+
+class CacheScreen(RowsScreen):
+    """What the cache holds."""
+
+    HEADING = "Cache"
+
+
+class LogScreen(RowsScreen):
+    """What the program has said."""
+
+    HEADING = "Log"

@@ -1,0 +1,53 @@
+"""What the program has said: in this run, and in a file where it was a warning or nobody expected it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from exlchat.chat.store import StoreError
+from exlchat.ui.errors import told_error
+from exlchat.ui.log import Log
+
+
+def test_warnings_stand_in_a_private_file_and_the_rest_in_this_run_only(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "exlchat.log"
+    log = Log(path)
+    log.say("Copied", warning=False)
+    assert not path.exists()
+    log.say("the disk is full", warning=True)
+    assert "WARNING the disk is full" in path.read_text()
+    assert "Copied" not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    rows = list(log.rows())
+    assert [right for left, right in rows if ":" in left] == ["! the disk is full", "Copied"]
+    assert (rows[-1][1]) == str(path)
+
+
+def test_only_errors_that_nobody_expected_leave_a_traceback(tmp_path: Path) -> None:
+    Log(tmp_path / "log")
+    with pytest.raises(ZeroDivisionError) as raised:
+        _ = 1 / 0
+    assert told_error(raised.value) == "ZeroDivisionError: division by zero"
+    assert told_error(StoreError("no room")) == "no room"
+    written = (tmp_path / "log").read_text()
+    assert "Traceback (most recent call last)" in written
+    assert "test_log.py" in written
+    assert "no room" not in written
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = Log(tmp_path / "file" / "log")
+    log.say("told all the same", warning=True)
+    assert any("told all the same" in right for _, right in log.rows())
+
+
+def test_where_nothing_is_kept_no_file_is_written(tmp_path: Path) -> None:
+    Log(tmp_path / "log")
+    log = Log(None)
+    log.say("told", warning=True)
+    assert not (tmp_path / "log").exists()
+    assert "nothing of this run is kept" in list(log.rows())[-1][1]
