@@ -58,7 +58,7 @@ class Commands(ChatCommands):
             "undo": screen.message_commands.undo,
             "redo": screen.message_commands.redo,
             "messages": lambda _: self._messages(),
-            "find": screen.find_bar_open,
+            "find": screen.finding.open,
             "tree": screen.pickers.tree,
             "compare": screen.message_commands.compare,
             "search": screen.pickers.search,

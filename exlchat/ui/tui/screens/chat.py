@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, getters, on
@@ -18,14 +17,13 @@ from textual.widgets import Static, TextArea
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import ACTIONS, BY_ID, Situation
 from exlchat.ui.chat_commands import situation_of
-from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.engine_jobs import Report
 from exlchat.ui.figures import StatusFacts
-from exlchat.ui.file_mentions import MentionError, with_files
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.message_words import welcome_lines
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
+from exlchat.ui.tui.finding import Finding
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key
 from exlchat.ui.tui.message_commands import MessageCommands
 from exlchat.ui.tui.model_commands import ScreenModelCommands
@@ -33,6 +31,7 @@ from exlchat.ui.tui.model_display import ModelDisplay
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.sending import Sending
 from exlchat.ui.tui.settings_commands import ScreenSettings
 from exlchat.ui.tui.typed_tokens import TypedTokens
 from exlchat.ui.tui.widgets.composer import Composer
@@ -42,7 +41,6 @@ from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusLine
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
-from exlchat.ui.typed_input import BadCommand, Command, parse_input
 from exlchat.ui.unsent import Unsent
 
 if TYPE_CHECKING:
@@ -106,6 +104,8 @@ class ChatScreen(Screen[None]):
         self.message_commands = MessageCommands(self)
         self.pickers = Pickers(self)
         self.settings_commands = ScreenSettings(self)
+        self.sending = Sending(self)
+        self.finding = Finding(self)
         self.commands = Commands(self)
         self.keys = services.keys
         self.answers = AnswerDisplay(self)
@@ -296,44 +296,11 @@ class ChatScreen(Screen[None]):
 
     @on(Composer.Submitted)
     def _take_input(self, event: Composer.Submitted) -> None:
-        if (line := self.services.typed.add(event.text)) is not None:
-            self.tell(line, warning=True)
-        if self.message_commands.editing:
-            self.commands.attempt(lambda: self.message_commands.submit_edit(event.text))
-            return
-        match parse_input(event.text):
-            case BadCommand(line=line):
-                self.composer.give_back(event.text)
-                self.tell(line, warning=True)
-            case Command(action=action, argument=argument):
-                if not self.commands.run(action.id, argument) and argument:
-                    self.composer.give_back(event.text)
-            case prompt if prompt.text:
-                self._send_with_files(prompt.text)
-
-    def _send_with_files(self, text: str) -> None:
-        try:
-            self.send(with_files(text, Path.cwd()))
-        except MentionError as error:
-            self.composer.give_back(text)
-            self.tell(f"Not sent: {error}", warning=True)
+        self.sending.take(event.text)
 
     def send(self, text: str) -> None:
         """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
-        old_draft_of = self.session.draft_id
-        try:
-            message = self.session.send(text)
-        except StoreError as error:
-            self.composer.give_back(text)
-            self.tell(f"Not sent: {error}", warning=True)
-            return
-        if old_draft_of is None:
-            self.unsent.forget_new()
-        self.unsent.keep()
-        if message is None:
-            self.refresh_around()
-        else:
-            self.show_prompt(message)
+        self.sending.send(text)
 
     @on(TextArea.Changed, "#composer")
     def _typed(self) -> None:
@@ -384,38 +351,17 @@ class ChatScreen(Screen[None]):
     def _link_clicked(self, event: Transcript.LinkClicked) -> None:
         self.message_commands.links.ask(event.target)
 
-    def find_bar_open(self, text: str = "") -> None:
-        """Ask what to find in the conversation.
-
-        Raises:
-            NotPossibleError: there is nothing to look through.
-        """
-        if not self.session.branch:
-            raise NotPossibleError("there are no messages to look through yet")
-        self.find_bar.open(text)
-
     @on(FindBar.Wanted)
     def _find(self, event: FindBar.Wanted) -> None:
-        self._count_found(len(self.transcript.look_for(event.text)), None)
+        self.finding.look_for(event.text)
 
     @on(FindBar.Step)
     def _find_next(self, event: FindBar.Step) -> None:
-        found = self.transcript.look_for(self.find_bar.field.value)
-        self._count_found(len(found), self.transcript.go_to_found(event.by), found)
-
-    def _count_found(self, many: int, place: int | None, found: tuple[int, ...] = ()) -> None:
-        number = f"{found.index(place) + 1} of " if place in found else ""
-        messages = "1 message" if many == 1 else f"{many} messages"
-        self.find_bar.count.update(f"{number}{messages}" if self.find_bar.field.value else "")
+        self.finding.step(event.by)
 
     @on(FindBar.Left)
     def _find_left(self) -> None:
-        """Go on where it was found."""
-        self.transcript.look_for("")
-        if self.transcript.cursor is not None and self.session.branch:
-            self.transcript.focus()
-        else:
-            self.composer.focus()
+        self.finding.leave()
 
     # The engine thread
 
