@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SuspendNotSupported
@@ -93,8 +94,15 @@ class ChatApp(App[int], inherit_bindings=False):
     def on_mount(self) -> None:
         """Take the theme, and load the model once the first screen has been painted."""
         self.theme = self._chosen_theme
-        self.call_after_refresh(self.engine_thread.start)
+        self.call_after_refresh(self._painted)
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
+
+    def _painted(self) -> None:
+        """The first screen stands."""
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+        self.engine_thread.start()
 
     async def on_unmount(self) -> None:
         """Keep the answer being written: stop it and wait until it is on disk; then what the cache is writing."""
