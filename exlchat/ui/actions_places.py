@@ -59,6 +59,22 @@ PLACE_ACTIONS: tuple[Action, ...] = (
         in_palette=False,
     ),
     Action(
+        "fold-above",
+        "Fold what is above",
+        "Fold all messages above to one line each, or unfold them.",
+        ("Z",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
+        "continue-message",
+        "Go on",
+        "Have the model go on with the last answer, if it was cut or changed.",
+        ("n",),
+        place="message",
+        in_palette=False,
+    ),
+    Action(
         "source",
         "Source",
         "Show a message as it was written, or again as it is meant: the last one, or the Nth from the end.",

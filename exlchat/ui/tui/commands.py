@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.inspection import Inspected
     from exlchat.engine.events import CacheReport
+    from exlchat.ui.actions import Place
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
 
@@ -106,6 +107,8 @@ class Commands(ChatCommands):
             self._screen.composer.focus()
         elif action_id in ("undo", "redo", "tree"):
             return self.run(action_id)
+        elif action_id == "continue-message":
+            return self.run("continue")
         return action_id == "leave-messages" or self.attempt(
             lambda: self._screen.message_commands.at_cursor(action_id, key)
         )
@@ -216,7 +219,11 @@ class Commands(ChatCommands):
         self._app.push_screen(LogScreen(list(self._screen.services.log.rows())))
 
     def _show_help(self) -> None:
-        self._app.push_screen(HelpScreen(self._screen.keys))
+        screen = self._screen
+        place: Place = (
+            "message" if screen.transcript.has_focus else "sidebar" if screen.sidebar.has_focus else "everywhere"
+        )
+        self._app.push_screen(HelpScreen(screen.keys, place))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:
         """Actions that can be done now."""

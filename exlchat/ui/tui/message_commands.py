@@ -73,6 +73,9 @@ class MessageCommands:
         if action_id == "fold-code":
             self._fold_code(key)
             return
+        if action_id == "fold-above":
+            self._fold_above(key)
+            return
         message_id = message_of(key)
         if message_id is None or not any(one.id == message_id for one in self._session.branch):
             raise NotPossibleError("go to a message first, with the arrow keys")
@@ -244,6 +247,10 @@ class MessageCommands:
             raise NotPossibleError("go to a message first, with the arrow keys")
         transcript.show_as(key, "whole" if transcript.view_of(key) == view else view)
         transcript.move_cursor_to(key)
+
+    def _fold_above(self, key: str) -> None:
+        if not self._screen.transcript.holds(key) or not self._screen.transcript.fold_above(key):
+            raise NotPossibleError("there is no message above that could be folded")
 
     def _fold_code(self, key: str) -> None:
         transcript = self._screen.transcript

@@ -306,6 +306,10 @@ def _view(stage: Stage) -> str:
     return transcript.view_of(transcript.cursor) if transcript.cursor is not None else ""
 
 
+def _view_of_first(stage: Stage) -> str:
+    return stage.screen.transcript.view_of(stage.chat.session.branch[0].id)
+
+
 def _pinned(stage: Stage) -> bool:
     return bool(stage.chat.session.branch) and stage.chat.session.branch[-1].pinned
 
@@ -375,6 +379,8 @@ EFFECTS: dict[str, Effect] = {
     "alternative-before": Effect(lambda s: s.last == OTHER),
     "alternative-after": Effect(lambda s: s.last == ANSWER, first_alternative),
     "pin-message": Effect(_pinned),
+    "fold-above": Effect(lambda s: _view_of_first(s) == "folded"),
+    "continue-message": Effect(lambda s: s.last == f"{ANSWER}ok"),
     "fold": Effect(lambda s: _view(s) == "folded"),
     "source": Effect(lambda s: _view(s) == "source"),
     "save-code": Effect(lambda s: s.opened("LineScreen"), on_code),

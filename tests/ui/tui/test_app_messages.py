@@ -336,3 +336,26 @@ async def test_commands_count_messages_from_the_end(tmp_path: Path, monkeypatch:
         await until(pilot, lambda: branch(chat) == ["1?", CODE, "2?", "**two**"])
         await say(pilot, "/alternative 2 3")
         await until(pilot, lambda: branch(chat) == ["1?", "three"])
+
+
+async def test_what_is_above_folds_and_unfolds_and_a_cut_answer_goes_on(tmp_path: Path) -> None:
+    engine = ScriptedEngine("One.", "Two")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?")
+        engine.hold()
+        await say(pilot, "2?")
+        engine.step(2)
+        await until(pilot, lambda: "Tw" in shown(chat))
+        await pilot.press("escape")
+        await idle(pilot)
+        engine.release()
+        view = chat.chat_screen.transcript
+        above = [one.id for one in chat.session.branch[:3]]
+        await pilot.press("ctrl+up", "Z")
+        assert [view.view_of(key) for key in above] == ["folded"] * 3
+        await pilot.press("Z")
+        assert [view.view_of(key) for key in above] == ["whole"] * 3
+        await pilot.press("n")
+        await idle(pilot)
+        assert chat.session.branch[-1].text == "Twok"

@@ -152,6 +152,24 @@ async def prompt(pilot: Pilot[int]) -> None:
     await until(pilot, lambda: isinstance(pilot.app.screen, PromptScreen))
 
 
+async def statistics(pilot: Pilot[int]) -> None:
+    await answered(pilot)
+    await pilot.press("f9")
+    await until(pilot, lambda: "Pages" in shown(chat_app(pilot)))
+
+
+async def cache(pilot: Pilot[int]) -> None:
+    await answered(pilot)
+    await say(pilot, "/cache")
+    await until(pilot, lambda: "Esc closes" in shown(chat_app(pilot)))
+
+
+async def help_on_a_message(pilot: Pilot[int]) -> None:
+    await conversation(pilot)
+    await pilot.press("ctrl+up", "f1")
+    await until(pilot, lambda: "On a message" in shown(chat_app(pilot)))
+
+
 async def probabilities(pilot: Pilot[int]) -> None:
     await answered(pilot)
     await pilot.press("ctrl+up", "i")
@@ -196,7 +214,7 @@ async def found(pilot: Pilot[int]) -> None:
 
 def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
     store = ConversationStore(folder / "conversations.db")
-    if stage not in (welcome, prompt, probabilities, compare):
+    if stage not in (welcome, prompt, probabilities, compare, statistics, cache):
         open_one = store.create_conversation("Words by length")
         store.add_message(open_one.id, "user", ASKED)
         store.add_message(open_one.id, "assistant", ANSWER)
@@ -239,6 +257,9 @@ STAGES = (
     personas,
     prompt,
     probabilities,
+    statistics,
+    cache,
+    help_on_a_message,
     compare,
     branches,
     link,

@@ -38,9 +38,11 @@ class HelpScreen(ModalScreen[None]):
         Binding("f1", "dismiss_help", show=False, priority=True, id="help"),
     ]
 
-    def __init__(self, keys: Keymap) -> None:
+    def __init__(self, keys: Keymap, place: Place = "everywhere") -> None:
+        """What can be done in `place`, where it was opened, comes first."""
         super().__init__()
         self._keys = keys
+        self._place = place
 
     def compose(self) -> ComposeResult:
         """One scrolling column, for terminals of any height."""
@@ -57,18 +59,18 @@ class HelpScreen(ModalScreen[None]):
     def on_resize(self, event: events.Resize) -> None:
         """Side by side, or one below the other where there is no room for two columns."""
         make = _table if event.size.width >= _TWO_COLUMNS_CELLS else _stack
-        self.query_one("#help-text", Static).update(make(self.app.theme_variables, self._keys))
+        self.query_one("#help-text", Static).update(make(self.app.theme_variables, help_rows(self._keys, self._place)))
 
     def action_dismiss_help(self) -> None:
         """Close."""
         self.dismiss()
 
 
-def help_rows(keys: Keymap | None = None) -> Iterable[tuple[str, str]]:
+def help_rows(keys: Keymap | None = None, first: Place = "everywhere") -> Iterable[tuple[str, str]]:
     """Everything of the registry, keys by place and then slash commands; headings have an empty right side."""
     keys = keys or Keymap()
-    for place, heading in _HEADINGS.items():
-        yield heading, ""
+    for place in (first, *(place for place in _HEADINGS if place != first)):
+        yield _HEADINGS[place], ""
         for action in ACTIONS:
             if action.place == place and action.keys:
                 yield ", ".join(keys.keys(action.id)), action.help
@@ -79,10 +81,10 @@ def help_rows(keys: Keymap | None = None) -> Iterable[tuple[str, str]]:
     yield "//text", "Send text that begins with a slash."
 
 
-def _stack(colors: Mapping[str, str], keys: Keymap) -> Text:
+def _stack(colors: Mapping[str, str], rows: Iterable[tuple[str, str]]) -> Text:
     heading, key = f"bold {for_rich(colors['primary'])}", for_rich(colors["secondary"])
     parts: list[tuple[str, str]] = []
-    for left, right in help_rows(keys):
+    for left, right in rows:
         if right:
             parts += [(f"{left}\n", key), (f"{right}\n", "")]
         else:
@@ -90,11 +92,11 @@ def _stack(colors: Mapping[str, str], keys: Keymap) -> Text:
     return Text.assemble(*parts)
 
 
-def _table(colors: Mapping[str, str], keys: Keymap) -> Table:
+def _table(colors: Mapping[str, str], rows: Iterable[tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0), expand=True)
     table.add_column(style=for_rich(colors["secondary"]), ratio=2)
     table.add_column(ratio=5)
-    for number, (left, right) in enumerate(help_rows(keys)):
+    for number, (left, right) in enumerate(rows):
         if right:
             table.add_row(Text(left), Text(right))
         else:

@@ -100,6 +100,22 @@ class CursorView(MessageView):
         self._messages[index].show_as(view)
         self._lay_out_again(index)
 
+    def fold_above(self, key: str) -> bool:
+        """Fold all messages above one to a line each, or unfold them where all are; False if there is none above.
+
+        Raises:
+            KeyError: there is no message of that key.
+        """
+        last = self._messages.index(key)
+        folded = all(self._messages[index].view == "folded" for index in range(last))
+        self._drop_selection()
+        for index in range(last):
+            self._messages[index].show_as("whole" if folded else "folded")
+            self._messages.lay_out(index)
+        self._settle(self._messages.heights.start(last))
+        self.move_cursor_to(key)
+        return last > 0
+
     def fold_code(self, key: str) -> bool:
         """Fold the long code of a message to its first lines, or unfold it; False if it has no long code.
 
