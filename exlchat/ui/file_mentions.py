@@ -116,10 +116,23 @@ def with_files(text: str, folder: Path) -> str:
         MentionError: one of them cannot be read.
     """
     for name in mentioned_files(text, folder):
-        heading = f"\n\n{one_line(name, 500)}:\n\n```"
+        heading = _heading(name)
         if heading not in text:
             text = f"{text}{_below(heading, name, read_text(name, folder))}"
     return text
+
+
+def without_files(text: str) -> str:
+    """A message as it was typed: without what `with_files` has put below it."""
+    if not text.endswith("```"):
+        return text
+    names = [quoted or plain.rstrip(_AFTER_A_NAME) for quoted, plain in _MENTION.findall(text)]
+    places = [text.find(_heading(name)) for name in names]
+    return text[: min((place for place in places if place > 0), default=len(text))]
+
+
+def _heading(name: str) -> str:
+    return f"\n\n{one_line(name, 500)}:\n\n```"
 
 
 def _below(heading: str, name: str, content: str) -> str:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.ui.code_files import code_blocks
-from exlchat.ui.file_mentions import BegunMention, MentionError, begun_mention, mention_of, mentioned_files, with_files
+from exlchat.ui.file_mentions import (
+    BegunMention,
+    MentionError,
+    begun_mention,
+    mention_of,
+    mentioned_files,
+    with_files,
+    without_files,
+)
 from exlchat.ui.file_names import FileNames
 
 
@@ -33,6 +41,10 @@ def test_the_text_of_a_file_goes_below_the_message_once(folder: Path) -> None:
     sent = with_files("Why does @src/app/main.py fail?", folder)
     assert sent == "Why does @src/app/main.py fail?\n\nsrc/app/main.py:\n\n```py\ntext of src/app/main.py\n```"
     assert with_files(sent, folder) == sent
+    assert without_files(sent) == "Why does @src/app/main.py fail?"
+    both = 'Is @notes.txt, @"my file.md" the same?'
+    assert without_files(with_files(both, folder)) == both
+    assert without_files("@notes.txt:\n\n```\nmine\n```") == "@notes.txt:\n\n```\nmine\n```"
 
 
 @given(st.text("`~ab\n ", max_size=60))

@@ -19,6 +19,7 @@ from prompt_toolkit.completion import ThreadedCompleter, merge_completers
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition
+from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.renderer import print_formatted_text
@@ -283,11 +284,12 @@ class LineScreen:
         if chat.editing.active:
             return f"Editing {chat.editing.what} · Enter keeps it beside the old one · Esc leaves it as it is"
         persona = chat.session.persona
+        normal = self.app.editing_mode == EditingMode.VI and self.app.vi_state.input_mode == InputMode.NAVIGATION
         return toolbar_text(
             chat.facts,
             persona=persona.name if persona is not None else None,
             place=chat.answers.place,
-            typed=self._count.told(),
+            typed=" · ".join(part for part in ("NORMAL" if normal else "", self._count.told()) if part),
             width=self._output.get_size().columns - 2,
         )
 

@@ -55,6 +55,7 @@ async def test_vi_keys_where_they_are_wanted(tmp_path: Path) -> None:
         await line.until(lambda: line.message == "hello brave world")
         line.type("\x1b")
         await line.until(lambda: line.screen.app.vi_state.input_mode.name == "NAVIGATION")
+        assert line.screen._below().startswith("NORMAL · ")
         line.type("bdb")
         await line.until(lambda: line.message == "hello world")
 

@@ -127,3 +127,14 @@ async def test_a_storm_of_sizes_while_an_answer_comes_loses_nothing(tmp_path: Pa
         assert chat.session.branch[-1].text == answer
         lines = [line.strip(" │▁▂▃▄▅▆▇█") for line in shown(chat).splitlines()]
         assert any(line.endswith("point 59 of many") for line in lines)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 121])
+async def test_a_toast_shows_every_word(tmp_path: Path, columns: int) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(columns, 24), notifications=True) as pilot:
+        line = "this message has no alternatives; e edits it, r has it answered again, and so on and on"
+        chat.chat_screen.tell(line)
+        await until(pilot, lambda: "alternatives;" in shown(chat))
+        words = " ".join(re.sub("[│▌▁-█]", " ", shown(chat)).split())
+        assert line in words

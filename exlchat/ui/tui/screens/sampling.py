@@ -232,7 +232,13 @@ class SamplingScreen(ModalScreen[None]):
     def on_key(self, event: events.Key) -> None:
         """A digit begins a value."""
         name = self._chosen(_VALUE)
-        if not self._editing and name and not is_chosen(name) and event.character and event.character in "0123456789.":
+        if self._editing and not self.field.has_focus and event.character and event.character.isprintable():
+            # The next ones of a number that is typed fast come before the field has the focus.
+            event.stop()
+            self.field.insert_text_at_cursor(event.character)
+        elif (
+            not self._editing and name and not is_chosen(name) and event.character and event.character in "0123456789."
+        ):
             event.stop()
             self._edit(name, event.character)
 
