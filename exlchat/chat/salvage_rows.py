@@ -124,7 +124,8 @@ def _is_message(values: Sequence[Value], *, whole: bool) -> bool:
         return False
     ident, conversation, parent, role, text, *rest = values
     named = _is_word(ident) and _is_word(conversation) and _is_word(role) and (parent is None or _is_word(parent))
-    if not named or not isinstance(text, str):
+    if not named or not isinstance(text, str) or not str(ident).isprintable():
+        # Zeros in an id are a page that was written over, and make another message of it.
         return False
     kinds = (int | float, str, bytes)
     return all(one is None or isinstance(one, kind) for one, kind in zip(rest, kinds, strict=False))

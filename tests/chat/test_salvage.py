@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from exlchat import cli
 from exlchat.chat.check_file import check_file
+from exlchat.chat.salvage_pages import Record
+from exlchat.chat.salvage_rows import collect
 from exlchat.chat.store import ConversationStore, StoreError
 
 PAGE = 4096
@@ -265,3 +267,10 @@ def test_a_letter_is_no_database(tmp_path: Path) -> None:
         check_file(path, repair=True)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_message_whose_id_was_written_over_is_not_taken_for_another_one() -> None:
+    kept, damaged = ("0153e14a", "c1", None, "user", "text"), ("0153\0\0\0\0", "c1", None, "user", "text")
+    rest = (1e9, "complete", None, None)
+    saved = collect([Record(1, (*kept, *rest), whole=True), Record(2, (*damaged, *rest), whole=True)])
+    assert set(saved.messages) == {"0153e14a"}
