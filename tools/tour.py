@@ -69,7 +69,8 @@ async def completing(to: Recorder, there: Stage) -> None:
     await to.press(there, "/", each=1.2)
     await to.press(there, "s", "t", each=0.4)
     await to.press(there, "tab", each=0.4)
-    await to.press(there, "enter", each=1.6)
+    await to.press(there, "enter", each=1.8)
+    await to.press(there, "escape", each=0.2)
 
 
 async def naming_a_file(to: Recorder, there: Stage) -> None:
