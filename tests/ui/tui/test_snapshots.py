@@ -21,12 +21,10 @@ from exlchat.ui.tui.screens.compare import CompareScreen
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.link import LinkScreen
 from exlchat.ui.tui.screens.models import ModelsScreen
-from exlchat.ui.tui.screens.pick import PickScreen
 from exlchat.ui.tui.screens.prompt import PromptScreen
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 from tests.ui.app_harness import app, chat_app, idle, say, shown, until
-from tests.ui.tui.doors import talk_tree
 
 Compare = Callable[..., bool]
 Stage = Callable[[Pilot[int]], Awaitable[None]]
@@ -186,13 +184,6 @@ async def compare(pilot: Pilot[int]) -> None:
     await idle(pilot)
 
 
-async def branches(pilot: Pilot[int]) -> None:
-    chat = chat_app(pilot)
-    chat.chat_screen.open_conversation(chat.session.store.write_tree(talk_tree()))
-    await pilot.press("ctrl+up", "t")
-    await until(pilot, lambda: isinstance(chat.screen, PickScreen))
-
-
 async def link(pilot: Pilot[int]) -> None:
     await conversation(pilot)
     screen = chat_app(pilot).chat_screen
@@ -212,6 +203,16 @@ async def found(pilot: Pilot[int]) -> None:
     await until(pilot, lambda: "of 1 message" in shown(chat_app(pilot)))
 
 
+async def still(pilot: Pilot[int]) -> None:
+    """Wait until nothing has changed on the screen for a while."""
+    seen, since = "", time.monotonic()
+    while time.monotonic() - since < 0.3:
+        await pilot.pause(0.05)
+        now = shown(chat_app(pilot))
+        if now != seen:
+            seen, since = now, time.monotonic()
+
+
 def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
     store = ConversationStore(folder / "conversations.db")
     if stage not in (welcome, prompt, probabilities, compare, statistics, cache):
@@ -229,7 +230,7 @@ def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
         await stage(pilot)
         for field in chat.screen.query(Input):
             field.cursor_blink = False
-        await pilot.pause(0.2)
+        await still(pilot)
 
     return chat, run
 
@@ -261,7 +262,6 @@ STAGES = (
     cache,
     help_on_a_message,
     compare,
-    branches,
     link,
     files,
     found,
