@@ -12,6 +12,7 @@ from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.ui.markdown.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,12 +76,9 @@ class _PrivateFile(RotatingFileHandler):
         handle = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return open(handle, "a", encoding="utf-8", errors="backslashreplace")
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write it."""
-        try:
-            super().emit(record)
-        except paths.FolderError:
-            return
+    def format(self, record: logging.LogRecord) -> str:
+        """As it can be looked at in a terminal: what a file or a model has put into a line steers nothing there."""
+        return printable(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Nothing is printed over the screen."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from exlchat.ui.file_mentions import without_files
+
 
 class Recall:
     """Belongs to one place where messages are typed. `older` gives what was typed in other conversations and runs."""
@@ -37,10 +39,12 @@ class Recall:
     def before(self, text: str) -> str | None:
         """The text before the one that stands there; `None` when there is none."""
         if self._at is None:
-            here = set(self._here)
+            # What was typed; the files that went with it are read again when it is sent.
+            here = [without_files(one) for one in self._here]
+            known = set(here)
+            others = [one for one in self.older() if one not in known and not one.startswith("/")]
             # Those of this conversation come first, because they are what somebody most likely means.
-            others = [one for one in self.older() if one not in here and not one.startswith("/")]
-            self._all = [*others, *self._here]
+            self._all = [*others, *here]
         at = len(self._all) if self._at is None else self._at
         if at == 0:
             return None

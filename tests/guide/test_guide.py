@@ -77,7 +77,6 @@ def test_the_folder_is_small() -> None:
     assert sum(file.stat().st_size for file in bundled_model().iterdir()) <= 12_000_000
 
 
-@pytest.mark.timeout(300)
 def test_it_answers_what_it_never_saw() -> None:
     from guide.asking import answer_held_out, load_on_cpu
 

@@ -51,3 +51,9 @@ def test_where_nothing_is_kept_no_file_is_written(tmp_path: Path) -> None:
     log.say("told", warning=True)
     assert not (tmp_path / "log").exists()
     assert "nothing of this run is kept" in list(log.rows())[-1][1]
+
+
+def test_what_a_stranger_wrote_steers_no_terminal_that_shows_the_file(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.say("a model called \x1b]52;c;aGk=\x07", warning=True)
+    assert not set((tmp_path / "log").read_text()) & set("\x1b\x07")

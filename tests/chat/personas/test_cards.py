@@ -325,10 +325,10 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_card_is_one_line_within_a_second(name: str) -> None:
-    began = time.process_time()
+    began = time.monotonic()
     with pytest.raises(PersonaError) as caught:
         read_bytes(DAMAGED[name], "evil\x1b[2J.png", usual_name="evil")
-    assert time.process_time() - began < 1
+    assert time.monotonic() - began < 1
     line = str(caught.value)
     assert "\n" not in line
     assert "\x1b" not in line

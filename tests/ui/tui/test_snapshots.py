@@ -21,10 +21,12 @@ from exlchat.ui.tui.screens.compare import CompareScreen
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.link import LinkScreen
 from exlchat.ui.tui.screens.models import ModelsScreen
+from exlchat.ui.tui.screens.pick import PickScreen
 from exlchat.ui.tui.screens.prompt import PromptScreen
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 from tests.ui.app_harness import app, chat_app, idle, say, shown, until
+from tests.ui.tui.doors import talk_tree
 
 Compare = Callable[..., bool]
 Stage = Callable[[Pilot[int]], Awaitable[None]]
@@ -164,13 +166,15 @@ async def cache(pilot: Pilot[int]) -> None:
 
 async def help_on_a_message(pilot: Pilot[int]) -> None:
     await conversation(pilot)
-    await pilot.press("ctrl+up", "f1")
+    await on_the_last_message(pilot)
+    await pilot.press("f1")
     await until(pilot, lambda: "On a message" in shown(chat_app(pilot)))
 
 
 async def probabilities(pilot: Pilot[int]) -> None:
     await answered(pilot)
-    await pilot.press("ctrl+up", "i")
+    await on_the_last_message(pilot)
+    await pilot.press("i")
     await until(pilot, lambda: "rank 1" in shown(chat_app(pilot)))
     await pilot.press("right", "right")
 
@@ -182,6 +186,14 @@ async def compare(pilot: Pilot[int]) -> None:
     await say(pilot, "/compare 2")
     await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
     await idle(pilot)
+
+
+async def branches(pilot: Pilot[int]) -> None:
+    chat = chat_app(pilot)
+    chat.chat_screen.open_conversation(chat.session.store.write_tree(talk_tree()))
+    await on_the_last_message(pilot)
+    await pilot.press("t")
+    await until(pilot, lambda: isinstance(chat.screen, PickScreen))
 
 
 async def link(pilot: Pilot[int]) -> None:
@@ -203,12 +215,18 @@ async def found(pilot: Pilot[int]) -> None:
     await until(pilot, lambda: "of 1 message" in shown(chat_app(pilot)))
 
 
+async def on_the_last_message(pilot: Pilot[int]) -> None:
+    """The cursor is there and painted: what opens over it next would keep it from being."""
+    await pilot.press("ctrl+up")
+    await still(pilot)
+
+
 async def still(pilot: Pilot[int]) -> None:
-    """Wait until nothing has changed on the screen for a while."""
+    """Wait until nothing has changed on the screen for a while, not even a colour."""
     seen, since = "", time.monotonic()
-    while time.monotonic() - since < 0.3:
+    while time.monotonic() - since < 0.4:
         await pilot.pause(0.05)
-        now = shown(chat_app(pilot))
+        now = pilot.app.export_screenshot()
         if now != seen:
             seen, since = now, time.monotonic()
 
@@ -230,6 +248,9 @@ def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
         await stage(pilot)
         for field in chat.screen.query(Input):
             field.cursor_blink = False
+        await still(pilot)
+        # What lies under a dialog is painted when the dialog is, which may be before it has anything to show.
+        chat.screen.refresh(layout=True)
         await still(pilot)
 
     return chat, run
@@ -262,6 +283,7 @@ STAGES = (
     cache,
     help_on_a_message,
     compare,
+    branches,
     link,
     files,
     found,

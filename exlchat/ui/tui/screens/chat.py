@@ -19,7 +19,6 @@ from exlchat.ui.actions import ACTIONS, BY_ID, Situation
 from exlchat.ui.chat_commands import situation_of
 from exlchat.ui.engine_jobs import Report
 from exlchat.ui.figures import StatusFacts
-from exlchat.ui.file_mentions import without_files
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.message_words import welcome_lines
 from exlchat.ui.tui.answer_display import AnswerDisplay
@@ -226,9 +225,7 @@ class ChatScreen(Screen[None]):
         """Bring everything beside the transcript up to date with the session."""
         session = self.session
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
-        self.composer.recall.set_here(
-            [without_files(message.text) for message in session.branch if message.role == "user"]
-        )
+        self.composer.recall.set_here([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch
         keys, model = welcome_keys(self.keys), self.model
         self.welcome.lines = tuple(welcome_lines(model.name, is_guide=model.is_guide, keys=keys, failure=model.failure))
