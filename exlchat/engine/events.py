@@ -10,10 +10,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
 
-FinishReason = Literal["stop_token", "stop_string", "max_new_tokens", "context_full", "cancelled"]
+FinishReason = Literal["stop_token", "stop_string", "max_new_tokens", "context_full", "cancelled", "repeating"]
 DecodePath = Literal["synchronous", "run-ahead"]
+DraftKind = Literal["off", "ngram", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtLimit:
+    """How long an answer may think before its thoughts are closed.
+
+    Args:
+        tokens: at most this many, at least 0.
+        opening, closing: the marks around thoughts.
+        closing_ids: what is put behind the last thought, as if the model had said it.
+        opened: the prompt ends inside thoughts.
+    """
+
+    tokens: int
+    opening: str
+    closing: str
+    closing_ids: tuple[int, ...]
+    opened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +51,18 @@ class GenerationRequest:
             cache keeps them longer.
         begun: so many of the prompt's last tokens are the answer so far: the text goes on behind theirs, in the middle
             of a line, or of a character.
+        heal: the last of those `begun` tokens is taken back and drawn anew, among the tokens that begin with its text:
+            a text that was cut within a word goes on as if it had not been. The text of the answer goes on behind it,
+            and `Finished.healed` says which token it was.
+        banned: strings that never come, in any case of their letters: where one is complete the answer goes back to
+            before its first token, and another is drawn there.
+        min_new_tokens: before so many tokens no stop token is drawn. Stop strings still end it.
+        constraint: what the answer has to be.
+        thoughts: how long it may think.
+        guidance_ids: the prompt to lean away from, for `sampling.guidance_scale`.
+        stop_repeating: ends an answer that says the same over and over, with "repeating".
+        alternatives: so many likeliest tokens are told of each place, with their probabilities; 0 tells none.
+        draft: who guesses tokens ahead, which are all checked: the answer is the same.
     """
 
     prompt_ids: Sequence[int]
@@ -41,6 +73,15 @@ class GenerationRequest:
     owner: str = ""
     beginning: int = 0
     begun: int = 0
+    heal: bool = False
+    banned: Sequence[str] = ()
+    min_new_tokens: int = 0
+    constraint: Constraint | None = None
+    thoughts: ThoughtLimit | None = None
+    guidance_ids: Sequence[int] = ()
+    stop_repeating: bool = False
+    alternatives: int = 0
+    draft: DraftKind = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +90,8 @@ class GenerationStats:
 
     `time_to_first_token` runs from the call to the first sampled token; `decode_seconds` from there to the end,
     so a rate is `(new_tokens - 1) / decode_seconds`. `decode_path` says who drew the tokens: the host, each step
-    waiting for it, or the device, with the host one step behind.
+    waiting for it, or the device, with the host one step behind. Of `drafted` tokens, which were guessed ahead,
+    `accepted` were right. `rewound` tokens were taken back because they led to a banned string.
     """
 
     prompt_tokens: int
@@ -60,6 +102,9 @@ class GenerationStats:
     decode_seconds: float
     seed: int
     decode_path: DecodePath = "synchronous"
+    drafted: int = 0
+    accepted: int = 0
+    rewound: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -92,12 +137,18 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event. `token_ids` are all generated ids without the stop token; `text` is all text shown."""
+    """The last event. `token_ids` are all generated ids without the stop token; `text` is all text shown.
+
+    `chances` are those of the ids, where they were asked for. `healed` tokens at the end of the prompt were replaced by
+    the first ones of `token_ids`.
+    """
 
     reason: FinishReason
     stats: GenerationStats
     text: str
     token_ids: tuple[int, ...]
+    chances: tuple[PlaceChances, ...] = ()
+    healed: int = 0
 
 
 Event = PrefillProgress | TextDelta | Finished

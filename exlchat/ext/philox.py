@@ -24,13 +24,15 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
-def uniform_bits(seed: int, index: int) -> int:
+def uniform_bits(seed: int, index: int, *, attempt: int = 0, coin: bool = False) -> int:
     """53 random bits: the numerator over 2**53 of the uniform number, from 0 below 1, of draw `index`.
 
     Args:
         seed: the key; of a larger or negative one the lower 64 bits count.
-        index: the lower 64 bits of the counter, whose upper ones are 0.
+        index: the lower 64 bits of the counter.
+        attempt: how often the token there was drawn before and taken back: the third word, below 2**32.
+        coin: the number by which XTC decides, not the one that draws: the fourth word is 1, not 0.
     """
     key = (seed & _WORD, seed >> 32 & _WORD)
-    high, low, _, _ = philox((index & _WORD, index >> 32 & _WORD, 0, 0), key)
+    high, low, _, _ = philox((index & _WORD, index >> 32 & _WORD, attempt & _WORD, int(coin)), key)
     return (high << 32 | low) >> 11

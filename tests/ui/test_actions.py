@@ -137,7 +137,7 @@ def test_set_changes_one_value() -> None:
         ("zzz", "1", "there are temperature, top_k"),
         ("temperature", "warm", "must be a number"),
         ("temperature", "nan", "temperature is nan"),
-        ("temperature", "-1", "must be 0 (greedy) or a positive number"),
+        ("temperature", "-1", "must be a number, 0 or more"),
         ("top_k", "1.5", "must be a whole number"),
         ("top_p", "0", "must be above 0"),
         ("max_tokens", "0", "at least 1"),

@@ -112,7 +112,7 @@ async def test_a_value_is_typed_and_one_that_cannot_be_is_said_in_place(tmp_path
         await pilot.press("2")
         await pilot.pause()
         assert panel.field.value == "2"
-        assert "top_p is 2.0; it must be above 0 and at most 1 (off)" in words(chat)
+        assert "top_p is 2.0; it must be a number above 0, up to 1 (1 is off)" in words(chat)
         await pilot.press("enter")
         assert panel.field.display
         assert chat.session.generation.sampling.top_p == 1.0
