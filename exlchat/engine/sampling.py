@@ -41,27 +41,55 @@ def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
     return p / p.sum()
 
 
+class NothingAllowedError(ValueError):
+    """No token may come."""
+
+
+class TokenTexts:
+    def __init__(self, *a):
+        pass
+
+
+def check_sampling(settings, texts):
+    pass
+
+
 class Sampler:
-    """Draws the tokens of one answer.
-
-    One uniform number a token, by seed and index of the token in the answer (Philox4x32-10), turned into a token by
-    the inverse of the cumulative distribution in id order. The kernel of `exlchat.ext.sampling` does the same, so a
-    seed means the same on every device, as far as the logits agree.
-    """
-
-    def __init__(self, settings: SamplingSettings, seed: int) -> None:
+    def __init__(self, settings, seed, texts=None):
         self._settings = settings
         self._seed = seed
         self._index = 0
+        self._tries = {}
 
-    def draw(self, logits: Tensor) -> int:
-        """A token from float `[vocab]`. Raises `NotNumbersError`."""
-        # The maximum tells all three.
+    def begin(self, context):
+        self._index = 0
+        self._tries = {}
+
+    def accept(self, token):
+        self._index += 1
+
+    def back(self, count):
+        self._index -= count
+        self._tries = {k: v for k, v in self._tries.items() if k <= self._index}
+        self._tries[self._index] = self._tries.get(self._index, 0) + 1
+
+    def draw(self, logits, *, guidance=None, allowed=None, barred=()):
         if not bool(logits.max().isfinite()):
             raise NotNumbersError
-        index, self._index = self._index, self._index + 1
+        if guidance is not None:
+            s = self._settings.guidance_scale
+            logits = s * logits.log_softmax(0) + (1 - s) * guidance.log_softmax(0)
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, -torch.inf)
+        if barred:
+            logits = logits.clone()
+            logits[list(barred)] = -torch.inf
+        if not bool(logits.max().isfinite()):
+            raise NothingAllowedError("no token may come")
         if self._settings.greedy:
             return int(logits.argmax())
         cumulative = probabilities(logits, self._settings).cumsum(0)
-        threshold = cumulative[-1] * (uniform_bits(self._seed, index) / 2**53)
+        threshold = cumulative[-1] * (
+            uniform_bits(self._seed, self._index, attempt=self._tries.get(self._index, 0)) / 2**53
+        )
         return int(torch.searchsorted(cumulative, threshold, right=True).clamp_max(len(cumulative) - 1))

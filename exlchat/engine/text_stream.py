@@ -78,6 +78,11 @@ class TextStream:
         return held if ban is None else held[: max(ban[0], 0)]
 
     @property
+    def held_tokens(self) -> int:
+        """How many of the last tokens may yet be taken back."""
+        return len(self._pieces) if self._banned else 0
+
+    @property
     def _held(self) -> str:
         return "".join(piece.text for piece in self._pieces)
 

@@ -1,0 +1,3 @@
+class Grammars:
+    def __init__(self, *a):
+        pass
