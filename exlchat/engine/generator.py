@@ -156,6 +156,7 @@ class Generator:
         answer.reason = self._limit(request, 0)
         if logits is not None and answer.reason is None:
             sampler = Sampler(request.sampling, clock.seed)
+            sampler.begin(request.prompt_ids)
             first = self._explained(sampler.draw, logits)
             self._note_prefill(clock)
             source = self._source = self._open(request, sampler, first, clock.seed, run)

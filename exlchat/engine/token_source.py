@@ -52,6 +52,7 @@ class SynchronousTokens:
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""
+        self._sampler.accept(token)
         return self._sampler.draw(self._compute(token))
 
     def go_on(self) -> None:
