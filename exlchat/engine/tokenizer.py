@@ -9,6 +9,7 @@ from typing import Any
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
+from exlchat.engine.token_bytes import TokenBytes, token_bytes
 from exlchat.engine.tokenizer_files import open_tokenizer
 
 _MIXED_UP = "tokenizer and weights are of different models; take its files from the original model"
@@ -88,6 +89,11 @@ class Tokenizer:
         """The id of one token's exact text."""
         found = self._fast.token_to_id(token)
         return None if found is None else int(found)
+
+    def token_bytes(self, size: int) -> TokenBytes:
+        """What each id below `size` is as text. Takes 0.2 s for 128,000; raises as `token_bytes.token_bytes` does."""
+        with self._lock:
+            return token_bytes(self._fast, size)
 
     def stop_ids(self, config: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
         """Ids that end an answer: the union of `generation_config.json`, `config.json` and the tokenizer's EOS."""
