@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from exlchat.engine.answer_clock import AnswerClock
+from exlchat.engine.constraint import ConstraintError
 from exlchat.engine.events import FinishReason, GenerationRequest, ModelError, PlaceChances, TextDelta
 from exlchat.engine.feeding import Feeder
 from exlchat.engine.guidance import Guidance
@@ -188,8 +189,7 @@ class Answering:
     def _first_token(self, logits: Callable[[], Tensor]) -> int:
         """Draws from logits, and opens the source of what follows."""
         feeder = self._parts.feeder
-        token = self._explained(lambda: feeder.explained(self.draw, logits()))
-        return token
+        return self._explained(lambda: feeder.explained(self.draw, logits()))
 
     def _begin_next(self) -> None:
         """What can be done for the next token before anybody asks for it."""
@@ -211,7 +211,7 @@ class Answering:
     def _explained(self, compute: Callable[[], _Made]) -> _Made:
         try:
             return compute()
-        except NothingAllowedError as error:
+        except (NothingAllowedError, ConstraintError) as error:
             raise ModelError(f"the answer cannot go on: {error}") from error
 
     def _close_thoughts(self) -> Iterator[TextDelta]:

@@ -28,13 +28,14 @@ from exlchat.engine.events import (
     ScoreRequest,
 )
 from exlchat.engine.feeding import Feeder
+from exlchat.engine.grammar import GrammarVocabulary, check_constraint
+from exlchat.engine.grammar.begun import begun_matcher
 from exlchat.engine.guidance import Guidance
-from exlchat.engine.grammar import Grammars
 from exlchat.engine.healing import Healing, healing_of
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.archive import PageArchive
-from exlchat.engine.run_ahead import DecodeStep
 from exlchat.engine.request_checks import check_request
+from exlchat.engine.run_ahead import DecodeStep
 from exlchat.engine.sampling import Sampler, check_sampling
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
@@ -80,8 +81,11 @@ class Generator:
         self._other_cache = other_cache
         self._guide: Feeder | None = None
         self._vocabulary = Vocabulary(tokenizer, transformer.spec.vocab_size)
-        self._feeder = Feeder(transformer, cache)
-        self._sources = Sources(self._feeder, step, draft_model)
+        self.feeder = Feeder(transformer, cache)
+        """Puts tokens into the cache."""
+        self.step = step
+        """The captured step, where the model has one."""
+        self._sources = Sources(self.feeder, step, draft_model)
         self._answering: Answering | None = None
         self._cancelled = Flag()
         self._last_prompt = _LastPrompt([], torch.empty(0))
@@ -95,7 +99,7 @@ class Generator:
         try:
             check_sampling(sampling, self._vocabulary.of_samplers)
             if constraint is not None:
-                self._grammars.check(constraint)
+                check_constraint(constraint, self._grammars)
         except ValueError as error:
             raise RequestError(str(error)) from None
 
@@ -142,12 +146,12 @@ class Generator:
         self._cancelled.clear()
         if self._answering is not None:
             self._answering.close()
-        return self._feeder.next_run()
+        return self.feeder.next_run()
 
     def _scored(self, request: ScoreRequest, run: int) -> Iterator[PrefillProgress | Scored]:
         ids, start = list(request.ids), request.start
         following: list[int | None] = [*ids[1:], None]
-        self._feeder.check(run)
+        self.feeder.check(run)
         cached = done = self._begin(ids, start - 1, request.owner)
         yield PrefillProgress(done, len(ids), cached)
         places: list[PlaceChances] = []
@@ -169,7 +173,7 @@ class Generator:
             features = transformer.features(inputs, self._cache, start=start)[first:]
             return list(score_features(features, transformer.logits, transformer.spec.vocab_size, taken, top))
 
-        return self._feeder.explained(lambda ids: self._feeder.feed(ids, run, compute), chunk)
+        return self.feeder.explained(lambda ids: self.feeder.feed(ids, run, compute), chunk)
 
     def _answer(self, request: GenerationRequest, means: _Means, run: int) -> Iterator[Event]:
         clock = AnswerClock(request, means.seed)
@@ -179,7 +183,7 @@ class Generator:
             yield progress
             logits = chunk_logits
         clock.prefilled()
-        self._feeder.check(run)
+        self.feeder.check(run)
         reason = self._no_answer(request)
         answer: Answering | None = None
         if logits is not None and reason is None:
@@ -197,7 +201,7 @@ class Generator:
         else:
             ended = answer.reason or "cancelled"
             yield Finished(ended, clock.stats(), answer.text, tuple(answer.ids), tuple(answer.chances), healed)
-        if self._archive is not None and self._feeder.is_newest(run):
+        if self._archive is not None and self.feeder.is_newest(run):
             self._archive.keep(self._cache.sequence)
 
     def _parts(self, request: GenerationRequest, means: _Means, clock: AnswerClock, run: int) -> AnswerParts:
@@ -208,7 +212,7 @@ class Generator:
             guidance = Guidance(self._guide_feeder(), request.guidance_ids, self._prefill_chunk)
         return AnswerParts(
             request=request,
-            feeder=self._feeder,
+            feeder=self.feeder,
             run=run,
             tokenizer=self._tokenizer,
             sampler=means.sampler,
@@ -229,7 +233,7 @@ class Generator:
             healing = healing_of(begun, self._vocabulary.texts, self._tokenizer.decode, stops)
         if request.constraint is not None:
             try:
-                grammar = self._grammars.matcher(request.constraint, stops)
+                grammar = begun_matcher(request, self._grammars, stops, self._tokenizer.decode)
             except ValueError as error:
                 raise RequestError(str(error)) from None
         first = None if healing is None else healing.allowed
@@ -239,8 +243,8 @@ class Generator:
         return self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
 
     @cached_property
-    def _grammars(self) -> Grammars:
-        return Grammars(self._tokenizer, self._transformer.spec.vocab_size)
+    def _grammars(self) -> GrammarVocabulary:
+        return GrammarVocabulary(self._tokenizer, self._transformer.spec.vocab_size)
 
     def _guide_feeder(self) -> Feeder:
         if self._guide is None:
@@ -263,14 +267,14 @@ class Generator:
         Of the prompt that was asked last the logits are still there: a second answer to it starts at once, and from the
         same numbers to the last bit. Of any other, the last token is computed at least.
         """
-        self._feeder.check(run)
+        self.feeder.check(run)
         prompt, last = list(request.prompt_ids), self._last_prompt
         most = len(prompt) if prompt == last.ids else len(prompt) - 1
         cached = done = self._begin(prompt, most, request.owner)
         yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
         while done < len(prompt) and not self._cancelled.is_set():
             chunk = prompt[done : done + self._prefill_chunk]
-            logits = self._feeder.last_logits(chunk, run)
+            logits = self.feeder.last_logits(chunk, run)
             done += len(chunk)
             if done == len(prompt):
                 self._last_prompt = _LastPrompt(prompt, logits)

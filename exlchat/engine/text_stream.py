@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from exlchat.engine.incremental_decoder import DecoderMark, IncrementalDecoder, whole_characters
 
@@ -97,11 +98,8 @@ class TextStream:
 
     def _take_back(self, start: int) -> None:
         """Drops the token in which a place of the held text stands, and those behind it."""
-        end = index = 0
-        for index, piece in enumerate(self._pieces):
-            end += len(piece.text)
-            if end > max(start, 0):
-                break
+        ends = accumulate(len(piece.text) for piece in self._pieces)
+        index = next((number for number, end in enumerate(ends) if end > max(start, 0)), len(self._pieces) - 1)
         self.back = len(self._pieces) - index
         self._decoder.back(self._pieces[index].before)
         del self._pieces[index:]

@@ -95,6 +95,17 @@ class Tokenizer:
         with self._lock:
             return token_bytes(self._fast, size)
 
+    def unlike(self, other: Tokenizer) -> str | None:
+        """How another vocabulary differs, in a few words; `None` where every token has the same id."""
+        mine, its = self._fast.get_vocab(with_added_tokens=True), other._fast.get_vocab(with_added_tokens=True)
+        if mine == its:
+            return None
+        for token, index in sorted(mine.items(), key=lambda item: item[1]):
+            if its.get(token) != index:
+                found = "does not have it" if token not in its else f"has it as {its[token]}"
+                return f"token {index} is {token[:40]!r} here, and it {found}"
+        return f"it has {len(its) - len(mine):,} tokens more"
+
     def stop_ids(self, config: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
         """Ids that end an answer: the union of `generation_config.json`, `config.json` and the tokenizer's EOS."""
         found: set[int] = set()

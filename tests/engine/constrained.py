@@ -18,8 +18,7 @@ from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
 from tests.engine.decoding import open_transformer
 
-
-_ENDS = "}]\",:"
+_ENDS = '}]",:'
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def read_schema(text: str) -> str:
     if endless:
         # The last one asks for itself, or for one that does.
         raise ConstraintError(
-            f"in the JSON schema {_named(endless[-1])} asks for itself inside of itself, so that no value of it ends; make "
-            "a property on the way optional"
+            f"in the JSON schema {_named(endless[-1])} asks for itself inside of itself, so that no value of it ends; "
+            "make a property on the way optional"
         )
     return json.dumps({**schema, "x-guidance": _WRITING})
 
@@ -62,7 +62,9 @@ def _parse(text: str) -> Any:
         json.dumps(found, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ConstraintError(f"the JSON schema is not JSON ({where}: {error.msg[:1].lower()}{error.msg[1:]})") from None
+        raise ConstraintError(
+            f"the JSON schema is not JSON ({where}: {error.msg[:1].lower()}{error.msg[1:]})"
+        ) from None
     except RecursionError:
         raise _too_deep() from None
     except UnicodeEncodeError:

@@ -99,6 +99,6 @@ class _Words:
         self.bos_token_id = None
         self.special_token_ids = [len(tokens)]
 
-    def __call__(self, text: Any) -> list[int]:
+    def __call__(self, text: Any) -> list[int]:  # noqa: ARG002
         # Only for putting forced text into tokens, which is off: see `source`.
         return []

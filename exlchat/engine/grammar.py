@@ -1,3 +1,0 @@
-class Grammars:
-    def __init__(self, *a):
-        pass
