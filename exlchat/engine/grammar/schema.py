@@ -11,6 +11,7 @@ from exlchat.engine.constraint import ConstraintError
 
 # The library's parser gives up at 128, and the walks here need no more.
 _DEEPEST = 100
+_ROUNDS = 50
 # Between values a model may write nothing, a space, or a line break and an indentation: each model has its habit, most
 # were trained on `json.dumps` or on indented text, and answer worse when each ": " is forbidden. But there is an end to
 # it: with JSON's own white space, which has none, small models fill an answer with line breaks. The rest is stated
@@ -49,8 +50,8 @@ def read_schema(text: str) -> str:
     if endless:
         # The last one asks for itself, or for one that does.
         raise ConstraintError(
-            f"in the JSON schema {_named(endless[-1])} asks for itself inside of itself, so that no value of it ends; make "
-            "a property on the way optional"
+            f"in the JSON schema {_named(endless[-1])} asks for itself inside of itself, so that no value of it ends; "
+            "make a property on the way optional"
         )
     return json.dumps({**schema, "x-guidance": _WRITING})
 
@@ -62,7 +63,9 @@ def _parse(text: str) -> Any:
         json.dumps(found, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ConstraintError(f"the JSON schema is not JSON ({where}: {error.msg[:1].lower()}{error.msg[1:]})") from None
+        raise ConstraintError(
+            f"the JSON schema is not JSON ({where}: {error.msg[:1].lower()}{error.msg[1:]})"
+        ) from None
     except RecursionError:
         raise _too_deep() from None
     except UnicodeEncodeError:
@@ -167,14 +170,18 @@ def _ends(schemas: dict[str, dict[str, Any]], root: dict[str, Any]) -> dict[str,
     def has_end(schema: Any) -> bool:
         return ends.get(id(schema), True)
 
-    # Inner ones come last, so this takes a few rounds even of long chains.
-    backwards = list(reversed(schemas.values()))
-    for _ in range(len(backwards) + 1):
-        found = [schema for schema in backwards if not has_end(schema) and _one_ends(schema, root, has_end)]
+    order = list(schemas.values())
+    for _ in range(_ROUNDS):
+        # A long chain is followed in one round, whichever way it was written.
+        order.reverse()
+        found = False
+        for schema in order:
+            if not has_end(schema) and _one_ends(schema, root, has_end):
+                ends[id(schema)] = found = True
         if not found:
             break
-        for schema in found:
-            ends[id(schema)] = True
+    else:
+        raise ConstraintError("the JSON schema's parts ask for each other in too many ways; make it simpler")
     return {name: has_end(schema) for name, schema in schemas.items()}
 
 
