@@ -17,6 +17,9 @@ BODY = "exlchat-answer"
 
 # The library gives up at a depth of its own; the reader here calls itself for each bracket.
 _DEEPEST = 100
+_ROUNDS = 50
+# Preparing one takes some milliseconds.
+_MOST_TERMINALS = 100
 
 _TOKENS = re.compile(
     r"""(?P<space>[ \t\r]+|(?:\#|//)[^\n]*)
@@ -61,9 +64,7 @@ def check_grammar(text: str) -> None:
                 "ends an answer by matching it as a whole"
             )
     rules = _rules(words)
-    ends: set[str] = set()
-    while found := {name for name, rule in rules.items() if name not in ends and _Reader(rule, rules, ends).ends()}:
-        ends |= found
+    ends = _ending(rules)
     endless = [name for name in _reachable(rules) if name not in ends]
     if endless:
         # The last one asks for itself, or for one that does.
@@ -74,6 +75,22 @@ def check_grammar(text: str) -> None:
         )
 
 
+def _ending(rules: dict[str, list[_Word]]) -> set[str]:
+    """The rules that have a text that ends."""
+    ends: set[str] = set()
+    names = list(rules)
+    for _ in range(_ROUNDS):
+        before = len(ends)
+        for name in names:
+            if name not in ends and _Reader(rules[name], rules, ends).ends():
+                ends.add(name)
+        if len(ends) == before:
+            return ends
+        # A long chain is followed in one round, whichever way it was written.
+        names.reverse()
+    raise ConstraintError("the grammar's rules ask for each other in too many ways; make it simpler")
+
+
 def behind_a_space(text: str) -> str | None:
     """The grammar with a space in front; None where that would let it ignore more than it does."""
     if any(word.text == "%ignore" for word in _scan(text)):
@@ -82,12 +99,21 @@ def behind_a_space(text: str) -> str | None:
 
 
 def terminals(text: str) -> Iterator[tuple[str, int, str]]:
-    """Of each terminal of its own: its name, its line, and a grammar that is nothing but it."""
-    renamed, begins = _renamed(text), True
+    """Terminals that nothing may match, because they are made with `&` or `~`; of grammars with many the first ones.
+
+    Yields:
+        the name, the line, and a grammar that is nothing but it.
+    """
+    renamed, count = _renamed(text), 0
+    name: _Word | None = None
+    begins = True
     for word in _scan(text):
-        if begins and word.kind == "terminal":
-            yield word.text, word.line, f"{renamed}\nstart: {word.text}\n"
+        if begins and word.kind != "newline" and word.text not in ("|", "&"):
+            name = word if word.kind == "terminal" else None
         begins = word.kind == "newline"
+        if name is not None and word.text in ("&", "~") and count < _MOST_TERMINALS:
+            yield name.text, name.line, f"{renamed}\nstart: {name.text}\n"
+            name, count = None, count + 1
 
 
 def _renamed(text: str) -> str:
@@ -151,13 +177,14 @@ def _behind_colon(rule: list[_Word]) -> list[_Word]:
 
 
 def _reachable(rules: dict[str, list[_Word]]) -> list[str]:
-    found, waiting = [], ["start"]
+    found: dict[str, None] = {}
+    waiting = ["start"]
     while waiting:
         name = waiting.pop()
         if name in rules and name not in found:
-            found.append(name)
+            found[name] = None
             waiting += [_name(word) for word in rules[name][1:] if word.kind == "rule"]
-    return found
+    return list(found)
 
 
 class _Reader:

@@ -11,6 +11,7 @@ from exlchat.engine.constraint import ConstraintError
 
 # The library's parser gives up at 128, and the walks here need no more.
 _DEEPEST = 100
+_ROUNDS = 50
 # Between values a model may write nothing, a space, or a line break and an indentation: each model has its habit, most
 # were trained on `json.dumps` or on indented text, and answer worse when each ": " is forbidden. But there is an end to
 # it: with JSON's own white space, which has none, small models fill an answer with line breaks. The rest is stated
@@ -169,14 +170,18 @@ def _ends(schemas: dict[str, dict[str, Any]], root: dict[str, Any]) -> dict[str,
     def has_end(schema: Any) -> bool:
         return ends.get(id(schema), True)
 
-    # Inner ones come last, so this takes a few rounds even of long chains.
-    backwards = list(reversed(schemas.values()))
-    for _ in range(len(backwards) + 1):
-        found = [schema for schema in backwards if not has_end(schema) and _one_ends(schema, root, has_end)]
+    order = list(schemas.values())
+    for _ in range(_ROUNDS):
+        # A long chain is followed in one round, whichever way it was written.
+        order.reverse()
+        found = False
+        for schema in order:
+            if not has_end(schema) and _one_ends(schema, root, has_end):
+                ends[id(schema)] = found = True
         if not found:
             break
-        for schema in found:
-            ends[id(schema)] = True
+    else:
+        raise ConstraintError("the JSON schema's parts ask for each other in too many ways; make it simpler")
     return {name: has_end(schema) for name, schema in schemas.items()}
 
 
