@@ -39,7 +39,7 @@ from exlchat.engine.run_ahead import DecodeStep
 from exlchat.engine.sampling import Sampler, check_sampling
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
-from exlchat.engine.sources import Sources
+from exlchat.engine.sources import RowPasses, Sources
 from exlchat.engine.token_rules import TokenRules
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -54,6 +54,7 @@ class Generator:
         stop_ids: the model's own.
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
+        rows: checks several guesses in one pass.
         archive: pages of earlier runs.
         draft_model: guesses tokens ahead.
         other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
@@ -68,6 +69,7 @@ class Generator:
         prefill_chunk: int,
         *,
         step: DecodeStep | None = None,
+        rows: RowPasses | None = None,
         archive: PageArchive | None = None,
         draft_model: Drafter | None = None,
         other_cache: Callable[[], KVCache] | None = None,
@@ -85,7 +87,7 @@ class Generator:
         """Puts tokens into the cache."""
         self.step = step
         """The captured step, where the model has one."""
-        self._sources = Sources(self.feeder, step, draft_model)
+        self._sources = Sources(self.feeder, step, rows, draft_model)
         self._answering: Answering | None = None
         self._cancelled = Flag()
         self._last_prompt = _LastPrompt([], torch.empty(0))

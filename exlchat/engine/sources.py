@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
 from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
+from exlchat.engine.events import DraftKind
 from exlchat.engine.feeding import Feeder
 from exlchat.engine.ngram_drafter import NgramDrafter
 from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens, why_not_on_device
 from exlchat.engine.token_source import SynchronousTokens, TokenSource
 
+_Row = TypeVar("_Row")
 # What each row more of a pass costs beside the first, before one was measured. A GPU reads the weights once for all; a
 # CPU computes each row.
 _GPU_ROW, _CPU_ROW = 0.05, 0.5
+
+
+class RowPasses(Protocol):
+    """See `verify_step.CapturedRows`."""
+
+    def verify(self, ids: Sequence[int], position: int) -> Tensor:
+        """Logits `[len(ids), vocab]` of tokens that stand from `position` on."""
+
+    def greedy(self, ids: Sequence[int], position: int) -> list[int]:
+        """The best token behind each."""
 
 
 class Sources:
@@ -20,12 +37,16 @@ class Sources:
     Args:
         feeder: computes on the host's call.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
+        rows: several tokens in one pass, each to the last bit as alone; without it they go through the transformer.
         draft_model: guesses by a smaller model.
     """
 
-    def __init__(self, feeder: Feeder, step: DecodeStep | None, draft_model: Drafter | None) -> None:
+    def __init__(
+        self, feeder: Feeder, step: DecodeStep | None, rows: RowPasses | None, draft_model: Drafter | None
+    ) -> None:
         self._feeder = feeder
         self._step = step
+        self._rows = rows
         row = _GPU_ROW if feeder.cache.on_gpu else _CPU_ROW
         self._drafters: dict[str, tuple[Drafter, DraftLength]] = {"ngram": (NgramDrafter(), DraftLength(row))}
         if draft_model is not None:
@@ -38,20 +59,57 @@ class Sources:
 
     def open(self, parts: AnswerParts, answer: Answering) -> TokenSource:
         """A source behind the last token of an answer, which is not in the cache yet."""
-        drafter = self._drafters.get(parts.request.draft)
+        drafter = self._drafter(parts.request.draft)
         if drafter is None or parts.guidance is not None:
             return self._plain(parts, answer)
+        if self._rows is not None and self._takes_the_best(parts):
+            return self._drafted(parts, answer, drafter, self._best_rows, lambda best: best)
+        return self._drafted(parts, answer, drafter, lambda ids: self._logit_rows(ids, parts.run), answer.draw)
+
+    def _drafter(self, kind: DraftKind) -> tuple[Drafter, DraftLength] | None:
+        if kind == "auto":
+            # Elsewhere the last bits of several rows are others than those of single steps.
+            kind = "ngram" if self._step is None or self._rows is not None else "off"
+        return self._drafters.get(kind)
+
+    def _drafted(
+        self,
+        parts: AnswerParts,
+        answer: Answering,
+        drafter: tuple[Drafter, DraftLength],
+        check: Callable[[list[int]], Sequence[_Row]],
+        draw: Callable[[_Row], int],
+    ) -> TokenSource:
         return DraftedTokens(
             plain=lambda: self._plain(parts, answer),
-            check=lambda ids: self._feeder.row_logits(ids, parts.run),
+            check=check,
             cut=self._cut,
-            draw=answer.draw,
+            draw=draw,
             context=answer.context,
             room=self._feeder.cache.max_seq_len,
             drafter=drafter[0],
             length=drafter[1],
             count=parts.clock.drafts,
         )
+
+    def _best_rows(self, ids: list[int]) -> list[int]:
+        assert self._rows is not None
+        best = self._rows.greedy(ids, len(self._feeder.cache))
+        self._feeder.cache.extend(ids)
+        return best
+
+    def _logit_rows(self, ids: list[int], run: int) -> list[Tensor]:
+        if self._rows is None:
+            return list(self._feeder.row_logits(ids, run))
+        logits = self._rows.verify(ids, len(self._feeder.cache))
+        self._feeder.cache.extend(ids)
+        return list(logits)
+
+    def _takes_the_best(self, parts: AnswerParts) -> bool:
+        """Whether each token is the best of its logits, and nothing else is asked of them."""
+        sampling, rules = parts.request.sampling, parts.rules
+        bare = not (sampling.looks_back or sampling.logit_bias or sampling.banned_tokens)
+        return sampling.greedy and bare and not rules.hold and not parts.request.alternatives
 
     def _plain(self, parts: AnswerParts, answer: Answering) -> TokenSource:
         request = parts.request
