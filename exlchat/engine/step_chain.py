@@ -229,9 +229,9 @@ class StepChain:
 
         def work() -> None:
             # Row by row: torch's product of several rows is another one, and gives other last bits.
-            for row, y in zip(hidden.split(1), logits.split(1), strict=True):
-                x = functional.rms_norm(row, row.shape[1:], norm, eps)
-                y.copy_(functional.linear(x.half(), head.weight))
+            for row in range(len(hidden)):
+                x = functional.rms_norm(hidden[row : row + 1], hidden.shape[1:], norm, eps)
+                logits[row : row + 1] = functional.linear(x.half(), head.weight)
 
         return TorchJob(work)
 

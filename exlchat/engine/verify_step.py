@@ -145,7 +145,7 @@ class _Pass:
     def work(self) -> None:
         """Launches everything, one by one."""
         self._enqueue(dependent=False)
-        self.done.record()  # type: ignore[no-untyped-call]
+        self.done.record()
 
     def capture(self) -> None:
         """From now on `replay` can be called. Launches nothing."""
@@ -155,7 +155,7 @@ class _Pass:
         """Launches everything at once."""
         assert self._graph is not None
         self._graph.replay()
-        self.done.record()  # type: ignore[no-untyped-call]
+        self.done.record()
 
     def _enqueue(self, *, dependent: bool) -> None:
         self._chain.token[: self._rows].copy_(self.token, non_blocking=True)
@@ -163,4 +163,4 @@ class _Pass:
         launch_all(self._jobs, dependent=dependent)
         # Of equal values torch gives the first one's place, and NaN where there is one.
         values, places = self._chain.row_logits[: self._rows].max(dim=1)
-        self.best.copy_(places.where(values.isfinite(), _NO_TOKEN), non_blocking=True)
+        self.best.copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)
