@@ -5,12 +5,15 @@ It is captured once: pages stay where they are, and a table on the device says w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.quantized_linear import Launch
+from exlchat.engine.spec import ModelSpec
 from exlchat.engine.step_fit import open_chain
 from exlchat.engine.transformer import Transformer
 from exlchat.ext.attention import best_splits
@@ -20,7 +23,7 @@ from exlchat.ext.sampling import SamplerState, TokenRing, c_draw
 
 # From this compute capability on a kernel may start while the one before it still runs.
 _DEPENDENT_LAUNCH = (9, 0)
-_NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
+NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
 
 
 class CapturedStep:
@@ -39,12 +42,10 @@ class CapturedStep:
         self, transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None = None
     ) -> None:
         spec, device = transformer.spec, transformer.device
-        card = torch.cuda.get_device_properties(device)
         self._cache = cache
-        self._dependent = (card.major, card.minor) >= _DEPENDENT_LAUNCH if dependent is None else dependent
-        splits = best_splits(spec.num_heads, spec.num_kv_heads, card.multi_processor_count)
+        self._dependent = launches_dependently(device) if dependent is None else dependent
         try:
-            self._chain = open_chain(transformer, cache, kernels, splits=splits)
+            self._chain = open_chain(transformer, cache, kernels, splits=splits_of(spec, device))
             self._state = SamplerState(device)
             position = self._chain.position
             self._draw = kernels.sample(self._chain.logits, self._state, token=self._chain.token, position=position)
@@ -59,8 +60,8 @@ class CapturedStep:
             torch.cuda.synchronize(device)
             cache.clear()
         except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
-        self._graph = self._capture(self._jobs)
+            raise ModelError(NO_MEMORY) from error
+        self._graph = captured(device, lambda: launch_all(self._jobs, dependent=self._dependent))
 
     @property
     def ring(self) -> TokenRing:
@@ -95,18 +96,38 @@ class CapturedStep:
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
         return not torch.cuda.current_stream(self._chain.token.device).query()
 
-    def _capture(self, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.current_stream(self._chain.token.device)
-        try:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for index, job in enumerate(jobs):
-                    job.launch(dependent=self._dependent and index > 0)
-        except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelError(f"the GPU could not prepare the decode step ({reason}); start exlchat again") from error
-        finally:
-            torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
-        return graph
+
+def launches_dependently(device: torch.device) -> bool:
+    """Whether a kernel of a card may start while the one before it still runs."""
+    card = torch.cuda.get_device_properties(device)
+    return (card.major, card.minor) >= _DEPENDENT_LAUNCH
+
+
+def splits_of(spec: ModelSpec, device: torch.device) -> int:
+    """Blocks over which a step spreads the attention of a head: all steps of a model the same, as sums depend on it."""
+    return best_splits(
+        spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(device).multi_processor_count
+    )
+
+
+def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:
+    """One after the other; the first waits for what was launched before."""
+    for index, job in enumerate(jobs):
+        job.launch(dependent=dependent and index > 0)
+
+
+def captured(device: torch.device, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """What `work` launches, as a graph. Raises `ModelError` when there is no memory or the GPU refuses."""
+    stream = torch.cuda.current_stream(device)
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+    except torch.OutOfMemoryError as error:
+        raise ModelError(NO_MEMORY) from error
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"the GPU could not prepare the decode step ({reason}); start exlchat again") from error
+    finally:
+        torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
+    return graph

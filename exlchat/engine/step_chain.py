@@ -1,4 +1,4 @@
-"""The decode step as a chain of operations of the CUDA extension: five a layer, from a token to logits.
+"""The decode step as a chain of operations of the CUDA extension: five a layer, from a token, or a few, to logits.
 
 Everything that changes from one step to the next lies in tensors with fixed addresses, so that the chain can be
 captured once and replayed. Each product leaves its result where the next one reads it, in that one's stored order.
@@ -6,7 +6,8 @@ captured once and replayed. Each product leaves its result where the next one re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -91,10 +92,16 @@ class _Reader:
     copy: NormCopy
     x: Normed
 
+    def cut(self, rows: int) -> _Reader:
+        """The first rows."""
+        values = self.x.values[:rows]
+        x = replace(self.x, values=values, squares=self.x.squares[:rows])
+        return _Reader(self.run, replace(self.copy, values=values), x)
+
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer and the vectors between its products, `[1, n]`, each in the stored order of its reader."""
+    """One layer and the vectors between its products, `[rows, n]`, each in the stored order of its reader."""
 
     qkv: list[_Reader]
     output: PackedMatrix
@@ -104,6 +111,17 @@ class _Layer:
     mixed: Tensor
     inner: Tensor
 
+    def cut(self, rows: int) -> _Layer:
+        """The first rows."""
+        return replace(
+            self,
+            qkv=[reader.cut(rows) for reader in self.qkv],
+            gate_up=[reader.cut(rows) for reader in self.gate_up],
+            heads=self.heads[:rows],
+            mixed=self.mixed[:rows],
+            inner=self.inner[:rows],
+        )
+
 
 class StepChain:
     """The operations of a step and the tensors between them.
@@ -112,33 +130,44 @@ class StepChain:
         transformer, cache: of one model for which `step_fit.why_not` and `why_not_fused` give `None`.
         kernels: on the model's device.
         splits: blocks over which the attention of a head is spread.
+        rows: the most tokens of a step. What each comes to, to the last bit, is what it would alone.
     """
 
-    def __init__(self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int) -> None:
+    def __init__(
+        self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int, rows: int = 1
+    ) -> None:
         spec, device = transformer.spec, transformer.device
-        self.token = torch.zeros(1, dtype=torch.int64, device=device)
-        """int64 `[1]`: the token that the step feeds."""
-        self.position = torch.zeros(1, dtype=torch.int32, device=device)
-        """int32 `[1]`: how many tokens are cached."""
+        self.token = torch.zeros(rows, dtype=torch.int64, device=device)
+        """int64 `[rows]`: the tokens that the step feeds."""
+        self.position = torch.zeros(rows, dtype=torch.int32, device=device)
+        """int32 `[rows]`: how many tokens are before each."""
+        self._rows = rows
         self._transformer = transformer
         self._cache = cache
         self._kernels = kernels
-        self._hidden = torch.zeros(1, spec.hidden_size, device=device)
-        self._squares = torch.zeros(spec.hidden_size // TILE_COLUMNS, device=device)
-        self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device)
+        self._hidden = torch.zeros(rows, spec.hidden_size, device=device)
+        self._squares = torch.zeros(rows, spec.hidden_size // TILE_COLUMNS, device=device)
+        self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device, rows=rows)
         self._layers = [self._layer(layer) for layer in transformer.layers]
         self._before_head = (
             [] if isinstance(transformer.head, Linear) else self._readers(transformer.head, transformer.norm)
         )
-        self._logits = torch.zeros(1, self._head_outputs(), device=device)
+        self._logits = torch.zeros(rows, self._head_outputs(), device=device)
 
     @property
     def logits(self) -> Tensor:
-        """float32 `[vocab]`, of the step that ran last."""
-        return self._logits[0, : self._transformer.spec.vocab_size]
+        """float32 `[vocab]`, of the first token of the step that ran last."""
+        return self.row_logits[0]
 
-    def jobs(self) -> list[Launch]:
-        """The operations in order."""
+    @property
+    def row_logits(self) -> Tensor:
+        """float32 `[rows, vocab]`, of the step that ran last."""
+        return self._logits[:, : self._transformer.spec.vocab_size]
+
+    def jobs(self, rows: int | None = None) -> list[Launch]:
+        """The operations in order; of the first so many tokens, or of all."""
+        if rows is not None and rows != self._rows:
+            return self._cut(rows).jobs()
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
         turns = [rope.slice(0, len(self._cache.page_table) * PAGE_TOKENS) for rope in self._transformer.ropes]
@@ -146,6 +175,16 @@ class StepChain:
             jobs += self._attention_jobs(index, layer, turns[self._transformer.spec.layer_ropes[index] or 0])
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
+
+    def _cut(self, rows: int) -> StepChain:
+        """The first rows of all tensors."""
+        one = copy.copy(self)
+        one._rows = rows
+        one.token, one.position, one._logits = self.token[:rows], self.position[:rows], self._logits[:rows]
+        one._hidden, one._squares = self._hidden[:rows], self._squares[:rows]
+        one._layers = [layer.cut(rows) for layer in self._layers]
+        one._before_head = [reader.cut(rows) for reader in self._before_head]
+        return one
 
     def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
         jobs = []
@@ -156,8 +195,8 @@ class StepChain:
         head_dim = self._transformer.spec.head_dim
         jobs.append(
             self._kernels.attention(
-                layer.heads.view(-1, head_dim),
-                layer.mixed[0],
+                layer.heads.view(self._rows, -1, head_dim),
+                layer.mixed,
                 pages=self._cache.pages(index),
                 page_table=self._cache.table(index),
                 position=self.position,
@@ -189,8 +228,10 @@ class StepChain:
         norm = self._transformer.norm.weight.float()
 
         def work() -> None:
-            x = functional.rms_norm(hidden, hidden.shape[1:], norm, eps)
-            logits.copy_(functional.linear(x.half(), head.weight))
+            # Row by row: torch's product of several rows is another one, and gives other last bits.
+            for row in range(len(hidden)):
+                x = functional.rms_norm(hidden[row : row + 1], hidden.shape[1:], norm, eps)
+                logits[row : row + 1] = functional.linear(x.half(), head.weight)
 
         return TorchJob(work)
 
@@ -211,15 +252,15 @@ class StepChain:
         )
 
     def _zeros(self, columns: int) -> Tensor:
-        return torch.zeros(1, columns, dtype=torch.float16, device=self._transformer.device)
+        return torch.zeros(self._rows, columns, dtype=torch.float16, device=self._transformer.device)
 
     def _readers(self, part: Joined, norm: Norm) -> list[_Reader]:
         """Who reads the residual behind a norm, each with a copy in its own order."""
         readers = []
         for run in _quantized(part).runs:
-            values = torch.zeros(1, run.matrices[0].stored, device=self._transformer.device)
-            copy = NormCopy(values, run.matrices[0].scatter, norm.weight)
-            readers.append(_Reader(run, copy, Normed(values, self._squares, norm.eps)))
+            values = torch.zeros(self._rows, run.matrices[0].stored, device=self._transformer.device)
+            normed = NormCopy(values, run.matrices[0].scatter, norm.weight)
+            readers.append(_Reader(run, normed, Normed(values, self._squares, norm.eps)))
         return readers
 
     def _residual(self, following: list[_Reader]) -> Residual:

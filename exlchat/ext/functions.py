@@ -62,13 +62,17 @@ class CMatrix(Structure):
 class CNormCopy(Structure):
     """`ExlNormCopy`."""
 
-    _fields_ = [(name, c_void_p) for name in ("values", "scatter", "weight")]
+    _fields_ = [*((name, c_void_p) for name in ("values", "scatter", "weight")), ("stored", c_int64)]
 
 
 class CResidual(Structure):
     """`ExlResidual`."""
 
-    _fields_ = [("hidden", c_void_p), ("squares", c_void_p), ("copies", CNormCopy * MAX_MATRICES)]
+    _fields_ = [
+        *((name, c_void_p) for name in ("hidden", "squares")),
+        ("copies", CNormCopy * MAX_MATRICES),
+        ("columns", c_int64),
+    ]
 
 
 class CGemv(Structure):
@@ -122,7 +126,7 @@ class CEmbed(Structure):
         *((name, c_void_p) for name in ("table", "token")),
         ("residual", CResidual),
         ("multiplier", c_float),
-        ("width", c_int32),
+        *((name, c_int32) for name in ("width", "rows")),
     ]
 
 
@@ -185,6 +189,7 @@ class CAttention(Structure):
             )
         ),
         *((name, c_int32) for name in ("page_stride", "head_stride", "interleaved")),
+        *((name, c_int32) for name in ("rows", "out_stride", "table_stride")),
     ]
 
 

@@ -187,12 +187,16 @@ class ReferenceKernels:
         scatter: Tensor | None = None,
     ) -> ReferenceJob:
         def work() -> None:
-            mixed = reference_attention.attention(
-                qkv, pages=pages, page_table=page_table, position=int(position), turns=turns, rules=rules
-            ).flatten()
-            if scatter is None:
-                out.copy_(mixed)
-            else:
-                out[layout.unsigned(scatter)] = mixed.to(out.dtype)
+            for row, place in enumerate(position.tolist()):
+                mixed = reference_attention.attention(
+                    qkv if qkv.ndim == 2 else qkv[row],
+                    pages=pages,
+                    page_table=page_table if page_table.ndim == 1 else page_table[row],
+                    position=place,
+                    turns=turns,
+                    rules=rules,
+                ).flatten()
+                to = out if out.ndim == 1 else out[row]
+                to[slice(None) if scatter is None else layout.unsigned(scatter)] = mixed.to(out.dtype)
 
         return ReferenceJob(work)

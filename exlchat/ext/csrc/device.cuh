@@ -77,6 +77,12 @@ __device__ __forceinline__ void load8_if(bool wanted, uint2 &value, const void *
     asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.shared.v2.u32 {%0,%1}, [%3];}"
                  : "+r"(value.x), "+r"(value.y) : "r"((int)wanted), "r"((uint32_t)__cvta_generic_to_shared(from)));
 }
+// The same of 16 bytes.
+__device__ __forceinline__ void load16_if(bool wanted, uint4 &value, const void *from) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%5];}"
+                 : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+                 : "r"((int)wanted), "r"((uint32_t)__cvta_generic_to_shared(from)));
+}
 __device__ __forceinline__ void end_of_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 6
+#define EXL_ABI_VERSION 7
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -32,27 +32,30 @@ typedef struct {
 /* What a residual leaves for the product after it: its values times the weights of a norm, in the stored order of that
    product's matrices, still to be divided by the root mean square. */
 typedef struct {
-    float *values;           /* [stored], null where there is no such product */
+    float *values;           /* [rows][stored], null where there is no such product */
     const uint16_t *scatter; /* [columns] */
     const void *weight;      /* half [columns] */
+    int64_t stored;          /* from a row of values to the next */
 } ExlNormCopy;
 
 typedef struct {
-    float *hidden;  /* [columns] */
-    float *squares; /* [columns / 16]: sums of squares of 16 columns each */
+    float *hidden;  /* [rows][columns] */
+    float *squares; /* [rows][columns / 16]: sums of squares of 16 columns each */
     ExlNormCopy copies[EXL_MAX_MATRICES];
+    int64_t columns;
 } ExlResidual;
 
 enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
 enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3, EXL_Y_ACTIVATED = 4 };
 enum { EXL_SILU = 0, EXL_GELU_TANH = 1, EXL_GELU_ERF = 2 };
 
-/* y = x W for up to three matrices that read the same x, their columns one behind the other.
+/* y = x W for up to three matrices that read the same x, their columns one behind the other. A row of y is the same to
+   the last bit however many rows there are.
    x:  EXL_X_HALF   half [rows][stored]
-       EXL_X_NORM   float [1][stored], divided by the root mean square that `squares` tells
+       EXL_X_NORM   float [rows][stored], divided by the root mean square that `squares`, [rows][width / 16], tells
    y:  EXL_Y_HALF   half [rows][y_stride]
        EXL_Y_FLOAT  float [rows][y_stride]
-       EXL_Y_ADD    residual, one row
+       EXL_Y_ADD    residual
        EXL_Y_GATED  half [rows][y_stride], activation(first) * second of exactly two matrices of equal width, at
                     scatter[column] where there is a scatter
        EXL_Y_ACTIVATED  half [rows][y_stride], activation(x W), at scatter[column] where there is a scatter
@@ -86,7 +89,9 @@ int exl_cuda_version(void);
 /* 0 if the current card can run this library; cudaErrorInsufficientDriver or cudaErrorNoKernelImageForDevice if not. */
 int exl_card_status(void);
 
-/* rows: 1 to 8. dependent: launch with programmatic stream serialization (sm_90 and later). */
+#define EXL_MAX_ROWS 8
+
+/* rows: 1 to EXL_MAX_ROWS. dependent: launch with programmatic stream serialization (sm_90 and later). */
 int exl_gemv(const ExlGemv *job, int dependent, void *stream);
 
 /* y half [rows][y_stride] = x W + b for 1 to EXL_GEMM_MAX_ROWS rows and up to three matrices that read the same x, their
@@ -114,9 +119,12 @@ int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream);
    or a code of 8 or 4 bits with a scale for each 32, of a vector that was turned by a Walsh-Hadamard transform. */
 enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE_CODES4 = 3 };
 
-/* One new token attends to the cached ones and to itself; its key and value are stored.
-   qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half, element i of all heads at scatter[i].
-   position: int32, how many tokens are cached. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
+/* One new token attends to the cached ones and to itself; its key and value are stored. Or several, each of which
+   attends to what its own sequence has before it, tokens of the same call included, and comes to the same to the last bit
+   as it would alone.
+   qkv: half [rows][heads + 2 * kv_heads][head_dim], not rotated yet; out: half [rows][out_stride], element i of all heads
+   at scatter[i]. position: int32 [rows], how many tokens are before each; those of one sequence grow by one from row to
+   row. page_table: int32, that of a row begins table_stride (0: all have the same) behind that of the row before. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
    rotary_dim elements of a head: element i with i + rotary_dim / 2, or where `interleaved` elements 2 i and 2 i + 1.
    query_norm, key_norm: half [head_dim] or null.
    keys, values, and where they are codes the scales, of one layer: token t of head h is row
@@ -126,15 +134,15 @@ enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE
    window: how many tokens are seen, the new one included; 0: all. softcap: c tanh(score / c); 0: none.
    sinks: float [heads] or null: a score of each head that weighs in the softmax and has no value.
    head_dim: 64, 96, 128, 256, and 80 of halves. Work is split over at most `splits` (1 to 64) blocks a head.
-   partial: float [kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [kv_heads * tiles], zero at first,
-   where tiles is heads / kv_heads / 8 rounded up.
+   partial: float [rows][kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [rows][kv_heads * tiles], zero at
+   first, where tiles is heads / kv_heads / 8 rounded up. rows: at most EXL_MAX_ROWS.
    page_table and the cached rows may only change between steps. */
 typedef struct {
     const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter, *sinks;
     void *keys, *values, *key_scales, *value_scales, *out, *partial, *tickets;
     float scale, softcap, eps;
     int32_t heads, kv_heads, head_dim, rotary_dim, key_format, value_format, window, splits, page_stride, head_stride;
-    int32_t interleaved;
+    int32_t interleaved, rows, out_stride, table_stride;
 } ExlAttention;
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
@@ -156,13 +164,13 @@ int exl_read_pages(const ExlPages *job, void *stream);
 /* The plain vectors into the cache; the bytes are those that exl_attention stores. */
 int exl_write_pages(const ExlPages *job, void *stream);
 
-/* residual = row `*token` (int64) of a half table [vocab][width] times multiplier; width a multiple of 16. Where the
-   residual has no squares it has no copies either: `hidden` alone is written. */
+/* residual = for each of `rows` tokens (int64) its row of a half table [vocab][width] times multiplier; width a multiple of
+   16. Where the residual has no squares it has no copies either: `hidden` alone is written. */
 typedef struct {
     const void *table, *token;
     ExlResidual residual;
     float multiplier;
-    int32_t width;
+    int32_t width, rows;
 } ExlEmbed;
 
 int exl_embed(const ExlEmbed *job, int dependent, void *stream);
