@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.answer_clock import AnswerClock
+from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
 from exlchat.engine.events import (
     Event,
     Finished,
@@ -169,11 +170,12 @@ class Generator:
             self._archive.keep(self._cache.sequence)
 
     def _open(self, request: GenerationRequest, sampler: Sampler, first: int, seed: int, run: int) -> TokenSource:
-        if self._step is None:
+        if self._step is None or why_not_on_device(request.sampling) is not None:
             return SynchronousTokens(lambda token: self._feed(token, run), sampler)
         room = self._cache.max_seq_len - len(request.prompt_ids)
         tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)
-        return RunAheadTokens(self._step, self._cache, first, request.sampling, seed=seed, most=tokens - 1)
+        draws = DeviceDraws(request.sampling, seed, index=1)
+        return RunAheadTokens(self._step, self._cache, [*request.prompt_ids, first], draws, most=tokens - 1)
 
     def _decode(
         self, request: GenerationRequest, source: TokenSource, token: int, clock: AnswerClock, answer: _Answer
