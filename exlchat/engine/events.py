@@ -63,8 +63,8 @@ class GenerationRequest:
         stop_repeating: ends an answer that says the same over and over, with "repeating".
         alternatives: so many likeliest tokens are told of each place, with their probabilities; 0 tells none.
         draft: who guesses tokens ahead, which are all checked: the answer is the same. `ngram` guesses what stood
-            behind the last tokens before, `model` asks the draft model; `auto` is `ngram` where a pass of several tokens
-            costs little and computes the same bits as single ones.
+            behind the last tokens before, `model` asks the draft model; `auto` is `ngram` where a pass of several
+            tokens costs little and computes the same bits as single ones.
     """
 
     prompt_ids: Sequence[int]

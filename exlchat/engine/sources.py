@@ -8,17 +8,25 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from exlchat.engine.answering import Answering, AnswerParts
+from exlchat.engine.device_rules import DeviceRules
+from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
 from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
 from exlchat.engine.events import DraftKind
 from exlchat.engine.feeding import Feeder
+from exlchat.engine.masked_tokens import MaskedStep, MaskedTokens
 from exlchat.engine.ngram_drafter import NgramDrafter
-from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens, why_not_on_device
+from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
 from exlchat.engine.token_source import SynchronousTokens, TokenSource
+from exlchat.engine.vocabulary import Vocabulary
 
 _Row = TypeVar("_Row")
 # What each row more of a pass costs beside the first, before one was measured. A GPU reads the weights once for all; a
 # CPU computes each row.
 _GPU_ROW, _CPU_ROW = 0.05, 0.5
+
+
+class AnswerStep(DecodeStep, MaskedStep, Protocol):
+    """A captured step that can be launched whole or in two parts."""
 
 
 class RowPasses(Protocol):
@@ -42,9 +50,16 @@ class Sources:
     """
 
     def __init__(
-        self, feeder: Feeder, step: DecodeStep | None, rows: RowPasses | None, draft_model: Drafter | None
+        self,
+        feeder: Feeder,
+        vocabulary: Vocabulary,
+        *,
+        step: AnswerStep | None,
+        rows: RowPasses | None,
+        draft_model: Drafter | None,
     ) -> None:
         self._feeder = feeder
+        self._device_rules = DeviceRules(vocabulary)
         self._step = step
         self._rows = rows
         row = _GPU_ROW if feeder.cache.on_gpu else _CPU_ROW
@@ -62,7 +77,7 @@ class Sources:
         drafter = self._drafter(parts.request.draft)
         if drafter is None or parts.guidance is not None:
             return self._plain(parts, answer)
-        if self._rows is not None and self._takes_the_best(parts):
+        if self._rows is not None and self._takes_the_best(parts, answer):
             return self._drafted(parts, answer, drafter, self._best_rows, lambda best: best)
         return self._drafted(parts, answer, drafter, lambda ids: self._logit_rows(ids, parts.run), answer.draw)
 
@@ -105,33 +120,38 @@ class Sources:
         self._feeder.cache.extend(ids)
         return list(logits)
 
-    def _takes_the_best(self, parts: AnswerParts) -> bool:
+    def _takes_the_best(self, parts: AnswerParts, answer: Answering) -> bool:
         """Whether each token is the best of its logits, and nothing else is asked of them."""
         sampling, rules = parts.request.sampling, parts.rules
         bare = not (sampling.looks_back or sampling.logit_bias or sampling.banned_tokens)
-        return sampling.greedy and bare and not rules.hold and not parts.request.alternatives
+        early = answer.count < parts.request.min_new_tokens
+        return sampling.greedy and bare and not (rules.hold or early or parts.request.alternatives)
 
     def _plain(self, parts: AnswerParts, answer: Answering) -> TokenSource:
-        request = parts.request
-        if self._step is None or not self._on_device(parts):
+        step, cache, request, rules = self._step, self._feeder.cache, parts.request, parts.rules
+        if step is None or not self._on_device(parts):
             return SynchronousTokens(lambda token: self._feeder.last_logits([token], parts.run), answer.draw)
-        room = self._feeder.cache.max_seq_len - len(answer.context)
-        most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
-        return RunAheadTokens(
-            self._step,
-            self._feeder.cache,
-            answer.context[-1],
+        draws = DeviceDraws(
             request.sampling,
-            seed=parts.clock.seed,
+            parts.clock.seed,
             index=answer.count,
-            most=most,
+            attempt=parts.sampler.attempt,
+            rules=self._device_rules.of(request.sampling, parts.stop_ids, request.min_new_tokens),
         )
+        if rules.hold:
+            return MaskedTokens(step, cache, answer.context, draws, lambda _: rules.mask)
+        room = cache.max_seq_len - len(answer.context)
+        most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
+        return RunAheadTokens(step, cache, answer.context, draws, most=most)
 
     def _on_device(self, parts: AnswerParts) -> bool:
-        """Whether nothing has to be said of the next token that only the host knows."""
-        request, rules = parts.request, parts.rules
-        host = request.alternatives or parts.guidance is not None or rules.hold
-        return not host and why_not_on_device(request.sampling) is None
+        """Whether the device can draw the next tokens."""
+        request = parts.request
+        if request.alternatives or parts.guidance is not None or why_not_on_device(request.sampling) is not None:
+            return False
+        # Mirostat's state is on the device then, and what goes back or begins anew would begin without it.
+        steered = "mirostat" in request.sampling.steps
+        return not (steered and (request.banned or request.draft != "off" or request.constraint or request.thoughts))
 
     def _cut(self, length: int) -> None:
         """Layers with a window may have lost what the next token sees; it is computed again."""

@@ -30,8 +30,8 @@ class GrammarMatcher:
     """One answer on its way through a constraint. Not safe to use from two threads at once.
 
     On one core a mask takes 0.1 ms in the median, of 4,096 tokens as of 128,000 (JSON and choices; one in ten 0.3 ms,
-    the first ones of a text up to 5 ms), and 6 ms of 128,000 with a regex as `(\\w+ ){3,30}`; `accept` takes 0.02 ms. The
-    library lets go of Python's lock meanwhile: a thread beside it counts on at full speed, so that a mask can be
+    the first ones of a text up to 5 ms), and 6 ms of 128,000 with a regex as `(\\w+ ){3,30}`; `accept` takes 0.02 ms.
+    The library lets go of Python's lock meanwhile: a thread beside it counts on at full speed, so that a mask can be
     computed while another thread waits for a GPU.
 
     Args:

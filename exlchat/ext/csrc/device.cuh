@@ -119,6 +119,30 @@ __device__ __forceinline__ bool arrive(unsigned *ticket, int blocks) {
     return before == blocks - 1;
 }
 
+// A whole aligned word at once, to be seen by the host.
+__device__ __forceinline__ void tell_host(unsigned long long *slot, unsigned long long word) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
+}
+
+// All blocks of a grid wait for each other here, so all of them must be on the card at once. What they wrote before is
+// seen then by loads that bypass L1 (`produced`). turn: counts the meetings; both words begin at 0.
+__device__ __forceinline__ unsigned acquired(const unsigned *p) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
+}
+__device__ __forceinline__ void meet(unsigned *ticket, unsigned *turn, int blocks) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const unsigned before = acquired(turn);
+        if (arrive(ticket, blocks))
+            asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(before + 1) : "memory");
+        else
+            while (acquired(turn) == before) {}
+    }
+    __syncthreads();
+}
+
 // Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,
 // and waits before it touches anything an earlier kernel writes. Before sm_90 the edges are plain and this is nothing.
 __device__ __forceinline__ void let_next_start() {

@@ -247,32 +247,100 @@ int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int
 typedef struct {
     double top_p;            /* 1: all */
     uint64_t seed, index;    /* key and counter of the draw: index of the token in the answer */
+    double mu;               /* Mirostat's, which moves from step to step */
     float octaves_per_logit; /* log2(e) / temperature, between 1e-30 and 1e30 */
     float deepest;           /* -log2(min_p); infinity: all */
     int32_t top_k;           /* 0: all */
     int32_t greedy;          /* 1: the best token, whatever the rest says */
     uint32_t sequence;       /* of the last step that was reported */
-    uint32_t unused;
+    uint32_t attempt;        /* third word of the counter */
+    uint32_t unused[2];
 } ExlDraw;
 
 #define EXL_MAX_VOCAB 327680
 #define EXL_SAMPLE_SCRATCH_BYTES 51728
-enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1 };
+enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1, EXL_NOTHING_ALLOWED = 2 };
 
 /* The end of a step: from float logits [vocab] a token, which goes to `token` (int64, for the next step's embed) and
    to the host; *position (int32), draw->index and draw->sequence grow by one. Where a logit is NaN or +inf, or all are
-   -inf, the token is 0 and the status EXL_NOT_NUMBERS.
+   -inf, the token is 0 and the status EXL_NOT_NUMBERS; EXL_NOTHING_ALLOWED where exl_adjust made them so.
    ring: uint64 [ring_slots] of mapped host memory, a power of two; slot `sequence % ring_slots` becomes
    sequence << 32 | status << 24 | token in one store.
+   context: int32 [room] or null; where it is not null the token is written behind *position.
+   numbers: uint32 or null: what exl_adjust says of the logits that it was given.
    scratch: EXL_SAMPLE_SCRATCH_BYTES, zero at first. */
 typedef struct {
     const void *logits;
     ExlDraw *draw;
-    void *token, *position, *ring, *scratch;
-    int32_t vocab, ring_slots;
+    void *token, *position, *ring, *context;
+    const void *numbers;
+    void *scratch;
+    int32_t vocab, ring_slots, room;
 } ExlSample;
 
 int exl_sample(const ExlSample *job, int dependent, void *stream);
+
+#define EXL_DRY_MOST 50
+#define EXL_CHAIN_STEPS 13
+enum {
+    EXL_SMOOTHING, EXL_TEMPERATURE, EXL_TOP_N_SIGMA, EXL_TOP_K, EXL_TOP_P, EXL_TOP_A, EXL_MIN_P, EXL_TFS, EXL_TYPICAL,
+    EXL_EPSILON, EXL_ETA, EXL_MIROSTAT, EXL_XTC
+};
+
+/* What an answer asks for beyond ExlDraw. Device memory, which the host writes between steps. The formulas stand in
+   exlchat/ext/reference_adjust.py and reference_chain.py. */
+typedef struct {
+    double repetition, frequency, presence;
+    double dry[EXL_DRY_MOST]; /* taken off the logit that lengthens a repetition of n + 1 tokens; 0: none */
+    double smoothing_factor, smoothing_curve, temperature, dynatemp_low, dynatemp_high, dynatemp_exponent;
+    double top_n_sigma, top_p, top_a, min_p, tfs, typical, epsilon, eta, mirostat_tau, mirostat_eta;
+    double xtc_probability, xtc_threshold;
+    int32_t penalties;                     /* 1: any of the first three is on */
+    int32_t penalty_range, penalty_decay;  /* 0: the whole context; 0: none */
+    int32_t dry_on, dry_range;             /* 0: the whole context */
+    int32_t ngram;                         /* 0: off */
+    int32_t biased, barred;                /* 1: `bias` or `barred_until` holds anything */
+    int32_t top_k, step_count;
+    int32_t steps[EXL_CHAIN_STEPS];        /* each at most once */
+    int32_t unused;
+} ExlChain;
+
+/* Logits as they are after everything that looks back, biases and bars; the logits themselves stay.
+   adjusted float [vocab] from logits float [vocab]. context int32 [room], of which *position + 1 tokens are there.
+   bias float [vocab]. barred_until uint32 [vocab]: the token is not drawn while draw->index is below.
+   mask uint32 [(vocab + 31) / 32 + 1]: where the last word is not 0, only tokens whose bit is set are drawn.
+   breakers uint32 [(vocab + 31) / 32]: tokens over which no repetition goes on.
+   counted uint64 [vocab], newest and repeated uint32 [vocab]: zero at first, and after every step.
+   numbers uint32: becomes the number of this step (draw->sequence + 1) where a logit is a finite number.
+   blocks: of the kernel that looks back. */
+typedef struct {
+    const void *logits;
+    void *adjusted;
+    const ExlDraw *draw;
+    const ExlChain *chain;
+    const void *position, *context, *bias, *barred_until, *mask, *breakers;
+    void *counted, *newest, *repeated, *numbers;
+    int32_t vocab, room, blocks;
+} ExlAdjust;
+
+int exl_adjust(const ExlAdjust *job, int dependent, void *stream);
+
+#define EXL_CHAIN_BLOCKS 256
+#define EXL_CHAIN_SCRATCH_BYTES 307216 /* and 24 for each token of the vocabulary */
+
+/* The end of a step by the steps of `chain` in their order; sample.logits are adjusted ones. draw->mu moves.
+   sheltered uint32 [(vocab + 31) / 32]: tokens that XTC leaves alone.
+   scratch: EXL_CHAIN_SCRATCH_BYTES + 24 vocab, zero at first.
+   blocks: at most EXL_CHAIN_BLOCKS and the multiprocessors of the card, since they wait for each other. */
+typedef struct {
+    ExlSample sample;
+    const ExlChain *chain;
+    const void *sheltered;
+    void *scratch;
+    int32_t blocks;
+} ExlChainJob;
+
+int exl_chain(const ExlChainJob *job, int dependent, void *stream);
 
 #define EXL_MAX_EXPERTS 512
 #define EXL_MAX_CHOSEN 16   /* experts of one token */
