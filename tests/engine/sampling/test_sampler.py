@@ -44,10 +44,10 @@ def test_draws_follow_the_definition(sampling: SamplingSettings) -> None:
 
 def test_xtc_acts_as_often_as_it_says() -> None:
     sampling = SamplingSettings(xtc_probability=0.3, xtc_threshold=0.12)
-    texts = TokenTexts(len(SOME), lambda token: "\n" if token == 1 else "x", lambda _text: [0], {8})
+    texts = TokenTexts(len(SOME), lambda token: "\n" if token == 1 else "x", lambda _text: [0], {7})
     counts = Counter(Sampler(sampling, seed, texts).draw(torch.tensor(SOME)) for seed in range(6000))
     left = defined(SOME, SamplingSettings()).p
-    excluded = defined(SOME, sampling, ALWAYS, protected={1, 8}).p
+    excluded = defined(SOME, sampling, ALWAYS, protected={1, 7}).p
     assert excluded.keys() < left.keys()
     assert fits(counts, {token: 0.7 * one + 0.3 * excluded.get(token, 0.0) for token, one in left.items()})
 
@@ -63,32 +63,32 @@ def test_until_a_token_is_accepted_the_draw_is_the_same() -> None:
 def test_a_token_taken_back_is_drawn_anew_among_the_others() -> None:
     """Token 0 is drawn, refused, and barred: another comes as often as its share of what is left says."""
     counts = Counter[int]()
-    for seed in range(12000):
+    for seed in range(4000):
         sampler = Sampler(SamplingSettings(), seed)
         if sampler.draw(torch.tensor(SOME)) != 0:
             continue
         sampler.accept(0)
         sampler.back(1)
         counts[sampler.draw(torch.tensor(SOME), barred={0})] += 1
-    assert sum(counts.values()) > 3000
+    assert sum(counts.values()) > 1200
     assert fits(counts, defined([-math.inf, *SOME[1:]], SamplingSettings()).p)
 
 
 def test_places_behind_one_that_was_taken_back_are_drawn_anew_too() -> None:
-    """Answers that begin "0 8" begin again without the 0. What follows must know nothing of the 8 before."""
-    counts = Counter[int]()
-    for seed in range(30000):
+    """Answers that begin "0 1" begin again without the 0. What follows must know nothing of the 1 before."""
+    logits, counts = [1.0, 1.0, 0.0], Counter[int]()
+    for seed in range(5000):
         sampler = Sampler(SamplingSettings(), seed)
-        for wanted in (0, 8):
-            if sampler.draw(torch.tensor(SOME)) != wanted:
+        for wanted in (0, 1):
+            if sampler.draw(torch.tensor(logits)) != wanted:
                 break
             sampler.accept(wanted)
         else:
             sampler.back(2)
-            sampler.accept(sampler.draw(torch.tensor(SOME), barred={0}))
-            counts[sampler.draw(torch.tensor(SOME))] += 1
-    assert sum(counts.values()) > 2000
-    assert fits(counts, defined(SOME, SamplingSettings()).p)
+            sampler.accept(sampler.draw(torch.tensor(logits), barred={0}))
+            counts[sampler.draw(torch.tensor(logits))] += 1
+    assert sum(counts.values()) > 700
+    assert fits(counts, defined(logits, SamplingSettings()).p)
 
 
 def test_back_restores_context_index_and_mirostat() -> None:
@@ -149,7 +149,8 @@ def test_mirostat_counts_what_later_steps_leave_by_what_it_left_itself() -> None
     sampler = Sampler(sampling, 4)
     token = sampler.draw(torch.tensor(logits, dtype=torch.float64))
     steered = defined(logits, sampling, ALWAYS).steered
-    assert token == 1 and steered.keys() == {0, 1}
+    assert token == 1
+    assert steered.keys() == {0, 1}
     sampler.accept(token)
     assert sampler.surprise == pytest.approx(2.0 - 0.1 * (-math.log2(steered[1]) - 1.0))
 
@@ -164,14 +165,15 @@ def test_penalties_change_what_is_drawn_as_the_answer_grows() -> None:
 
 
 def test_a_long_context_does_not_slow_the_draws() -> None:
-    """Some 0.6 ms on the machine that this was written on; the bound leaves room for busy ones."""
+    """Looking back at 30,000 tokens takes under 1 ms on an idle core; the bound leaves room for busy ones."""
     sampling = SamplingSettings(repetition_penalty=1.1, frequency_penalty=0.1, dry_multiplier=0.8, top_p=0.9)
     sampler = Sampler(sampling, 1, of_guide_size())
     generator = torch.Generator().manual_seed(1)
     sampler.begin(torch.randint(2, 300, (30_000,), generator=generator).tolist())
     logits, times = torch.randn(4096, generator=generator), []
-    for _ in range(20):
+    for token in range(50):
         begin = time.perf_counter()
-        sampler.accept(sampler.draw(logits))
+        sampler.adjusted(logits)
         times.append(time.perf_counter() - begin)
+        sampler.accept(token)
     assert min(times) < 0.01
