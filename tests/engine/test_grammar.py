@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def test_a_tokenizer_without_bytes_for_its_tokens_is_refused_in_a_line() -> None
 
 
 # Answers
+
+
+@pytest.fixture(autouse=True)
+def one_core() -> Iterator[None]:
+    """So small a model only waits for a second core, the more so where other tests run beside it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
