@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def test_a_tokenizer_without_bytes_for_its_tokens_is_refused_in_a_line() -> None
 
 
 # Answers
+
+
+@pytest.fixture(autouse=True)
+def one_core() -> Iterator[None]:
+    """So small a model only waits for a second core, the more so where other tests run beside it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -449,6 +459,21 @@ BAD: list[tuple[ConstraintKind, str, str]] = [
     ("regex", "a^b", "not supported"),
     ("regex", "()", "only the empty text"),
     ("regex", r"[^\x00-\U0010ffff]", "nothing matches"),
+    (
+        "json_schema",
+        json.dumps({"$ref": "#/$defs/0", "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(5000)}}),
+        "chain of more than 400",
+    ),
+    (
+        "grammar",
+        "".join(f"r{n}: r{n + 1}\n" for n in range(20_000)) + 'start: r0\nr20000: "a"',
+        "chain of more than 400",
+    ),
+    (
+        "grammar",
+        "".join(f"R{n}: R{n + 1}\n" for n in range(20_000)) + 'start: R0\nR20000: "a"',
+        "chain of more than 400",
+    ),
     ("regex", "(" * 3000 + "a" + ")" * 3000, "nested"),
     ("regex", "\udc80", "half of one"),
     ("grammar", 'start "a"', "line 1: Expected token"),
@@ -462,7 +487,7 @@ BAD: list[tuple[ConstraintKind, str, str]] = [
     ("grammar", 'start: "x" A\n\nA: /a+/ & /b+/', "line 3: nothing matches A"),
     ("grammar", 'start: "x" A\nB: /c/\nA: "d"\n  | B & ~/c/', "line 3: nothing matches A"),
     ("grammar", "start: /a(/", "line 1: not a regex"),
-    ("grammar", 'start: "a"\n  | %json {"enum": []}', "line 2: nothing matches"),
+    ("grammar", 'start: "a"\n  | %json {"enum": []}', "line 1: nothing matches it .anyOf"),
     ("grammar", 'start: "a"\n <|im_end|>', "line 2: <|im_end|> names a token".replace("|", "[|]")),
     ("grammar", "start: <[1-9]>", "names a token"),
     ("grammar", "start: " + "(" * 5000 + '"a"' + ")" * 5000, "nested deeper"),
@@ -519,7 +544,6 @@ HOSTILE: list[tuple[ConstraintKind, str]] = [
         "grammar",
         "start: " + " ".join(f"r{n}" for n in range(20_000)) + "\n" + "\n".join(f'r{n}: "a"?' for n in range(20_000)),
     ),
-    ("grammar", "".join(f"r{n}: r{n + 1}\n" for n in range(20_000)) + 'start: r0\nr20000: "a"'),
     ("json_schema", '{"type": "integer", "multipleOf": 999983}'),
     ("json_schema", '{"type": "array", "minItems": 100000, "maxItems": 1000000}'),
     ("json_schema", '{"type": "string", "maxLength": 100000000}'),
@@ -534,10 +558,6 @@ HOSTILE: list[tuple[ConstraintKind, str]] = [
                 ]
             }
         ),
-    ),
-    (
-        "json_schema",
-        json.dumps({"$ref": "#/$defs/0", "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(5000)}}),
     ),
 ]
 

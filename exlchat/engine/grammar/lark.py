@@ -18,6 +18,9 @@ BODY = "exlchat-answer"
 # The library gives up at a depth of its own; the reader here calls itself for each bracket.
 _DEEPEST = 100
 _ROUNDS = 50
+# Of rules and terminals that ask for the next. The library calls itself for each, and at some thousands the program
+# would end without a word.
+_LONGEST_CHAIN = 400
 # Preparing one takes some milliseconds.
 _MOST_TERMINALS = 100
 
@@ -63,7 +66,8 @@ def check_grammar(text: str) -> None:
                 f"the grammar, line {word.line}: {word.text[:40]} names a token; a grammar can ask for text only, and "
                 "ends an answer by matching it as a whole"
             )
-    rules = _rules(words)
+    _check_chains(_definitions(words, ("rule", "terminal")))
+    rules = _definitions(words, ("rule",))
     ends = _ending(rules)
     endless = [name for name in _reachable(rules) if name not in ends]
     if endless:
@@ -150,15 +154,15 @@ def _behind_json(text: str, place: int) -> int:
         return len(text)
 
 
-def _rules(words: list[_Word]) -> dict[str, list[_Word]]:
-    """What stands behind the colon of each rule, by its name; the name itself comes first."""
+def _definitions(words: list[_Word], kinds: tuple[str, ...]) -> dict[str, list[_Word]]:
+    """What stands behind the colon of each rule or terminal, by its name; the name itself comes first."""
     rules: dict[str, list[_Word]] = {}
     current: list[_Word] | None = None
     for place, word in enumerate(words):
         begins = place == 0 or words[place - 1].kind == "newline"
         if begins and word.kind in ("rule", "terminal", "command", "json") and word.text != "%json":
             current = None
-            if word.kind == "rule":
+            if word.kind in kinds:
                 current = rules.setdefault(_name(word), [])
         if current is not None and word.kind != "newline":
             current.append(word)
@@ -174,6 +178,23 @@ def _behind_colon(rule: list[_Word]) -> list[_Word]:
         if word.text == ":":
             return rule[place + 1 :]
     return []
+
+
+def _check_chains(definitions: dict[str, list[_Word]]) -> None:
+    seen: set[str] = set()
+    for first in definitions:
+        waiting = [(first, 0)]
+        while waiting:
+            name, depth = waiting.pop()
+            if depth > _LONGEST_CHAIN:
+                raise ConstraintError(
+                    f"the grammar, line {definitions[first][0].line}: {first[:40]} begins a chain of more than "
+                    f"{_LONGEST_CHAIN} names, each asking for the next"
+                )
+            if name not in seen:
+                seen.add(name)
+                words = definitions[name][1:]
+                waiting += [(_name(word), depth + 1) for word in words if _name(word) in definitions]
 
 
 def _reachable(rules: dict[str, list[_Word]]) -> list[str]:
