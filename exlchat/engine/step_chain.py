@@ -7,22 +7,23 @@ captured once and replayed. Each product leaves its result where the next one re
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from exlchat.engine.experts import Mlp
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.norms import Norm
-from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
+from exlchat.engine.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.spec import ModelSpec
-from exlchat.engine.step_kernels import StepKernels, TorchJob
+from exlchat.engine.step_kernels import StepKernels
 from exlchat.engine.step_parts import attention_rules, is_whole
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionScratch
+from exlchat.ext.functions import HEAD_INPUTS
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
@@ -39,6 +40,8 @@ def why_not_fused(transformer: Transformer) -> str | None:
             return f"layer {index} is not quantized in a way that the kernels hold"
         if len(_quantized(mlp.gate_up).runs) > 1:
             return f"gate and up of layer {index} order their inputs differently"
+    if isinstance(transformer.head, Linear) and transformer.spec.hidden_size % HEAD_INPUTS:
+        return f"its head is not quantized and reads {transformer.spec.hidden_size} numbers"
     return None
 
 
@@ -86,9 +89,15 @@ def _only_matrix(part: Joined) -> PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Matrices that read one copy of the normed residual: `copy` as it is written, `x` as they read it."""
+    """Who reads one copy of the normed residual: `copy` as it is written, `x` as it is read.
 
-    run: Run
+    Args:
+        matrices: none of a head that is not quantized.
+        column: where their outputs begin among those of the part.
+    """
+
+    matrices: Sequence[PackedMatrix]
+    column: int
     copy: NormCopy
     x: Normed
 
@@ -96,7 +105,7 @@ class _Reader:
         """The first rows."""
         values = self.x.values[:rows]
         x = replace(self.x, values=values, squares=self.x.squares[:rows])
-        return _Reader(self.run, replace(self.copy, values=values), x)
+        return replace(self, copy=replace(self.copy, values=values), x=x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +158,7 @@ class StepChain:
         self._squares = torch.zeros(rows, spec.hidden_size // TILE_COLUMNS, device=device)
         self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device, rows=rows)
         self._layers = [self._layer(layer) for layer in transformer.layers]
-        self._before_head = (
-            [] if isinstance(transformer.head, Linear) else self._readers(transformer.head, transformer.norm)
-        )
+        self._before_head = self._head_readers()
         self._logits = torch.zeros(rows, self._head_outputs(), device=device)
 
     @property
@@ -189,9 +196,9 @@ class StepChain:
     def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
         jobs = []
         for reader in layer.qkv:
-            columns = sum(matrix.outputs for matrix in reader.run.matrices)
-            place = layer.heads[:, reader.run.column : reader.run.column + columns]
-            jobs.append(self._kernels.product(reader.run.matrices, reader.x, place, "half"))
+            columns = sum(matrix.outputs for matrix in reader.matrices)
+            place = layer.heads[:, reader.column : reader.column + columns]
+            jobs.append(self._kernels.product(reader.matrices, reader.x, place, "half"))
         head_dim = self._transformer.spec.head_dim
         jobs.append(
             self._kernels.attention(
@@ -211,29 +218,15 @@ class StepChain:
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up
         return [
-            self._kernels.product(reader.run.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
+            self._kernels.product(reader.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
             self._kernels.add_product(layer.down, layer.inner, self._residual(following)),
         ]
 
     def _head_job(self) -> Launch:
-        head = self._transformer.head
+        head, (reader,) = self._transformer.head, self._before_head
         if isinstance(head, Linear):
-            return self._float_head(head)
-        (reader,) = self._before_head
-        return self._kernels.product(reader.run.matrices, reader.x, self._logits, "float")
-
-    def _float_head(self, head: Linear) -> Launch:
-        """A head in float16 (GPTQ and AWQ files, tied embeddings): norm and product by torch."""
-        hidden, logits, eps = self._hidden, self._logits, self._transformer.norm.eps
-        norm = self._transformer.norm.weight.float()
-
-        def work() -> None:
-            # Row by row: torch's product of several rows is another one, and gives other last bits.
-            for row in range(len(hidden)):
-                x = functional.rms_norm(hidden[row : row + 1], hidden.shape[1:], norm, eps)
-                logits[row : row + 1] = functional.linear(x.half(), head.weight)
-
-        return TorchJob(work)
+            return self._kernels.head_product(head.weight, reader.x, self._logits)
+        return self._kernels.product(reader.matrices, reader.x, self._logits, "float")
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
         mlp = _mlp(layer)
@@ -256,12 +249,27 @@ class StepChain:
 
     def _readers(self, part: Joined, norm: Norm) -> list[_Reader]:
         """Who reads the residual behind a norm, each with a copy in its own order."""
-        readers = []
-        for run in _quantized(part).runs:
-            values = torch.zeros(self._rows, run.matrices[0].stored, device=self._transformer.device)
-            normed = NormCopy(values, run.matrices[0].scatter, norm.weight)
-            readers.append(_Reader(run, normed, Normed(values, self._squares, norm.eps)))
-        return readers
+        return [
+            self._reader(run.matrices, run.column, run.matrices[0].stored, run.matrices[0].scatter, norm)
+            for run in _quantized(part).runs
+        ]
+
+    def _head_readers(self) -> list[_Reader]:
+        """The head, which reads features in their own order where it is in float16 (GPTQ files, tied embeddings)."""
+        head, norm = self._transformer.head, self._transformer.norm
+        if not isinstance(head, Linear):
+            return self._readers(head, norm)
+        width = self._transformer.spec.hidden_size
+        order = torch.arange(width, device=self._transformer.device).to(torch.int16)
+        return [self._reader((), 0, width, order, norm)]
+
+    def _reader(
+        self, matrices: Sequence[PackedMatrix], column: int, stored: int, scatter: Tensor, norm: Norm
+    ) -> _Reader:
+        values = torch.zeros(self._rows, stored, device=self._transformer.device)
+        return _Reader(
+            matrices, column, NormCopy(values, scatter, norm.weight), Normed(values, self._squares, norm.eps)
+        )
 
     def _residual(self, following: list[_Reader]) -> Residual:
         """The residual stream as the product before these readers leaves it."""

@@ -130,6 +130,19 @@ class CEmbed(Structure):
     ]
 
 
+class CHead(Structure):
+    """`ExlHead`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("x", "squares", "weight", "y")),
+        ("eps", c_float),
+        *((name, c_int32) for name in ("width", "outputs", "rows", "y_stride")),
+    ]
+
+
+HEAD_INPUTS = 32
+
+
 class CSettleCopy(Structure):
     """`ExlSettleCopy`."""
 
@@ -335,6 +348,7 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_read_pages": [POINTER(CPages), c_void_p],
     "exl_write_pages": [POINTER(CPages), c_void_p],
     "exl_embed": [POINTER(CEmbed), c_int, c_void_p],
+    "exl_head": [POINTER(CHead), c_int, c_void_p],
     "exl_settle": [POINTER(CSettle), c_int, c_void_p],
     "exl_norm_heads": [POINTER(CNormHeads), c_int, c_void_p],
     "exl_scale_logits": [POINTER(CScaleLogits), c_int, c_void_p],

@@ -87,6 +87,7 @@ class Products:
         self._gemv = library.function("exl_gemv")
         self._dequantize = library.function("exl_dequantize")
         self._embed = library.function("exl_embed")
+        self._head = library.function("exl_head")
         self._plans: dict[object, tuple[Plan, Tensor]] = {}
 
     def product(
@@ -165,6 +166,31 @@ class Products:
             job.residual = _c_residual(residual, rows, width, tensors)
         check_together(*tensors)
         return Job(self._embed, job, tuple(tensors))
+
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Job:
+        """`y = x W^T` for 1 to 8 rows and weights that are not quantized; see `product`.
+
+        Args:
+            weight: float16 `[outputs, width]`; width a multiple of 32.
+            x: `[rows, width]`, in the order of the features.
+            y: float32 `[rows, outputs]`.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        (outputs, width), rows = weight.shape, len(x.values)
+        _check_rows(rows, "x")
+        if width % c.HEAD_INPUTS:
+            raise ValueError(f"weight has {width} inputs; these kernels take multiples of {c.HEAD_INPUTS}")
+        check("weight", weight, torch.float16, (outputs, width))
+        check("x", x.values, torch.float32, (rows, width))
+        check("squares", x.squares, torch.float32, (rows, width // 16))
+        check("y", y, torch.float32, (rows, outputs))
+        tensors = (x.values, x.squares, weight, y)
+        check_on_gpu(x=x.values, squares=x.squares, weight=weight, y=y)
+        check_together(*tensors)
+        pointers = (tensor.data_ptr() for tensor in tensors)
+        return Job(self._head, c.CHead(*pointers, x.eps, width, outputs, rows, outputs), tensors)
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         """Writes the weights, float16 `[features, outputs]`, into `out`."""

@@ -38,6 +38,12 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
+def head_product(weight: Tensor, x: Normed) -> Tensor:
+    """float64 `[rows, outputs]`: `x W^T`."""
+    mean = x.squares.double().sum(1, keepdim=True) / weight.shape[1]
+    return (x.values.double() * torch.rsqrt(mean + x.eps)).half().double() @ weight.double().T
+
+
 def put_residual(residual: Residual, value: Tensor) -> None:
     """Makes float `[rows, width]` the residual stream, with all that it leaves behind."""
     residual.hidden.copy_(value)

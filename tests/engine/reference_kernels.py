@@ -94,6 +94,9 @@ class ReferenceKernels:
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> ReferenceJob:
         return ReferenceJob(lambda: reference.embed(table, token, residual, multiplier))
 
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> ReferenceJob:
+        return ReferenceJob(lambda: y.copy_(reference.head_product(weight, x)))
+
     def settle(
         self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: Norm | None, joining: Joining | None = None
     ) -> ReferenceJob:

@@ -113,6 +113,23 @@ def test_an_activated_product_names_the_tensor_that_does_not_fit(
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("weight", "y", "words"),
+    [
+        (rows(5, 64), rows(2, 5, FLOAT), "x is on the cpu"),
+        (rows(5, 48), rows(2, 5, FLOAT), "weight has 48 inputs; these kernels take multiples of 32"),
+        (rows(5, 64, FLOAT), rows(2, 5, FLOAT), "weight is torch.float32"),
+        (rows(5, 64), rows(2, 6, FLOAT), "y is torch.float32 (2, 6)"),
+    ],
+)
+def test_a_head_names_the_tensor_that_does_not_fit(
+    products: Products, weight: torch.Tensor, y: torch.Tensor, words: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        products.head_product(weight, Normed(rows(2, 64, FLOAT), rows(2, 4, FLOAT), 1e-5), y)
+    assert words in str(error.value)
+
+
 def test_an_embedding_may_leave_the_residual_alone(products: Products) -> None:
     table, token, hidden = rows(5, 64), torch.tensor([3]), rows(1, 64, FLOAT)
     with pytest.raises(ValueError, match="table is on the cpu"):

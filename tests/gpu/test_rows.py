@@ -19,6 +19,7 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.transformer import Transformer
 from exlchat.engine.verify_step import CapturedRows, why_no_rows
+from exlchat.ext import reference
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS
@@ -27,7 +28,7 @@ from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import NormCopy, Normed, Products, Residual
 from exlchat.ext.sampling import c_draw
-from tests.gpu.test_products import GPTQ, RECIPES, packed, poisoned
+from tests.gpu.test_products import GPTQ, RECIPES, packed, poisoned, relative_error
 
 CUDA = torch.device("cuda")
 BOTH_EDGES = pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
@@ -111,6 +112,24 @@ def test_wide_inputs_and_large_vocabularies(kernels: Kernels, features: int, out
     for rows in range(2, 9):
         y = poisoned(rows, outputs, dtype=torch.float32)
         kernels.product([matrix], x[:rows].contiguous(), y, "float").launch(dependent=True)
+        assert same_bits(y, alone[:rows]), f"{rows} rows"
+
+
+@BOTH_EDGES
+@pytest.mark.parametrize(("width", "outputs"), [(32, 1), (96, 50), (4096, 32003), (8192, 4000), (16384, 100)])
+def test_heads_in_float16(kernels: Kernels, width: int, outputs: int, dependent: bool) -> None:
+    torch.manual_seed(2)
+    weight = torch.randn(outputs, width, device="cuda").half() * 0.05
+    values, squares = torch.randn(8, width, device="cuda"), torch.rand(8, width // 16, device="cuda") * 16
+    wanted = reference.head_product(weight, Normed(values, squares, 1e-5))
+    alone = poisoned(8, outputs, dtype=torch.float32)
+    for row in range(8):
+        x = Normed(values[row : row + 1], squares[row : row + 1], 1e-5)
+        kernels.head_product(weight, x, alone[row : row + 1]).launch(dependent=dependent)
+    assert relative_error(alone, wanted) < 1e-3
+    for rows in range(2, 9):
+        y = poisoned(rows, outputs, dtype=torch.float32)
+        kernels.head_product(weight, Normed(values[:rows], squares[:rows], 1e-5), y).launch(dependent=dependent)
         assert same_bits(y, alone[:rows]), f"{rows} rows"
 
 

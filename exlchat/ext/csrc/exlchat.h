@@ -175,6 +175,19 @@ typedef struct {
 
 int exl_embed(const ExlEmbed *job, int dependent, void *stream);
 
+/* y float [rows][y_stride] = x over its root mean square, as halves, times weights that are halves, [outputs][width]; a row is
+   the same to the last bit however many there are.
+   x: float [rows][width]; squares as for EXL_X_NORM. width: a multiple of 32. weight begins at whole 16 bytes. */
+typedef struct {
+    const float *x, *squares;
+    const void *weight;
+    float *y;
+    float eps;
+    int32_t width, outputs, rows, y_stride;
+} ExlHead;
+
+int exl_head(const ExlHead *job, int dependent, void *stream);
+
 /* A normed row as a product reads it: half, feature i at scatter[i]. */
 typedef struct {
     void *x;                 /* null where there is no such product */
