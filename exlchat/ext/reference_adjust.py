@@ -94,8 +94,8 @@ def repetitions(context: Sequence[int], breakers: Collection[int]) -> dict[int, 
 
 
 def completing(context: Sequence[int], n: int) -> set[int]:
-    """The tokens behind which the context would end with n tokens that it holds already."""
-    ending = list(context[len(context) - n + 1 :]) if n > 1 else []
-    if len(ending) < n - 1:
+    """The tokens behind which the context would end with n tokens, 2 or more, that it holds already."""
+    if len(context) < n:
         return set()
+    ending = list(context[1 - n :])
     return {context[at] for at in range(n - 1, len(context)) if list(context[at - n + 1 : at]) == ending}

@@ -311,7 +311,7 @@ typedef struct {
     int32_t penalties;                     /* 1: any of the first three is on */
     int32_t penalty_range, penalty_decay;  /* 0: the whole context; 0: none */
     int32_t dry_on, dry_range;             /* 0: the whole context */
-    int32_t ngram;                         /* 0: off */
+    int32_t ngram;                         /* 0: off; else 2 or more */
     int32_t biased, barred;                /* 1: `bias` or `barred_until` holds anything */
     int32_t top_k, step_count;
     int32_t steps[EXL_CHAIN_STEPS];        /* each at most once */

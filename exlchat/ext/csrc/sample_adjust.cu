@@ -58,7 +58,6 @@ __global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant_
             atomicMax(static_cast<uint32_t *>(job.newest) + token, at + 1);
         }
         uint32_t *repeated = static_cast<uint32_t *>(job.repeated);
-        if (ngram == 1 && is_known) atomicOr(repeated + token, NEVER);
         if (token != newest || at == last) continue;
         const int following = produced(context + at + 1);
         if ((unsigned)following >= job.vocab) continue;
@@ -78,7 +77,7 @@ __global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant_
             }
         }
         if (unbroken) atomicMax(repeated + following, unbroken);
-        if (ngram > 1 && same >= ngram - 1) atomicOr(repeated + following, NEVER);
+        if (ngram && same >= ngram - 1) atomicOr(repeated + following, NEVER);
     }
 }
 

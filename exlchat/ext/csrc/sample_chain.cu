@@ -62,7 +62,7 @@ __device__ __noinline__ void take_step(Team &team, Left &left, Surprise &surpris
     case EXL_EPSILON: keep_above<false>(team, left, chain.epsilon * measure<false>(team, left).mass); break;
     case EXL_ETA: {
         const Measure found = measure<false>(team, left);
-        keep_above<false>(team, left, fmin(chain.eta, sqrt(chain.eta) * exp(-found.entropy())) * found.mass);
+        keep_above<false>(team, left, fmin(chain.eta, sqrt(chain.eta) * weight_at(-found.entropy())) * found.mass);
         break;
     }
     case EXL_MIROSTAT:
@@ -86,10 +86,10 @@ template <class Team> __device__ __noinline__ int draw_id(Team &team, const Left
     double target = 0;
     Wide found_id[2] = {0, 0};  // ~ the first above the target, and the last that weighs anything
     walk<1>(
-        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = exp(left.logit(found) - best); },
+        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = weight_at(left.logit(found) - best); },
         [&](double(&all)[1]) { target = uniform * 0x1p-64 * all[0]; },
         [&](int, Wide found, bool is_left, double(&before)[1]) {
-            const double weight = is_left ? exp(left.logit(found) - best) : 0.0;
+            const double weight = is_left ? weight_at(left.logit(found) - best) : 0.0;
             if (weight <= 0.0) return;
             const int id = id_of(found);
             if (before[0] + weight > target) found_id[0] = max(found_id[0], (Wide)(uint32_t)~id);
@@ -132,7 +132,7 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &left, const Bin
         const Wide found = team.place_at(i);
         if (!left.holds(found)) continue;
         const int bin = bins.of(left, found);
-        add_mass(&shared.bins.low[bin], &shared.bins.high[bin], (Wide)(exp(left.logit(found) - bins.best) * ONE), 0);
+        add_mass(&shared.bins.low[bin], &shared.bins.high[bin], (Wide)(weight_at(left.logit(found) - bins.best) * ONE), 0);
         atomicAdd(&shared.bins.count[bin], 1);
     }
     __syncthreads();
@@ -164,7 +164,7 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &left, const Bin
 }
 
 // Puts the tokens of the bins up to `last` into the list that one block takes.
-__device__ void gather(GridTeam &team, const Left &left, const Bins &bins, int last) {
+__device__ __noinline__ void gather(GridTeam &team, const Left &left, const Bins &bins, int last) {
     const int lane = threadIdx.x % LANES;
     for (int from = team.first(); from < team.last(); from += CHAIN_THREADS) {
         const int i = from + threadIdx.x;
@@ -180,7 +180,7 @@ __device__ void gather(GridTeam &team, const Left &left, const Bins &bins, int l
 }
 
 // Whether one block can go on, which then has its list; else the vocabulary is sorted. `known`: see `top_p`.
-__device__ bool narrow(GridTeam &team, const Left &left, Wide least, int step, double &known) {
+__device__ __noinline__ bool narrow(GridTeam &team, const Left &left, Wide least, int step, double &known) {
     const Measure found = measure<false>(team, left);
     const double best = left.best();
     const Bins bins{best, BINS / fmin(fmax(best - left.logit(least), 1e-9), DEEPEST)};
@@ -203,7 +203,7 @@ __device__ void clear_bins(ChainScratch &scratch) {
 }
 
 // One block takes the steps from `at` on, and draws.
-__device__ void finish_in_block(const ExlChainJob &job, GridTeam &grid, Left &left, Surprise &surprise,
+__device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam &grid, Left &left, Surprise &surprise,
                                 const ExlDraw &draw, int at, double known) {
     ChainShared &shared = grid.shared;
     const int count = produced(&grid.scratch.listed);

@@ -9,6 +9,9 @@
 
 namespace exl {
 
+// Of a logit so far below the best, in nats. In the code once: it is called from forty places.
+__device__ __noinline__ double weight_at(double below) { return exp(below); }
+
 // From adjusted logits to those of now.
 struct Curve {
     bool smooth_first;
@@ -52,33 +55,35 @@ struct Measure {
     __device__ __forceinline__ double entropy() const { return log(mass) - first / mass; }
 };
 
-template <bool SQUARES, class Team> __device__ __noinline__ Measure measure(Team &team, const Left &left) {
+template <bool SQUARES, class Team> __device__ __noinline__ Measure measure(Team &team, const Left &given) {
+    const Left left = given;  // in registers
     const double best = left.best();
-    double v[4] = {0, 0, 0, 0};
+    double v[SQUARES ? 4 : 3] = {};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found)) continue;
-        const double x = left.logit(found) - best, weight = exp(x);
+        const double x = left.logit(found) - best, weight = weight_at(x);
         v[0] += weight, v[1] += 1.0;
-        if (SQUARES) v[2] += x, v[3] += x * x;
+        if constexpr (SQUARES) v[2] += x, v[3] += x * x;
         else if (weight > 0.0) v[2] += x * weight;
     }
     team.template reduce<Add>(v);
-    return {v[0], v[1], v[2], v[3]};
+    return {v[0], v[1], v[2], SQUARES ? v[sizeof(v) / sizeof(v[0]) - 1] : 0.0};
 }
 
 // Keeps what is at least `bound`, x or exp(x), and the best.
-template <bool LOGITS, class Team> __device__ __noinline__ void keep_above(Team &team, Left &left, double bound) {
+template <bool LOGITS, class Team> __device__ __noinline__ void keep_above(Team &team, Left &given, double bound) {
+    const Left left = given;
     const double best = left.best();
     Wide lowest[1] = {~left.high};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found)) continue;
         const double x = left.logit(found) - best;
-        if ((LOGITS ? x : exp(x)) >= bound) lowest[0] = max(lowest[0], ~found);
+        if ((LOGITS ? x : weight_at(x)) >= bound) lowest[0] = max(lowest[0], ~found);
     }
     team.template reduce<Most>(lowest);
-    left.low = ~lowest[0];
+    given.low = ~lowest[0];
 }
 
 // For each token left, in the order of the list: `value(i, place)` gives N numbers, and `use(i, place, below)` gets what
@@ -122,28 +127,30 @@ template <class Team> __device__ void keep_from_top(Team &team, Left &left, Wide
     left.low = ~v[0];
 }
 
-template <class Team> __device__ __noinline__ void top_k(Team &team, Left &left, int k) {
+template <class Team> __device__ __noinline__ void top_k(Team &team, Left &given, int k) {
+    const Left left = given;
     Wide lowest = 0;
     walk<1>(
         team, left, [](int, Wide, double(&v)[1]) { v[0] = 1.0; }, [](double(&)[1]) {},
         [&](int, Wide found, bool is_left, double(&before)[1]) {
             if (is_left && before[0] < k) lowest = max(lowest, ~found);
         });
-    keep_from_top(team, left, lowest);
+    keep_from_top(team, given, lowest);
 }
 
 // `known`: the weight of all tokens, where the list holds only the first; 0 where it holds all.
-template <class Team> __device__ __noinline__ void top_p(Team &team, Left &left, double share, double known) {
+template <class Team> __device__ __noinline__ void top_p(Team &team, Left &given, double share, double known) {
+    const Left left = given;
     const double best = left.best();
     double target = 0;
     Wide lowest = 0;
     walk<1>(
-        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = exp(left.logit(found) - best); },
+        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = weight_at(left.logit(found) - best); },
         [&](double(&all)[1]) { target = share * (known > 0.0 ? known : all[0]); },
         [&](int, Wide found, bool is_left, double(&before)[1]) {
             if (is_left && before[0] < target) lowest = max(lowest, ~found);
         });
-    keep_from_top(team, left, lowest);
+    keep_from_top(team, given, lowest);
 }
 
 // The next token that is left behind `i` in the list, or its size.
@@ -154,7 +161,8 @@ template <class Team> __device__ __forceinline__ int next_left(Team &team, const
 }
 
 // Phénix and Egan, tail free sampling: by the second differences of the sorted probabilities.
-template <class Team> __device__ __noinline__ void tail_free(Team &team, Left &left, double share) {
+template <class Team> __device__ __noinline__ void tail_free(Team &team, Left &given, double share) {
+    const Left left = given;
     const double best = left.best();
     double target = 0, last = 0;
     Wide lowest = 0;
@@ -165,14 +173,14 @@ template <class Team> __device__ __noinline__ void tail_free(Team &team, Left &l
             const int third = second < team.size ? next_left(team, left, second) : second;
             v[0] = 0.0, v[1] = 1.0;
             if (third < team.size)
-                v[0] = fabs(exp(left.logit(found) - best) - 2.0 * exp(left.logit(team.place_at(second)) - best) +
-                            exp(left.logit(team.place_at(third)) - best));
+                v[0] = fabs(weight_at(left.logit(found) - best) - 2.0 * weight_at(left.logit(team.place_at(second)) - best) +
+                            weight_at(left.logit(team.place_at(third)) - best));
         },
         [&](double(&all)[2]) { target = all[0] > 0.0 && all[1] >= 3.0 ? share * all[0] : -1.0, last = all[1] - 1.0; },
         [&](int, Wide found, bool is_left, double(&before)[2]) {
             if (is_left && (target < 0.0 || before[0] <= target && before[1] < last)) lowest = max(lowest, ~found);
         });
-    keep_from_top(team, left, lowest);
+    keep_from_top(team, given, lowest);
 }
 
 // The first place of the sorted list for which `reached(place)`, which stays so from there on.
@@ -188,11 +196,12 @@ template <class Team, class Reached> __device__ __forceinline__ int first_where(
 
 // Meister et al. 2022, doi 10.1162/tacl_a_00536. Each token looks up the weight of those whose surprise is nearer to the
 // entropy: a stretch of the list around it, of which `sum` has the sums.
-template <class Team> __device__ __noinline__ void typical(Team &team, Left &left, double share) {
+template <class Team> __device__ __noinline__ void typical(Team &team, Left &given, double share) {
+    const Left left = given;
     const double best = left.best();
     double mass = 0;
     walk<1>(
-        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = exp(left.logit(found) - best); },
+        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = weight_at(left.logit(found) - best); },
         [&](double(&all)[1]) { mass = all[0]; },
         [&](int i, Wide, bool, double(&before)[1]) {
             if (i < team.last()) team.sum(i) = before[0];
@@ -232,8 +241,8 @@ template <class Team> __device__ __noinline__ void typical(Team &team, Left &lef
         gap[0] = max(gap[0], found), gap[1] = max(gap[1], ~found);
     }
     team.template reduce<Most>(gap);
-    left.low = low, left.high = high;
-    if (gap[0]) left.gap_high = gap[0], left.gap_low = ~gap[1];
+    given.low = low, given.high = high;
+    if (gap[0]) given.gap_high = gap[0], given.gap_low = ~gap[1];
 }
 
 // p-e-w 2024: of the likely tokens only the least likely one stays.
@@ -242,7 +251,7 @@ template <class Team> __device__ __noinline__ void exclude_top(Team &team, Left 
     Wide ends[2] = {0, 0};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
-        if (!left.holds(found) || left.is_sheltered(found) || exp(left.logit(found) - best) < bound) continue;
+        if (!left.holds(found) || left.is_sheltered(found) || weight_at(left.logit(found) - best) < bound) continue;
         ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
     }
     team.template reduce<Most>(ends);

@@ -69,11 +69,12 @@ template <class Op, class V, int N> __device__ __noinline__ void block_reduce(Ch
 #pragma unroll
         for (int i = 0; i < N; i++) mine[i] = v[i];
     __syncthreads();
+    const V *theirs = reinterpret_cast<const V *>(shared.warps[threadIdx.x % CHAIN_WARPS]);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        v[i] = reinterpret_cast<const V *>(shared.warps[0])[i];
+        v[i] = theirs[i];
 #pragma unroll
-        for (int w = 1; w < CHAIN_WARPS; w++) v[i] = op(v[i], reinterpret_cast<const V *>(shared.warps[w])[i]);
+        for (int d = CHAIN_WARPS / 2; d; d /= 2) v[i] = op(v[i], __shfl_xor_sync(~0u, v[i], d));
     }
 }
 
