@@ -155,8 +155,14 @@ def test_banned_strings_never_come(engine: Engine, draft: str) -> None:
     for seed, prompt in enumerate(prompts(engine, 8, 300)):
         for sampling in (GREEDY, SamplingSettings(0.8), FULL):
             request = GenerationRequest(
-                prompt, sampling, seed=seed, max_new_tokens=120, min_new_tokens=120, banned=banned, draft=draft
-            )  # type: ignore[arg-type]
+                prompt,
+                sampling,
+                seed=seed,
+                max_new_tokens=120,
+                min_new_tokens=120,
+                banned=banned,
+                draft=draft,  # type: ignore[arg-type]
+            )
             last = finish(engine.generate(request))
             assert not any(ban in last.text.lower() for ban in banned)
             assert len(last.token_ids) == 120
