@@ -6,8 +6,8 @@
 // The new token comes from registers, as a part of its own. Warps are merged in the block; the last block of a head to
 // arrive merges the ranges, in their order.
 //
-// Several tokens at once: blocks as for each alone, but the new tokens are stored by a kernel before this one, because
-// those of the same sequence see each other. What that may write is not asked for before it has ended.
+// Several tokens at once: the same pieces of work as for each alone, but the new tokens are stored by a kernel before this
+// one, because those of the same sequence see each other. What that may write is not asked for before it has ended.
 #pragma once
 #include "attention_math.cuh"
 #include "launch.cuh"
@@ -35,7 +35,7 @@ template <int DIM> __device__ __forceinline__ const half *heads_of(const ExlAtte
     return static_cast<const half *>(job.qkv) + (size_t)token * (job.heads + 2 * job.kv_heads) * DIM;
 }
 
-template <int KEY, int VALUE, int DIM> struct Attention {
+template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     using K = KeyPiece<KEY, DIM>;
     using V = ValuePiece<VALUE, DIM>;
     static constexpr int SLOT = K::SIZE > V::SIZE ? K::SIZE : V::SIZE;
@@ -61,14 +61,13 @@ template <int KEY, int VALUE, int DIM> struct Attention {
     Common &common;
     uint8_t *rings;
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    const int column, token, split;  // which queries, of which new token, and which of the ranges of cached ones
+    const int column, token, split;  // see Work
     const Range range;
     int kv, from, heads, first_head;  // heads of this block: from `from` on among those of key-value head kv
 
-    __device__ __forceinline__ Attention(const ExlAttention &job, uint8_t *shared)
+    __device__ __forceinline__ Attention(const ExlAttention &job, const Work<SEVERAL> &work, uint8_t *shared)
         : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)),
-          column(blockIdx.x % columns_of(job)), token(blockIdx.x / columns_of(job) % job.rows),
-          split(blockIdx.x / columns_of(job) / job.rows), range(range_of(job, token, split, warp, warps)) {
+          column(work.column), token(work.token), split(work.split), range(range_of(job, token, split, warp, warps)) {
         const int group = job.heads / job.kv_heads, tiles = (group + HEADS - 1) / HEADS;
         kv = column / tiles, from = column % tiles * HEADS;
         heads = min(group - from, HEADS), first_head = kv * group + from;
@@ -91,7 +90,12 @@ template <int KEY, int VALUE, int DIM> struct Attention {
             for (int i = threadIdx.x; i < heads * DIM / 8; i += blockDim.x)
                 copy16(common.places + i * 8, static_cast<const uint16_t *>(job.scatter) + first_head * DIM + i * 8);
         wanted = range.unit;
-        ask_first(range.cached - token);
+        if constexpr (SEVERAL) {
+            ask_first(range.cached - token);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < SLOTS / 2; i++) ask_keys(), ask_values();
+        }
     }
     // The first pieces of tokens before `end`, as far as they were not asked for.
     __device__ __forceinline__ void ask_first(int end) {
@@ -188,7 +192,7 @@ template <int KEY, int VALUE, int DIM> struct Attention {
     // The new token into the cache, by the warps that have no head to merge.
     __device__ __forceinline__ void store_newest() {
         const int others = warps > heads ? warps - heads : warps, mine = warps > heads ? warp - heads : warp;
-        if (job.rows > 1 || !newest() || from > 0 || mine < 0) return;
+        if (SEVERAL || !newest() || from > 0 || mine < 0) return;
         store_token<KEY, VALUE, DIM>(job, row_of(range.cached), common.key, common.value, mine, others, lane);
     }
 
@@ -283,21 +287,14 @@ template <int KEY, int VALUE, int DIM> struct Attention {
     }
 };
 
-template <int KEY, int VALUE, int DIM>
-__global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
-    attention(const __grid_constant__ ExlAttention job) {
-    extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ bool last;
-    let_next_start();
-    Attention<KEY, VALUE, DIM> block(job, shared);
-    if (block.split >= block.range.active) {
-        wait_for_previous();
-        return;
-    }
+// One piece of work, by all threads of a block.
+template <int KEY, int VALUE, int DIM, bool SEVERAL>
+__device__ __forceinline__ void attend(Attention<KEY, VALUE, DIM, SEVERAL> &block, bool &last) {
+    const ExlAttention &job = block.job;
     block.start();
     const Turns<DIM> turns(job, block.range.cached, block.lane);
     wait_for_previous();
-    block.ask_first(block.range.cached);
+    if constexpr (SEVERAL) block.ask_first(block.range.cached);
     block.prepare(turns);
     __syncthreads();
     block.walk();
@@ -309,6 +306,28 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + block.meeting(), block.range.active);
     __syncthreads();
     if (last) block.merge_ranges();
+}
+
+template <int KEY, int VALUE, int DIM, bool SEVERAL>
+__global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
+    attention(const __grid_constant__ ExlAttention job) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ bool last;
+    let_next_start();
+    if constexpr (SEVERAL) {
+#pragma unroll 1
+        for (int number = blockIdx.x;; number += gridDim.x) {
+            const Work<true> work(job, number, columns_of(job));
+            if (work.token >= job.rows) break;
+            Attention<KEY, VALUE, DIM, true> block(job, work, shared);
+            attend(block, last);
+            __syncthreads();
+        }
+    } else {
+        Attention<KEY, VALUE, DIM, false> block(job, Work<false>(job, blockIdx.x, columns_of(job)), shared);
+        if (block.split < block.range.active) return attend(block, last);
+    }
+    wait_for_previous();  // it only keeps its place, or is done
 }
 
 constexpr int STORE_WARPS = 4;
@@ -342,7 +361,7 @@ __global__ void __launch_bounds__(STORE_WARPS *LANES) store_tokens(const __grid_
 // As many warps as the card has shared memory for.
 template <int KEY, int VALUE, int DIM>
 int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream) {
-    using A = Attention<KEY, VALUE, DIM>;
+    using A = Attention<KEY, VALUE, DIM, false>;
     int device = 0, most = 0, processors = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
@@ -352,14 +371,16 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     const int warps = room / A::RING < MOST_WARPS ? room / A::RING : MOST_WARPS;
     // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
     // this start there early, and it takes twice as long.
-    const int working = columns_of(job) * job.rows * job.splits, grid = working > processors ? working : processors;
+    // Of several tokens the blocks do one piece of work after the other: more of them would have to wait for room.
+    const int working = columns_of(job) * job.splits, grid = working > processors ? working : processors;
     if (job.rows > 1) {
         int blocks = job.rows * job.kv_heads;
         if ((error = places_to_keep(dependent, blocks)) != cudaSuccess) return error;
         const int code = launch(store_tokens<KEY, VALUE, DIM>, blocks, STORE_WARPS * LANES, 0, dependent, stream, job);
         if (code) return code;
     }
-    return launch(attention<KEY, VALUE, DIM>, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
+    const auto kernel = job.rows > 1 ? attention<KEY, VALUE, DIM, true> : attention<KEY, VALUE, DIM, false>;
+    return launch(kernel, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 
 }  // namespace exl

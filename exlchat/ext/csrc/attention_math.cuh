@@ -11,6 +11,22 @@ constexpr int ALONE = 2;  // up to so many pieces a warp one block is as fast as
 constexpr float EMPTY = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 
+// The cached tokens that a new one sees, in pieces, and how blocks share them.
+struct Shares {
+    int cached, visible_from;  // tokens
+    int begin, end;            // pieces
+    int each, active;          // pieces of a block, and blocks that share a head
+
+    __device__ __forceinline__ Shares(const ExlAttention &job, int cached, int warps) : cached(cached) {
+        visible_from = job.window > 0 ? max(cached + 1 - job.window, 0) : 0;
+        begin = visible_from / UNIT, end = visible_from < cached ? (cached + UNIT - 1) / UNIT : begin;
+        const int units = end - begin;
+        each = units;
+        if (units > ALONE * warps) each = ((units + job.splits - 1) / job.splits + warps - 1) / warps * warps;
+        active = max((units + each - 1) / max(each, 1), 1);
+    }
+};
+
 // What a warp has to do.
 struct Range {
     int cached, visible_from;  // tokens
@@ -20,20 +36,35 @@ struct Range {
 };
 
 __device__ __forceinline__ Range range_of(const ExlAttention &job, int token, int split, int warp, int warps) {
+    const Shares shares(job, produced(static_cast<const int *>(job.position) + token), warps);
+    const int first = shares.begin + split * shares.each;
     Range r;
-    r.cached = token < job.rows ? produced(static_cast<const int *>(job.position) + token) : 0;
-    r.visible_from = job.window > 0 ? max(r.cached + 1 - job.window, 0) : 0;
-    const int begin = r.visible_from / UNIT;
-    const int end = r.visible_from < r.cached ? (r.cached + UNIT - 1) / UNIT : begin, units = end - begin;
-    int each = units;
-    if (units > ALONE * warps) each = ((units + job.splits - 1) / job.splits + warps - 1) / warps * warps;
-    r.active = max((units + each - 1) / max(each, 1), 1);
-    const int first = begin + split * each;
+    r.cached = shares.cached, r.visible_from = shares.visible_from, r.active = shares.active;
     r.unit = first + warp;
-    r.end = min(first + each, end);
+    r.end = min(first + shares.each, shares.end);
     r.used = min(warps, r.end - first);
     return r;
 }
+
+// What a block has to do: queries of a new token, and which range of the cached ones.
+template <bool SEVERAL> struct Work {
+    int column, token, split;
+
+    // Number `number` of all; of several tokens only what there is to do has a number, and token is `rows` behind it.
+    __device__ __forceinline__ Work(const ExlAttention &job, int number, int columns) : token(0) {
+        if constexpr (SEVERAL) {
+            const int lane = threadIdx.x % LANES;
+            const int cached = lane < job.rows ? produced(static_cast<const int *>(job.position) + lane) : 0;
+            const int blocks = Shares(job, cached, blockDim.x / LANES).active * columns;
+            for (; token < job.rows; token++) {
+                const int mine = __shfl_sync(~0u, blocks, token);
+                if (number < mine) break;
+                number -= mine;
+            }
+        }
+        column = number % columns, split = number / columns;
+    }
+};
 
 __device__ __forceinline__ float power_of_two(float x) {
     float y;

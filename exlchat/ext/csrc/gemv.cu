@@ -4,10 +4,10 @@
 namespace exl {
 
 extern template int launch_one<4>(const ExlGemv &, int, cudaStream_t);
-#define EXL_ELSEWHERE(ROWS)                                                      \
-    extern template int launch_rows<ROWS, 2>(const ExlGemv &, int, cudaStream_t); \
-    extern template int launch_rows<ROWS, 3>(const ExlGemv &, int, cudaStream_t); \
-    extern template int launch_rows<ROWS, 4>(const ExlGemv &, int, cudaStream_t);
+#define EXL_ELSEWHERE(ROWS)                                                            \
+    extern template int launch_rows<ROWS, 2>(const ExlGemv &, int, int, cudaStream_t); \
+    extern template int launch_rows<ROWS, 3>(const ExlGemv &, int, int, cudaStream_t); \
+    extern template int launch_rows<ROWS, 4>(const ExlGemv &, int, int, cudaStream_t);
 EXL_ELSEWHERE(2)
 EXL_ELSEWHERE(4)
 EXL_ELSEWHERE(8)
@@ -94,12 +94,12 @@ static int depth_of(const ExlGemv &job, int room, int of_sm, int dependent) {
     return product_of(job, at_once(job.rows), 2).bytes <= room ? 2 : 0;
 }
 
-template <int DEPTH> static int launch_depth(const ExlGemv &job, int dependent, cudaStream_t stream) {
+template <int DEPTH> static int launch_depth(const ExlGemv &job, int least, int dependent, cudaStream_t stream) {
     if (job.rows == 1) return launch_one<4>(job, dependent, stream);
     switch (at_once(job.rows)) {
-        case 2: return launch_rows<2, DEPTH>(job, dependent, stream);
-        case 4: return launch_rows<4, DEPTH>(job, dependent, stream);
-        default: return launch_rows<8, DEPTH>(job, dependent, stream);
+        case 2: return launch_rows<2, DEPTH>(job, least, dependent, stream);
+        case 4: return launch_rows<4, DEPTH>(job, least, dependent, stream);
+        default: return launch_rows<8, DEPTH>(job, least, dependent, stream);
     }
 }
 
@@ -113,11 +113,14 @@ static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream
     if (error != cudaSuccess) return error;
     for (; passes < job.rows; passes++)
         if ((depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), room, of_sm, dependent))) break;
+    // What reads the residual follows a product that, of three rows and more, leaves no room beside it. A multiprocessor that
+    // is done with that first would take two blocks of this one, and another none: so there is room for one only.
+    const int alone = of_sm / 2, least = dependent && job.x_kind == EXL_X_NORM && job.rows > 2 && alone <= room ? alone : 0;
     for (int done = 0, left = passes; left > 0; left--) {
         const ExlGemv part = rows_of(job, done, (job.rows - done) / left);
-        const int code = depth == 4   ? launch_depth<4>(part, dependent, stream)
-                         : depth == 3 ? launch_depth<3>(part, dependent, stream)
-                                      : launch_depth<2>(part, dependent, stream);
+        const int code = depth == 4   ? launch_depth<4>(part, least, dependent, stream)
+                         : depth == 3 ? launch_depth<3>(part, least, dependent, stream)
+                                      : launch_depth<2>(part, least, dependent, stream);
         if (code) return code;
         done += part.rows;
     }

@@ -18,7 +18,7 @@ static ExlGemv of_a_slot(const ExlExpertProduct &job) {
 
 template <int DEPTH> static ExpertProduct product_of_experts(const ExlExpertProduct &job, const ExlGemv &one) {
     ExpertProduct p = {};
-    p.product = product_of<1>(one, 1, DEPTH);
+    p.product = product_of(one, 1, DEPTH);
     p.table = job.table, p.chosen = static_cast<const int *>(job.chosen), p.limit = job.limit;
     p.experts = job.experts, p.slots = job.slots, p.blocks = job.blocks, p.x_stride = job.x_stride;
     p.gathered = job.gathered != 0, p.features = job.matrix[0].features;

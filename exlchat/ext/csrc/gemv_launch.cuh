@@ -38,10 +38,11 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth) {
     return p;
 }
 
-template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int dependent, cudaStream_t stream) {
+// least: shared memory that a block takes, even where it needs less.
+template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int least, int dependent, cudaStream_t stream) {
     Product p = product_of(job, ROWS, DEPTH);
     p.early = dependent;
-    return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, p.bytes, dependent, stream, p);
+    return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, p.bytes > least ? p.bytes : least, dependent, stream, p);
 }
 
 // Bytes of shared memory that a block may take.
@@ -57,7 +58,7 @@ inline cudaError_t find_room(const ExlGemv &job, int &room) {
 template <int DEPTH> int launch_deepest(const ExlGemv &job, int dependent, cudaStream_t stream) {
     int room = 0;
     if (const cudaError_t error = find_room(job, room)) return error;
-    if (product_of(job, 1, DEPTH).bytes <= room) return launch_rows<1, DEPTH>(job, dependent, stream);
+    if (product_of(job, 1, DEPTH).bytes <= room) return launch_rows<1, DEPTH>(job, 0, dependent, stream);
     if constexpr (DEPTH > 1) return launch_deepest<DEPTH - 1>(job, dependent, stream);
     return EXL_BAD_ARGUMENT;
 }
