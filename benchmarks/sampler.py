@@ -14,6 +14,7 @@ import torch
 from benchmarks.timing import event_seconds
 from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.device_sampling import DeviceDraws
+from exlchat.engine.sampling_controls import STEPS as SAMPLING_STEPS
 from exlchat.ext.build import ensure_library
 from exlchat.ext.chain import ChainState
 from exlchat.ext.functions import FUNCTIONS
@@ -48,13 +49,14 @@ STEPS = {
     "xtc_probability": 0.5,
 }
 FOUR = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}
+TEMPERATURE_LAST = (*(step for step in SAMPLING_STEPS if step != "temperature"), "temperature")
 SETTINGS = {
     "fast: greedy": GREEDY,
     "fast: temperature 1": SamplingSettings(),
     "fast: temperature, top-k, top-p, min-p": SamplingSettings(**FOUR),
     "those, adjusted (penalties, DRY, n-grams)": SamplingSettings(**FOUR, **LOOKS_BACK),
     "chain: mirostat alone": SamplingSettings(mirostat_tau=5.0),
-    "chain: temperature last": SamplingSettings(0.8, min_p=0.02, order=("min_p", "temperature")),
+    "chain: temperature last": SamplingSettings(0.8, min_p=0.02, order=TEMPERATURE_LAST),
     "full chain, top-k 200": SamplingSettings(top_k=200, **STEPS, **LOOKS_BACK),
     "full chain, top-k 200, no sigma": SamplingSettings(top_k=200, **{**STEPS, "top_n_sigma": 0.0}, **LOOKS_BACK),
     "full chain, no top-k": SamplingSettings(**STEPS, **LOOKS_BACK),

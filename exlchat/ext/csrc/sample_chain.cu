@@ -227,8 +227,9 @@ __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_const
     for (int i = t; i < sizeof(ExlChain) / 8; i += CHAIN_THREADS)
         reinterpret_cast<Wide *>(&shared.chain)[i] = produced(reinterpret_cast<const Wide *>(job.chain) + i);
     wait_for_previous();
+    if (t == 0) shared.draw = draw_of(job.sample);
     __syncthreads();
-    const ExlDraw draw = draw_of(job.sample);
+    const ExlDraw &draw = shared.draw;
     GridTeam grid{shared, *static_cast<ChainScratch *>(job.scratch), static_cast<const float *>(job.sample.logits),
                   job.sample.vocab, job.blocks, nullptr, 0};
     Wide ends[2] = {0, 0};

@@ -45,6 +45,7 @@ struct ChainShared {
     };
     Wide warps[CHAIN_WARPS][2 * VALUES];
     ExlChain chain;
+    ExlDraw draw;
 };
 static_assert(sizeof(ChainShared) <= 48 * 1024, "what every card has");
 
