@@ -18,6 +18,8 @@ WHOLE = "a whole number"
 SWITCH = "true or false"
 TABLE = "a table"
 TABLES = "a list of tables"
+TOKENS = "a list of tokens, each a text in quotes or an id"
+BIASES = "a table of tokens in quotes with a number each, or a list of [token, number]"
 
 
 class TomlValueError(Exception):
@@ -109,6 +111,10 @@ def _fits(value: object, kind: str) -> bool:
             return isinstance(value, int) and not isinstance(value, bool)
         case "a number":
             return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+        case "a list of tokens, each a text in quotes or an id":
+            return isinstance(value, list | tuple) and all(_fits(one, TEXT) or _fits(one, WHOLE) for one in value)
+        case "a table of tokens in quotes with a number each, or a list of [token, number]":
+            return isinstance(value, dict | list | tuple)
     wanted = str if kind == TEXTS else dict
     return isinstance(value, list | tuple) and all(isinstance(one, wanted) for one in value)
 
