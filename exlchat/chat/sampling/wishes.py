@@ -10,6 +10,8 @@ from exlchat.engine.sampling_controls import CONTROLS, TokenName
 from exlchat.engine.sampling_settings import SamplingSettings
 
 ALL_ELSE_OFF = "all else off"
+_ALWAYS = ("temperature", "top_k", "top_p", "min_p")
+"""Told by their numbers even if they are off."""
 _LARGEST = 10**9
 """More means nothing, and very much more does not fit where it goes."""
 
@@ -109,7 +111,11 @@ class SamplingWishes:
 
     def describe(self) -> str:
         """The wished values in one line; empty when there are none."""
-        parts = [f"{name} {shown(name, value)}" for name, value in self._controls().items()]
+        wished = self._controls()
+        off = [name for name in wished if name not in _ALWAYS and CONTROLS[name].leader is None]
+        off = [name for name in off if wished[name] == CONTROLS[name].off]
+        parts = [f"{name} {shown(name, value)}" for name, value in wished.items() if name not in off]
+        parts += [f"off: {', '.join(off)}"] if off else []
         limit = [] if self.max_tokens is None else [f"max_tokens {self.max_tokens}"]
         return " · ".join([*parts, *([ALL_ELSE_OFF] if self.others_off else []), *limit])
 

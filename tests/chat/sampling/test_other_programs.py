@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
 from exlchat.chat.sampling.preset import SamplingPresetError
-from exlchat.chat.sampling.samplers import OURS, order_matters
+
 from exlchat.chat.sampling.toml_file import parse_preset, write_text
 from exlchat.chat.sampling.wishes import SamplingWishes
 from tests.chat.personas.strategies import json_values
