@@ -6,7 +6,7 @@ import json
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
@@ -82,12 +82,13 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
 def _is_usable(record: AnswerRecord) -> bool:
     """Whether its values are of the kinds that they are told and drawn as."""
     optional = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
-    stats = () if record.stats is None else astuple(record.stats)[:-1]
+    counted = {} if record.stats is None else asdict(record.stats)
+    counted.pop("decode_path", None)
     return (
         isinstance(record.model, str)
         and isinstance(record.template, str)
         and all(one is None or isinstance(one, str) for one in optional)
-        and all(isinstance(one, int | float) for one in (record.begun_tokens, *stats))
+        and all(isinstance(one, int | float) for one in (record.begun_tokens, *counted.values()))
         and all(isinstance(one, str | int) for one in record.stop)
         and (record.thinking_on is None or isinstance(record.thinking_on, bool))
     )

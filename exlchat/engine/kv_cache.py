@@ -238,6 +238,37 @@ class KVCache:
             self._ids += new
             at += len(new)
 
+    def cut(self, length: int) -> int:
+        """Forgets positions `length` and on of the running sequence: nothing finds them any more.
+
+        Pages behind them are given back, reserved ones too, so that `reserve` comes before the next token is stored.
+
+        Args:
+            length: at most as many as there are.
+
+        Returns:
+            How many tokens stay: `length`, or fewer in a model with windows, where a layer no longer has what the next
+            token would see; those between are computed again, as behind `begin`.
+        """
+        if not 0 <= length <= len(self._ids):
+            raise ValueError(f"a sequence of {len(self._ids):,} tokens cannot be cut to {length:,}")
+        whole, rows = divmod(length, PAGE_TOKENS)
+        tokens = self._usable(Known(tuple(self._pages[:whole]), self._pages[whole] if rows else None, rows))
+        exact, self._appended = self._exact if self._appended is None else _Exact(0, 0), None
+        still_exact = exact.first < tokens <= exact.end and tokens > exact.last_page
+        self._exact = _Exact(exact.first if still_exact else tokens, tokens)
+        kept = pages_of(tokens)
+        behind = self._pages[kept:]
+        if tokens % PAGE_TOKENS and tokens < len(self._ids):
+            self.pool.cut(self._pages[kept - 1], tokens % PAGE_TOKENS)
+        for page in behind:
+            self.pool.cut(page, 0)
+        del self._ids[tokens:], self._pages[kept:]
+        self._hold_window(tokens, tokens)
+        self.pool.release(behind)
+        self._tables.write(self._pages, len(self._pages))
+        return tokens
+
     def append(self, layer: int, start: int, new: Tensor) -> Iterator[Seen]:
         """Stores new positions of one layer, when the first of what they see is asked for.
 

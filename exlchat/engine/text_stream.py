@@ -1,103 +1,155 @@
-"""ids -> text that may be shown: whole characters only, and never the beginning of a stop string."""
+"""Generated ids -> text that may be shown: no half stop string, no banned one, and nothing lost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-_REPLACEMENT = "\ufffd"
-# The longest UTF-8 character has four bytes, so at most three broken ones at the end can be a character in the making.
-_MAX_HELD_BYTES = 3
-# A model that babbles broken bytes must not make every step decode all of them again.
-_MAX_WINDOW = 64
+from exlchat.engine.incremental_decoder import DecoderMark, IncrementalDecoder, whole_characters
+
+__all__ = ["TextStream", "whole_characters"]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What one token has added and is still held, and where the decoder stood before it."""
+
+    before: DecoderMark
+    text: str
 
 
 class TextStream:
     """Text of one answer, token by token.
 
+    A banned string is found whatever the case of its letters. While the text may become one, everything from the first
+    token of it on is held, so that these tokens can be taken back.
+
     Args:
         decode: ids -> text, as a whole.
         stop: strings that end the answer and are never shown; the first to be complete counts.
         before: ids of the text that it goes on from, which was shown but for a half character at its end.
+        banned: strings that never come.
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), *, before: Sequence[int] = ()
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stop: Sequence[str] = (),
+        *,
+        before: Sequence[int] = (),
+        banned: Sequence[str] = (),
     ) -> None:
-        self._decode = decode
+        self._decoder = IncrementalDecoder(decode, before)
         self._stop = tuple(text for text in stop if text)
-        self._ids = list(before[-_MAX_WINDOW:])
-        # Decoding starts at token `_window`: two steps back, because tokenizers treat the beginning of a text in their
-        # own way. Tokens before `_read` are done with; of the window's text `_shown` characters have been taken.
-        self._window, self._read = 0, len(self._ids)
-        self._shown = len(whole_characters(decode(self._ids)))
-        self._broken_text, self._broken_tokens = "", 0
-        self._held = ""
+        self._banned = tuple(dict.fromkeys(folded(text)[0] for text in banned if text))
+        longest = max((len(text) for text in self._banned), default=0)
+        # A banned string may have begun in what was shown before.
+        self._shown = whole_characters(decode(list(before)))[-longest:] if longest and before else ""
+        self._pieces: list[_Piece] = []
         self.stopped = False
+        """Whether a stop string is complete."""
+        self.back = 0
+        """So many tokens, the last one among them, led to a banned string: they are taken back."""
 
     def push(self, token_id: int) -> str:
-        """Text that may be shown now. `stopped` turns true when a stop string is complete."""
-        self._ids.append(token_id)
-        text = self._decode(self._ids[self._window :])
-        broken = len(text) - len(text.rstrip(_REPLACEMENT))
-        if not broken or len(self._ids) - self._read > _MAX_WINDOW:
-            new = text[self._shown :]
-            self._slide(text)
-            self._broken_text, self._broken_tokens = "", 0
-            return self._release(new)
-        if text != self._broken_text:
-            # Special tokens have no text and bring no character nearer.
-            self._broken_text, self._broken_tokens = text, self._broken_tokens + 1
-        if self._broken_tokens <= _MAX_HELD_BYTES:
-            # Some tokenizers show a whole run of bytes as broken until its last character is complete.
+        """Text that may be shown now. Then `stopped` and `back` say whether the token was the last, or one too many."""
+        before = self._decoder.mark
+        self._pieces.append(_Piece(before, self._decoder.push(token_id)))
+        self.back = 0
+        held = self._held
+        stop = _first(held, self._stop)
+        ban = self._first_banned(held)
+        if ban is not None and (stop is None or ban[1] <= stop[1]):
+            self._take_back(ban[0])
             return ""
-        whole = max(self._shown, len(text) - min(broken, _MAX_HELD_BYTES))
-        new, self._shown = text[self._shown : whole], whole
-        return self._release(new)
+        if stop is not None:
+            self.stopped = True
+            self._pieces.clear()
+            return held[: stop[0]]
+        return self._release(len(held) - self._kept(held))
 
     def finish(self) -> str:
         """What is still held when the answer ends for another reason than a stop string."""
         if self.stopped:
             return ""
-        rest = self._held + self._decode(self._ids[self._window :])[self._shown :]
-        self._held = ""
-        return rest
+        held = self._held + self._decoder.rest()
+        self._pieces.clear()
+        ban = self._first_banned(held)
+        return held if ban is None else held[: max(ban[0], 0)]
 
-    def _slide(self, text: str) -> None:
-        """Moves the window on, now that all of its `text` has been taken.
+    @property
+    def _held(self) -> str:
+        return "".join(piece.text for piece in self._pieces)
 
-        A window of special tokens alone has no text, and the token behind them would be decoded as the first of all,
-        without its space; so the window stays as long as it is short.
-        """
-        ahead = self._decode(self._ids[self._read :])
-        if ahead or len(self._ids) - self._window > _MAX_WINDOW:
-            self._window, self._shown = self._read, len(ahead)
-        else:
-            self._shown = len(text)
-        self._read = len(self._ids)
+    def _first_banned(self, held: str) -> tuple[int, int] | None:
+        """Where in `held` the banned string begins and ends that is complete first; it may begin before."""
+        if not self._banned:
+            return None
+        text, origin = folded(self._shown + held)
+        shown = len(self._shown)
+        found = _first(text, self._banned, after=len(folded(self._shown)[0]))
+        return None if found is None else (origin[found[0]] - shown, origin[found[1] - 1] + 1 - shown)
 
-    def _release(self, text: str) -> str:
-        self._held += text
-        found = [(start + len(stop), start) for stop in self._stop if (start := self._held.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            shown = self._held[: min(found)[1]]
-            self._held = ""
-            return shown
-        keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)
-        shown = self._held[: len(self._held) - keep]
-        self._held = self._held[len(self._held) - keep :]
+    def _take_back(self, start: int) -> None:
+        """Drops the token in which a place of the held text stands, and those behind it."""
+        end = index = 0
+        for index, piece in enumerate(self._pieces):
+            end += len(piece.text)
+            if end > max(start, 0):
+                break
+        self.back = len(self._pieces) - index
+        self._decoder.back(self._pieces[index].before)
+        del self._pieces[index:]
+
+    def _kept(self, held: str) -> int:
+        """How many characters at the end of `held` may not be shown yet."""
+        stop = max((_overlap(held, stop) for stop in self._stop), default=0)
+        if not self._banned:
+            return stop
+        text, origin = folded(self._shown + held)
+        live = max(_overlap(text, ban) for ban in self._banned)
+        if not live:
+            return stop
+        place = origin[len(text) - live] - len(self._shown)
+        start = 0
+        for piece in self._pieces:
+            if start + len(piece.text) > max(place, 0):
+                break
+            start += len(piece.text)
+        return max(stop, len(held) - start)
+
+    def _release(self, count: int) -> str:
+        """Shows the first characters of what is held."""
+        shown = self._held[:count]
+        left = count
+        while self._pieces and len(self._pieces[0].text) <= left:
+            left -= len(self._pieces.pop(0).text)
+        if left:
+            self._pieces[0].text = self._pieces[0].text[left:]
+        if not self._pieces:
+            self._shown = ""  # no banned string has begun
         return shown
 
 
-def whole_characters(text: str) -> str:
-    """A decoded text without the character in the making at its end."""
-    broken = len(text) - len(text.rstrip(_REPLACEMENT))
-    return text[: len(text) - min(broken, _MAX_HELD_BYTES)]
+def folded(text: str) -> tuple[str, list[int]]:
+    """`text` in lower case, and for each of its characters the place of the one that it was made of."""
+    lower = [char.lower() for char in text]
+    return "".join(lower), [place for place, chars in enumerate(lower) for _ in chars]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
+def _first(text: str, wanted: Sequence[str], *, after: int = 0) -> tuple[int, int] | None:
+    """Start and end of the string that is complete first, of those that end behind `after`."""
+    found = []
+    for one in wanted:
+        start = text.find(one, max(after - len(one) + 1, 0))
+        if start >= 0:
+            found.append((start + len(one), start))
+    return None if not found else (min(found)[1], min(found)[0])
+
+
+def _overlap(text: str, wanted: str) -> int:
+    """Length of the longest end of `text` that is a proper beginning of `wanted`."""
+    for length in range(min(len(text), len(wanted) - 1), 0, -1):
+        if text.endswith(wanted[:length]):
             return length
     return 0

@@ -162,6 +162,73 @@ def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:
     assert same(rows_of(cache, 1)[0], stored(first[0], CODES4))
 
 
+@pytest.mark.parametrize(("length", "free"), [(699, 13), (513, 13), (512, 14), (511, 14), (256, 15), (1, 15), (0, 16)])
+def test_what_was_cut_off_is_found_no_more(length: int, free: int) -> None:
+    cache, ids = KVCache(spec(), "q4", torch.float32, CPU, 4096), list(range(700))
+    compute(cache, torch.randn(2, 2, 700, 64), ids)
+    cache.reserve(1100)
+    assert cache.cut(length) == length
+    assert len(cache) == cache.known(ids) == length
+    assert cache.ids == ids[:length]
+    assert cache.pool.free == free
+    assert cache.capacity == (16 - free) * 256
+    # What is said instead is found.
+    cache.reserve(1000)
+    others = [*ids[:length], *range(2000, 3000 - length)]
+    cache.extend(others[length:])
+    assert cache.known(others) == 1000
+    assert cache.known(ids) == length
+    cache.clear()
+    assert cache.known(others) == 1000
+    assert cache.pool.free == 12
+
+
+@pytest.mark.parametrize("kind", ["fp16", "q4"])
+def test_behind_a_cut_it_goes_on_as_if_nothing_had_been_there(kind: str) -> None:
+    whole, others = torch.randn(2, 2, 600, 64), torch.randn(2, 2, 40, 64)
+    cut, never = (KVCache(spec(), kind, torch.float32, CPU, 4096) for _ in range(2))
+    compute(cut, whole, range(600))
+    compute(never, whole[:, :, :530], range(530))
+    cut.cut(530)
+    found, wanted = (compute(cache, others, range(900, 940)) for cache in (cut, never))
+    for layer in (0, 1):
+        assert torch.equal(torch.stack(rows_of(cut, layer)), torch.stack(rows_of(never, layer)))
+        ((one,), (other,)) = found[layer], wanted[layer]
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)
+
+
+def test_a_page_that_was_not_the_last_is_seen_as_it_is_stored_behind_a_cut() -> None:
+    whole = torch.randn(2, 2, 600, 64)
+    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    compute(cache, whole, range(600))
+    cache.cut(270)
+    (part,), _ = compute(cache, whole[:, :, 270:280], range(270, 280))
+    assert torch.equal(part.keys[:, :270], rows_of(cache, 0)[0][:, :270])
+    assert torch.equal(part.keys[:, 270:], whole[0, :, 270:280])
+
+
+def test_a_chunk_that_came_to_nothing_leaves_nothing_exact_behind_a_cut() -> None:
+    whole = torch.randn(2, 2, 300, 64)
+    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    compute(cache, whole[:, :, :250], range(250))
+    cache.reserve(300)
+    for layer in (0, 1):
+        list(cache.append(layer, 250, whole[:, :, 250:]))
+    cache.cut(249)
+    (part,), _ = compute(cache, whole[:, :, 249:255], range(249, 255))
+    assert torch.equal(part.keys[:, :249], rows_of(cache, 0)[0][:, :249])
+
+
+@pytest.mark.parametrize("length", [-1, 8])
+def test_a_sequence_is_not_cut_to_more_than_it_is(length: int) -> None:
+    cache = KVCache(spec(), "fp16", torch.float32, CPU, 4096)
+    compute(cache, torch.randn(2, 2, 7, 64), range(7))
+    with pytest.raises(ValueError, match="a sequence of 7 tokens cannot be cut to"):
+        cache.cut(length)
+    assert len(cache) == 7
+
+
 def test_heads_that_have_no_groups_of_32() -> None:
     with pytest.raises(ModelError, match="q8 needs heads of a multiple of 32, and this model's have 80; use fp16"):
         KVCache(spec(80), "q8", torch.float32, CPU, 100)

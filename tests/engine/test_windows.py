@@ -113,6 +113,30 @@ def test_a_long_answer_keeps_only_its_window(mistral: tuple[Path, MistralForCaus
     assert [cache._pages.index(page) for page in held] == [5, 6, 7]
 
 
+def test_what_a_cut_leaves_has_its_window(mistral: tuple[Path, MistralForCausalLM]) -> None:
+    """A few tokens back everything is there; where a window has no memory any more, less stays than was asked for."""
+    transformer, tokens = open_transformer(mistral[0]), ids(1, 1900)
+    wanted = transformer.forward(torch.tensor(tokens), last_only=False)
+    cache = KVCache(transformer.spec, "fp32", torch.float32, CPU, 4096)
+
+    def feed(end: int) -> torch.Tensor:
+        start = len(cache)
+        cache.reserve(end)
+        logits = transformer.forward(torch.tensor(tokens[start:end]), cache, start=start)
+        cache.extend(tokens[start:end])
+        return logits[-1]
+
+    for end in range(250, 1900, 250):
+        feed(end)
+    assert cache.cut(1745) == len(cache) == 1745
+    assert relative_error(feed(1800), wanted[1799]) < 1e-4
+    slots = cache._windows
+    assert slots is not None
+    del slots._slots[cache._pages[4]]
+    assert cache.cut(1400) == len(cache) == 1024
+    assert relative_error(feed(1500), wanted[1499]) < 1e-4
+
+
 def test_memory_is_that_of_the_window() -> None:
     half = dataclasses.replace(spec(64, layers=4), windows=(WINDOW, 0, WINDOW, 0), max_position_embeddings=65_536)
     kind, layer = KINDS["q4"], 2 * KINDS["q4"].token_bytes(64)

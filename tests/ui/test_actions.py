@@ -139,7 +139,7 @@ def test_set_changes_one_value() -> None:
         ("temperature", "nan", "temperature is nan"),
         ("temperature", "-1", "must be a number, 0 or more"),
         ("top_k", "1.5", "must be a whole number"),
-        ("top_p", "0", "must be above 0"),
+        ("top_p", "0", "must be a number above 0"),
         ("max_tokens", "0", "at least 1"),
         ("seed", "-1", "seed is -1"),
         ("context_policy", "forget", "must be one of stop, drop, summarise"),

@@ -188,8 +188,11 @@ class PagePool:
             self._unlist(page)
 
     def cut(self, page: Page, rows: int) -> None:
-        """A page that nobody else uses forgets what stands behind its first rows."""
-        self._forget(page)
+        """A page that nobody else uses forgets what stands behind its first rows; with none it is found no more."""
+        if rows:
+            self._forget(page)
+        else:
+            self._unlist(page)
         page.hash = None
         del page.ids[rows:]
 
