@@ -142,7 +142,8 @@ def named(key: str) -> Setting:
 def save_setting(key: str, value: TomlValue, path: Path | None = None) -> Settings:
     """Write one key into the file, keeping comments and order; `None` takes the key out. Returns what the file says.
 
-    `keys.ACTION` and `sampling.CONTROL` are rows of the tables of these names. An unknown key can be taken out, too, if it is there.
+    `keys.ACTION` and `sampling.CONTROL` are rows of the tables of these names. An unknown key can be taken out, too,
+    if it is there.
 
     Raises:
         SettingsError: unknown key, impossible value, or a file that cannot be read or written; the file is unchanged.

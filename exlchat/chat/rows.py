@@ -16,6 +16,7 @@ from exlchat.chat.thinking import unpack_marks
 from exlchat.chat.thought_meter import Thought
 from exlchat.chat.titles import UNTITLED
 from exlchat.engine.events import GenerationStats
+from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import SamplingSettings
 
 MESSAGE_COLUMNS = (
@@ -43,8 +44,15 @@ def unpack_ids(blob: bytes) -> tuple[int, ...]:
 
 
 def pack_record(record: AnswerRecord | None) -> str | None:
-    """A record as JSON, field names as they are."""
-    return None if record is None else storable(json.dumps(asdict(record), ensure_ascii=False))
+    """A record as JSON, field names as they are; of the sampling what is not as usual.
+
+    So what is usual never changes: it is what the records of all answers until now mean by what they leave out.
+    """
+    if record is None:
+        return None
+    sampling = {name: getattr(record.sampling, name) for name in CONTROLS}
+    changed = {name: value for name, value in sampling.items() if value != CONTROLS[name].off}
+    return storable(json.dumps({**asdict(record), "sampling": changed}, ensure_ascii=False))
 
 
 def unpack_record(text: str | None) -> AnswerRecord | None:

@@ -21,6 +21,8 @@ TABLES = "a list of tables"
 TOKENS = "a list of tokens, each a text in quotes or an id"
 BIASES = "a table of tokens in quotes with a number each, or a list of [token, number]"
 
+_PLAIN: dict[str, type] = {TEXT: str, SWITCH: bool, TABLE: dict}
+
 
 class TomlValueError(Exception):
     """What is wrong with a file or a value: the end of a line that names the file."""
@@ -100,23 +102,26 @@ def shown_value(value: object) -> str:
 
 
 def _fits(value: object, kind: str) -> bool:
+    if kind in _PLAIN:
+        return isinstance(value, _PLAIN[kind])
+    if kind in (WHOLE, NUMBER):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+        return number and (kind == NUMBER or isinstance(value, int))
+    if kind == BIASES and isinstance(value, dict):
+        return all(_fits(one, NUMBER) for one in value.values())
+    return isinstance(value, list | tuple) and all(_is_entry(one, kind) for one in value)
+
+
+def _is_entry(value: object, kind: str) -> bool:
+    """Whether a list of this kind may hold a value."""
     match kind:
-        case "a text in quotes":
-            return isinstance(value, str)
-        case "true or false":
-            return isinstance(value, bool)
-        case "a table":
+        case "a list of tables":
             return isinstance(value, dict)
-        case "a whole number":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "a number":
-            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
         case "a list of tokens, each a text in quotes or an id":
-            return isinstance(value, list | tuple) and all(_fits(one, TEXT) or _fits(one, WHOLE) for one in value)
-        case "a table of tokens in quotes with a number each, or a list of [token, number]":
-            return isinstance(value, dict | list | tuple)
-    wanted = str if kind == TEXTS else dict
-    return isinstance(value, list | tuple) and all(isinstance(one, wanted) for one in value)
+            return isinstance(value, int | str) and not isinstance(value, bool)
+        case "a list of texts in quotes":
+            return isinstance(value, str)
+    return isinstance(value, list | tuple)
 
 
 def written(table: Mapping[str, Any]) -> str:

@@ -379,7 +379,7 @@ def _sampling_group(parser: argparse.ArgumentParser) -> None:
         type=sampled,
         action="append",
         default=[],
-        help="any other control, such as xtc_probability=0.5 (may be repeated); docs/sampling.md and /sampling list them",
+        help="any other control, such as xtc_probability=0.5 (may be repeated); /sampling in the app lists them",
     )
     group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
 

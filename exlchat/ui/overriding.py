@@ -8,6 +8,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.setting_sampling import CONTROL_NAMES, OWN_KEYS
 
 if TYPE_CHECKING:
+    from exlchat.chat.sampling.wishes import SamplingWishes
     from exlchat.ui.options import AppOptions
 
 _TYPED = ("theme", "template", "system", "context_policy", "context", "kv_cache", "extension", "quantize_head")
@@ -16,13 +17,8 @@ _TYPED = ("theme", "template", "system", "context_policy", "context", "kv_cache"
 def given(options: AppOptions, key: str) -> Any:
     """The value that was typed, or is of the preset or persona that was; `None` if the setting holds."""
     sizes = options.cache_sizes
-    if key == "sampling":
-        typed = tuple((name, one) for name, one in options.sampling.given().items() if name in CONTROL_NAMES)
-        return typed if typed or options.sampling.others_off else None
-    if key in OWN_KEYS and options.sampling.others_off:
-        return getattr(options.sampling.apply(SamplingSettings()), key)
-    if key in (*OWN_KEYS, "max_tokens"):
-        return getattr(options.sampling, key)
+    if key in (*OWN_KEYS, "sampling", "max_tokens"):
+        return _drawn_by(options.sampling, key)
     if key in _TYPED:
         return getattr(options, key)
     if key == "disk_gb":
@@ -31,3 +27,12 @@ def given(options: AppOptions, key: str) -> Any:
         # One of them takes the place of both.
         return sizes.gigabytes if sizes.tokens is None else sizes.tokens
     return None
+
+
+def _drawn_by(wishes: SamplingWishes, key: str) -> Any:
+    if key == "sampling":
+        typed = tuple((name, one) for name, one in wishes.given().items() if name in CONTROL_NAMES)
+        return typed if typed or wishes.others_off else None
+    if key != "max_tokens" and wishes.others_off:
+        return getattr(wishes.apply(SamplingSettings()), key)
+    return getattr(wishes, key)

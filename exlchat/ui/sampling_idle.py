@@ -39,15 +39,16 @@ def idle_reason(sampling: SamplingSettings, name: str) -> str:
     decides = "temperature" if sampling.temperature == 0 else "top_k" if sampling.greedy else ""
     if decides and name != decides and (name == "seed" or CONTROLS[name].group in _DRAWN):
         return "the most likely token is always taken"
-    if name == "seed":
-        return ""
+    return "" if name == "seed" else _switched_off_by(sampling, name)
+
+
+def _switched_off_by(sampling: SamplingSettings, name: str) -> str:
     leader = CONTROLS[name].leader
-    if leader is not None and not sampling.is_on(leader):
-        return f"{leader} is off"
-    if name in ("penalty_range", "penalty_decay") and not any(sampling.is_on(one) for one in _PENALTIES):
-        return "repetition_penalty, frequency_penalty and presence_penalty are off"
-    if name == "temperature" and sampling.dynatemp_high > 0:
-        return "dynatemp_high takes its place"
-    if name == "order" and len(sampling.steps) < 2:
-        return "fewer than two steps are on"
-    return ""
+    penalties = any(sampling.is_on(one) for one in _PENALTIES)
+    reasons = {
+        f"{leader} is off": leader is not None and not sampling.is_on(leader),
+        f"{', '.join(_PENALTIES)} are off": name in ("penalty_range", "penalty_decay") and not penalties,
+        "dynatemp_high takes its place": name == "temperature" and sampling.dynatemp_high > 0,
+        "fewer than two steps are on": name == "order" and len(sampling.steps) < 2,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")

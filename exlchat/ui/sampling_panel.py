@@ -42,15 +42,14 @@ _WITHOUT_LIMIT = float("inf")
 _LISTS = ("texts", "tokens", "biases", "order")
 
 
-def groups(now: GenerationSettings, *, unfolded: bool) -> Iterator[tuple[str, list[str]]]:
-    """Heading and names of each group of values; folded, all that is shown stands in one group without a heading."""
+def groups(now: GenerationSettings) -> Iterator[tuple[str, list[str]]]:
+    """Heading and names of each group of values: first, without a heading, the main ones and what is not as usual."""
     shown = now.shown_names()
     yield "", shown
-    if unfolded:
-        for group in dict.fromkeys(control.group for control in CONTROLS.values()):
-            names = [name for name in NAMES if name not in shown and name in CONTROLS and CONTROLS[name].group == group]
-            if names:
-                yield group, names
+    for group in dict.fromkeys(control.group for control in CONTROLS.values()):
+        names = [name for name in NAMES if name not in shown and name in CONTROLS and CONTROLS[name].group == group]
+        if names:
+            yield group, names
 
 
 def start_of(front: ChatFront) -> GenerationSettings:
@@ -139,7 +138,7 @@ def value_lines(now: GenerationSettings, start: GenerationSettings, name: str) -
     idle = f" It changes nothing while {reason}." if reason else ""
     yield f"Now: {now.shown(name)} ({now.source(name)}).{before}{idle}"
     if name == "order":
-        yield "Typed are all steps, or those that come last: min_p, temperature. off is the usual order."
+        yield f"Typed are all steps, or those that come last, as in min_p, temperature. Now {order_line(now.sampling)}"
 
 
 def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -> Iterator[str]:
@@ -160,7 +159,7 @@ def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -
 def panel_lines(front: ChatFront) -> Iterator[str]:
     """All values in lines, for where there is no panel."""
     now, start = front.session.generation, start_of(front)
-    for group, names in groups(now, unfolded=True):
+    for group, names in groups(now):
         if group:
             yield f"{group}, as usual:"
         for name in names:

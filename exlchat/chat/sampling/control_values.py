@@ -1,7 +1,8 @@
 """Values of sampling controls as TOML files have them, as they are typed, and as they are shown.
 
-A list is typed with commas or spaces between its entries, or as JSON; an entry with a space, comma, quote or equals sign
-in it stands in quotes, and `\\n` is a new line. A token is a text, or, bare digits, an id; a bias stands behind an `=`.
+A list is typed with commas or spaces between its entries, or as JSON. An entry with a space, comma, quote or equals
+sign in it stands in quotes, and `\\n` is a new line. A token is a text, or an id in bare digits; a bias stands behind
+an `=`.
 """
 
 from __future__ import annotations

@@ -49,17 +49,18 @@ def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
         given = {name: one for name, one in given.items() if name not in idle or one == CONTROLS[name].off}
         refused = {key for key in refused if dialect.ours.get(key) not in idle and key not in dialect.flags}
         done = {*dialect.flags, "sampler_priority", "temperature_last"}
-        return TakenOver(_wishes(given, dialect), frozenset(refused), frozenset(done))
+        return TakenOver(_wishes(given, refused, dialect), frozenset(refused), frozenset(done))
     flags = {key for key in dialect.flags if key in values and key not in refused}
     followed = {key for key in flags if values[key] in dialect.flags[key]}
-    wishes, orders = _ordered(values, _wishes(given, dialect), dialect)
+    wishes, orders = _ordered(values, _wishes(given, refused, dialect), dialect)
     return TakenOver(wishes, frozenset(refused), frozenset(followed | orders))
 
 
-def _wishes(given: Mapping[str, Any], dialect: Dialect) -> SamplingWishes:
+def _wishes(given: Mapping[str, Any], refused: set[str], dialect: Dialect) -> SamplingWishes:
     if dialect.others_off:
         off = {name for name, one in CONTROLS.items() if name in given and given[name] == one.off}
-        given = {"temperature": 1.0} | {name: one for name, one in given.items() if name not in off}
+        usual = {} if any(dialect.ours.get(key) == "temperature" for key in refused) else {"temperature": 1.0}
+        given = usual | {name: one for name, one in given.items() if name not in off}
     return SamplingWishes(**given, others_off=dialect.others_off)
 
 
@@ -102,7 +103,7 @@ def _refuse_whole(values: Mapping[str, Any], dialect: Dialect, given: dict[str, 
     for leader in {
         CONTROLS[dialect.ours[key]].leader or dialect.ours[key] for key in refused if _is_control(key, dialect)
     }:
-        family = {name for name, one in CONTROLS.items() if name == leader or one.leader == leader}
+        family = {name for name, one in CONTROLS.items() if leader in (name, one.leader)}
         for key, name in dialect.ours.items():
             if name in family and key in values and not dialect.is_off(key, values):
                 refused.add(key)
