@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.plain_text import one_line
+from exlchat.chat.plain_text import did_you_mean, one_line
 
 TEXT = "a text in quotes"
 TEXTS = "a list of texts in quotes"
@@ -83,8 +82,7 @@ def checked(table: Mapping[str, Any], kinds: Mapping[str, str], prefix: str = ""
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in kinds:
-            nearest = difflib.get_close_matches(key, kinds, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(kinds)}"
+            hint = did_you_mean(key, kinds, "the keys are")
             raise TomlValueError(f"{prefix}unknown key {one_line(key, 60)!r}; {hint}")
         if not _fits(value, kinds[key]):
             raise TomlValueError(f"{prefix}{key} is {shown_value(value)}; it must be {kinds[key]}")

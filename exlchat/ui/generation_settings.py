@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
+from exlchat.chat.plain_text import did_you_mean, one_line
 from exlchat.chat.sampling import control_values
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.setting_list import CHAT_TEMPERATURE, SETTINGS
@@ -86,9 +86,7 @@ class GenerationSettings:
                 return replace(self, max_tokens=tokens)
             case "context_policy":
                 return replace(self, context_policy=_policy(text))
-        nearest = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(NAMES)}"
-        raise ValueError(f"there is no setting {name}; {hint}")
+        raise ValueError(f"there is no setting {one_line(name, 40)}; {did_you_mean(name, NAMES, 'there are')}")
 
     def with_wishes(self, wishes: SamplingWishes, source: str) -> GenerationSettings:
         """A copy with the wished values in place, which come from `source`.

@@ -125,7 +125,11 @@ def test_taking_the_place_of_one_that_comes_along_is_said(enigma: Path, capsys: 
         (["presets"], 2, "COMMAND"),
         (["ask", "--preset", "creativ", "hello"], 1, "did you mean creative?"),
         (["--preset", "creativ"], 1, "did you mean creative?"),
-        (["ask", "--sample", "xtc=1", "hello"], 2, "there is no sampling control 'xtc'; there are temperature"),
+        (
+            ["ask", "--sample", "xtc=1", "hello"],
+            2,
+            "there is no sampling control 'xtc'; did you mean xtc_probability or xtc_threshold?",
+        ),
         (["ask", "--sample", "xtc_treshold=0.1", "hello"], 2, "did you mean xtc_threshold?"),
         (["ask", "--sample", "xtc_threshold=0.6", "hello"], 2, "it must be a number above 0, up to 0.5"),
         (["ask", "--sample", "skew", "hello"], 2, "'skew' is not like NAME=VALUE"),

@@ -7,13 +7,12 @@ an `=`.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from exlchat.chat.plain_text import one_line
+from exlchat.chat.plain_text import did_you_mean, one_line
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import checked_value, order_with_last
 
@@ -31,8 +30,7 @@ def require_control(name: str) -> None:
         ValueError: there is no control of this name; with the nearest one.
     """
     if name not in CONTROLS:
-        nearest = difflib.get_close_matches(name, CONTROLS, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(CONTROLS)}"
+        hint = did_you_mean(name, CONTROLS, "there are")
         raise ValueError(f"there is no sampling control {one_line(name, 40)!r}; {hint}")
 
 

@@ -83,7 +83,7 @@ others_off = true
         ("temprature = 1", "unknown key 'temprature'; did you mean temperature?"),
         ("top-k = 1", "unknown key 'top-k'; did you mean top_k?"),
         ("hue = 1", "unknown key 'hue'; the keys are description, temperature"),
-        ("xtc = 0.5", "unknown key 'xtc'; did you mean"),
+        ("xtc = 0.5", "unknown key 'xtc'; did you mean xtc_probability or xtc_threshold?"),
         ("xtc_threshold = 0.9", "xtc_threshold is 0.9; it must be a number above 0, up to 0.5"),
         ("dynatemp_high = 1\ndynatemp_low = 2", "dynatemp_low is 2 and dynatemp_high 1"),
         ("dry_breakers = [1]", "dry_breakers is [1]; it must be a list of texts in quotes"),
