@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from exlchat.engine.drafting import DraftCount
 from exlchat.engine.events import DecodePath, GenerationRequest, GenerationStats
 
 
@@ -17,7 +18,8 @@ class AnswerClock:
         self._prompt_tokens = len(request.prompt_ids)
         self._start = time.perf_counter()
         self._found = self._prefill_end = self._first = self._last = 0.0
-        self._tokens = 0
+        self._tokens = self._rewound = 0
+        self.drafts = DraftCount()
 
     def looked_up(self, cached: int) -> None:
         """So much of the prompt was cached; computing the rest begins."""
@@ -38,6 +40,11 @@ class AnswerClock:
         self._first = self._first or self._last
         self._tokens += 1
 
+    def back(self, count: int) -> None:
+        """The last tokens were taken back."""
+        self._tokens -= count
+        self._rewound += count
+
     def stats(self) -> GenerationStats:
         """All of it; times that have not come are 0.0."""
         return GenerationStats(
@@ -49,4 +56,7 @@ class AnswerClock:
             decode_seconds=self._last - self._first,
             seed=self.seed,
             decode_path=self.path,
+            drafted=self.drafts.drafted,
+            accepted=self.drafts.accepted,
+            rewound=self._rewound,
         )

@@ -11,6 +11,10 @@ LARGEST = 1_000_000
 """Characters of a schema or a grammar."""
 
 
+class ConstraintError(ValueError):
+    """A constraint that no answer can be held to. The text says why, in one line without control characters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """Every answer matches it as a whole, and ends when it does and can do nothing else.

@@ -14,6 +14,8 @@ from torch import Tensor
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.cache_budget import CacheWishes, plan_cache
 from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.constraint import Constraint
+from exlchat.engine.draft_model import ModelDrafter
 from exlchat.engine.events import (
     CacheReport,
     Event,
@@ -55,6 +57,7 @@ from exlchat.engine.placement import (
     resident_memory,
     usable_memory,
 )
+from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.template_files import DEFAULT, read_templates
 from exlchat.engine.tokenizer import Tokenizer
@@ -74,6 +77,7 @@ class _Parts:
     cache: KVCache
     generator: Generator
     archive: PageArchive | None
+    draft: Engine | None = None
 
 
 class Engine:
@@ -135,6 +139,14 @@ class Engine:
         """Events of one answer, `Finished` last; closing the iterator cancels. See `Generator.generate`."""
         return self._parts.generator.generate(request)
 
+    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+        """Whether answers can be drawn so, and be so, with this model. From any thread.
+
+        Raises:
+            RequestError: in one line: a token that it does not have, or a constraint that nothing can be held to.
+        """
+        self._parts.generator.check(sampling, constraint)
+
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are, `Scored` last. See `Generator.score`."""
         return self._parts.generator.score(request)
@@ -158,10 +170,14 @@ class Engine:
         """Gives pages on their way to the disk two seconds to get there. The engine stays usable."""
         if self._parts.archive is not None:
             self._parts.archive.close()
+        if self._parts.draft is not None:
+            self._parts.draft.close()
 
     def unload(self) -> None:
         """Closes, and gives all memory back, a GPU's to the driver. Only `info` may be asked afterwards."""
         self.close()
+        if self._parts.draft is not None:
+            self._parts.draft.unload()
         del self._parts
         _give_memory_back()
 
@@ -185,6 +201,7 @@ def load(
     quantize_head: int | None = None,
     build_cache: Path | None = None,
     dependent_launch: bool | None = None,
+    draft: Engine | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """Loads a model directory.
@@ -208,6 +225,8 @@ def load(
         build_cache: the folder that keeps compiled kernels, `~/.cache/exlchat` unless given.
         dependent_launch: whether kernels of the decode step may start before their predecessors end; where the card can
             (sm_90 and later) unless given.
+        draft: a smaller model with the same vocabulary, which guesses tokens ahead for requests that say so; it is
+            closed and unloaded with this one.
         on_progress: called in this thread while kernels are compiled and weights are read.
 
     Raises:
@@ -225,6 +244,7 @@ def load(
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
     kind = cache_kind(spec, kv_cache)
     target = choose_device(device)
+    guesses = None if draft is None else _drafter(draft, tokenizer, checkpoint.path)
     parameters = parameter_count(checkpoint)
     _check_head(quantize_head, kernels=extension and target.type == "cuda")
     head_bits = quantize_head if has_float_head(checkpoint) else None
@@ -257,11 +277,36 @@ def load(
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
     if target.type == "cuda":
         warm_up(transformer, cache)
-    generator = Generator(transformer, tokenizer, cache, stop_ids, chunk, step=step, archive=archive)
+
+    def other_cache() -> KVCache:
+        return KVCache(spec, kv_cache, dtype, target, plan.context, root=root, rows=rows)
+
+    generator = Generator(
+        transformer,
+        tokenizer,
+        cache,
+        stop_ids,
+        chunk,
+        step=step,
+        archive=archive,
+        draft_model=guesses,
+        other_cache=other_cache,
+    )
     info = _info(
         checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer, head_bits=head_bits
     )
-    return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive))
+    return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive, draft))
+
+
+def _drafter(draft: Engine, tokenizer: Tokenizer, path: Path) -> ModelDrafter:
+    """Guesses by a draft model. Raises `ModelError` where its tokens are others."""
+    parts = draft._parts
+    other = tokenizer.unlike(parts.tokenizer)
+    if other is not None:
+        raise ModelError(
+            f"{draft.info.path}: cannot draft for {path.name}: {other}; take a smaller model of the same family"
+        )
+    return ModelDrafter(parts.generator.feeder, parts.generator.step)
 
 
 def _check_head(bits: int | None, *, kernels: bool) -> None:

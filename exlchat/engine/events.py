@@ -20,16 +20,16 @@ DraftKind = Literal["off", "ngram", "model"]
 
 @dataclass(frozen=True, slots=True)
 class ThoughtLimit:
-    """How long an answer may think before its thoughts are closed.
+    """How an answer's thoughts are marked, and how long they may be. A constraint holds behind them.
 
     Args:
-        tokens: at most this many, at least 0.
+        tokens: at most this many, then they are closed; `None` lets them be as long as they want.
         opening, closing: the marks around thoughts.
         closing_ids: what is put behind the last thought, as if the model had said it.
         opened: the prompt ends inside thoughts.
     """
 
-    tokens: int
+    tokens: int | None
     opening: str
     closing: str
     closing_ids: tuple[int, ...]
@@ -128,11 +128,13 @@ class TextDelta:
     """Text that may be shown, and the ids decoded so far that were not yet reported.
 
     Text and ids of one event need not correspond: text is held back while it could be half a character
-    or half a stop string. Summed over an answer they do.
+    or half a stop string, and ids while they may be taken back. Summed over an answer they do. `chances` are those of
+    these ids, where they were asked for.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
+    chances: tuple[PlaceChances, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,49 @@
-"""The streaming single-stream generator: prefill, decode, events, cancel."""
+"""The streaming single-stream generator: prefill, answers, scores, cancel."""
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from threading import Event as Flag
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from exlchat.engine.answer_clock import AnswerClock
+from exlchat.engine.answering import Answering, AnswerParts
+from exlchat.engine.constraint import Constraint
+from exlchat.engine.drafting import Drafter
 from exlchat.engine.events import (
     Event,
     Finished,
     FinishReason,
     GenerationRequest,
-    ModelError,
     PlaceChances,
     PrefillProgress,
     RequestError,
     Scored,
     ScoreRequest,
-    TextDelta,
 )
+from exlchat.engine.feeding import Feeder
+from exlchat.engine.grammar import GrammarVocabulary, check_constraint
+from exlchat.engine.grammar.begun import begun_matcher
+from exlchat.engine.guidance import Guidance
+from exlchat.engine.healing import Healing, healing_of
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.archive import PageArchive
-from exlchat.engine.placement import free_memory
-from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
-from exlchat.engine.sampling import NotNumbersError, Sampler
+from exlchat.engine.request_checks import check_request
+from exlchat.engine.run_ahead import DecodeStep
+from exlchat.engine.sampling import Sampler, check_sampling
+from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
-from exlchat.engine.text_stream import TextStream
-from exlchat.engine.token_source import SynchronousTokens, TokenSource
+from exlchat.engine.sources import Sources
+from exlchat.engine.token_rules import TokenRules
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
-
-_Given = TypeVar("_Given")
-_Computed = TypeVar("_Computed")
+from exlchat.engine.vocabulary import Vocabulary
 
 
 class Generator:
@@ -49,6 +55,8 @@ class Generator:
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
         archive: pages of earlier runs.
+        draft_model: guesses tokens ahead.
+        other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
     """
 
     def __init__(
@@ -61,32 +69,59 @@ class Generator:
         *,
         step: DecodeStep | None = None,
         archive: PageArchive | None = None,
+        draft_model: Drafter | None = None,
+        other_cache: Callable[[], KVCache] | None = None,
     ) -> None:
         self._transformer = transformer
         self._tokenizer = tokenizer
         self._cache = cache
         self._stop_ids = frozenset(stop_ids)
         self._prefill_chunk = prefill_chunk
-        self._step = step
         self._archive = archive
-        self._source: TokenSource | None = None
+        self._other_cache = other_cache
+        self._guide: Feeder | None = None
+        self._vocabulary = Vocabulary(tokenizer, transformer.spec.vocab_size)
+        self.feeder = Feeder(transformer, cache)
+        """Puts tokens into the cache."""
+        self.step = step
+        """The captured step, where the model has one."""
+        self._sources = Sources(self.feeder, step, draft_model)
+        self._answering: Answering | None = None
         self._cancelled = Flag()
-        self._run = 0
         self._last_prompt = _LastPrompt([], torch.empty(0))
 
     def cancel(self) -> None:
         """Ends the running answer within one token. From any thread; harmless when idle."""
         self._cancelled.set()
 
+    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+        """Whether answers can be drawn so and be so. Raises `RequestError` in one line; from any thread."""
+        try:
+            check_sampling(sampling, self._vocabulary.of_samplers)
+            if constraint is not None:
+                check_constraint(constraint, self._grammars)
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer. Closing the iterator cancels.
 
         Raises:
-            RequestError: the prompt is empty, too long, or holds ids the model does not have.
+            RequestError: the prompt is empty, too long, or holds ids the model does not have; what is asked for is
+                impossible, or contradicts itself.
             ModelError: memory ran out, or the model computes no numbers.
         """
         self._check(request)
-        return self._answer(request, self._newest_run())
+        rules, healing = self._rules(request)
+        seed = secrets.randbits(63) if request.seed is None else request.seed
+        try:
+            sampler = Sampler(request.sampling, seed, self._vocabulary.for_settings(request.sampling))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        if healing is not None:
+            prompt, begun = request.prompt_ids[:-1], request.begun - 1
+            request = dataclasses.replace(request, prompt_ids=prompt, begun=begun)
+        return self._answer(request, _Means(rules, healing, sampler, seed), self._newest_run())
 
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are; progress a chunk, `Scored` last. Closing the iterator cancels.
@@ -109,15 +144,14 @@ class Generator:
     def _newest_run(self) -> int:
         """Ends the iterator before, and numbers this one."""
         self._cancelled.clear()
-        self._run += 1
-        if self._source is not None:
-            self._source.close()
-        return self._run
+        if self._answering is not None:
+            self._answering.close()
+        return self.feeder.next_run()
 
     def _scored(self, request: ScoreRequest, run: int) -> Iterator[PrefillProgress | Scored]:
         ids, start = list(request.ids), request.start
         following: list[int | None] = [*ids[1:], None]
-        self._check_newest(run)
+        self.feeder.check(run)
         cached = done = self._begin(ids, start - 1, request.owner)
         yield PrefillProgress(done, len(ids), cached)
         places: list[PlaceChances] = []
@@ -125,8 +159,6 @@ class Generator:
             if self._cancelled.is_set():
                 return
             end = min(done + self._prefill_chunk, len(ids))
-            self._check_newest(run)
-            self._cache.reserve(end)
             first = max(start - 1, done)
             places += self._scores(ids[done:end], run, first - done, following[first:end], request.top)
             done = end
@@ -141,77 +173,93 @@ class Generator:
             features = transformer.features(inputs, self._cache, start=start)[first:]
             return list(score_features(features, transformer.logits, transformer.spec.vocab_size, taken, top))
 
-        return self._explained(lambda ids: self._feed_all(ids, run, compute), chunk)
+        return self.feeder.explained(lambda ids: self.feeder.feed(ids, run, compute), chunk)
 
-    def _answer(self, request: GenerationRequest, run: int) -> Iterator[Event]:
-        clock = AnswerClock(request, secrets.randbits(63) if request.seed is None else request.seed)
-        answer = _Answer()
+    def _answer(self, request: GenerationRequest, means: _Means, run: int) -> Iterator[Event]:
+        clock = AnswerClock(request, means.seed)
         logits: Tensor | None = None
         for progress, chunk_logits in self._prefill(request, run):
             clock.looked_up(progress.cached)
             yield progress
             logits = chunk_logits
         clock.prefilled()
-        self._check_newest(run)
-        answer.reason = self._limit(request, 0)
-        if logits is not None and answer.reason is None:
-            sampler = Sampler(request.sampling, clock.seed)
-            first = self._explained(sampler.draw, logits)
-            self._note_prefill(clock)
-            source = self._source = self._open(request, sampler, first, clock.seed, run)
-            clock.path = source.path
+        self.feeder.check(run)
+        reason = self._no_answer(request)
+        answer: Answering | None = None
+        if logits is not None and reason is None:
+            if self._archive is not None:
+                self._archive.note_prefill(*clock.computed())
+            parts = self._parts(request, means, clock, run)
+            answer = self._answering = Answering(parts, list(request.prompt_ids), logits)
             try:
-                yield from self._decode(request, source, first, clock, answer)
+                yield from answer.events()
             finally:
-                source.close()
-        yield Finished(answer.reason or "cancelled", clock.stats(), "".join(answer.shown), tuple(answer.ids))
-        if self._archive is not None and run == self._run:
+                answer.close()
+        healed = int(means.healing is not None)
+        if answer is None:
+            yield Finished(reason or "cancelled", clock.stats(), "", ())
+        else:
+            ended = answer.reason or "cancelled"
+            yield Finished(ended, clock.stats(), answer.text, tuple(answer.ids), tuple(answer.chances), healed)
+        if self._archive is not None and self.feeder.is_newest(run):
             self._archive.keep(self._cache.sequence)
 
-    def _open(self, request: GenerationRequest, sampler: Sampler, first: int, seed: int, run: int) -> TokenSource:
-        if self._step is None:
-            return SynchronousTokens(lambda token: self._feed(token, run), sampler)
-        room = self._cache.max_seq_len - len(request.prompt_ids)
-        tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)
-        return RunAheadTokens(self._step, self._cache, first, request.sampling, seed=seed, most=tokens - 1)
+    def _parts(self, request: GenerationRequest, means: _Means, clock: AnswerClock, run: int) -> AnswerParts:
+        """What an answer is made with, its prompt being in the cache."""
+        means.sampler.begin(request.prompt_ids)
+        guidance = None
+        if request.guidance_ids and request.sampling.guidance_scale != 1.0:
+            guidance = Guidance(self._guide_feeder(), request.guidance_ids, self._prefill_chunk)
+        return AnswerParts(
+            request=request,
+            feeder=self.feeder,
+            run=run,
+            tokenizer=self._tokenizer,
+            sampler=means.sampler,
+            rules=means.rules,
+            clock=clock,
+            stop_ids=self._all_stops(request),
+            cancelled=self._cancelled.is_set,
+            sources=self._sources,
+            guidance=guidance,
+            healing=means.healing,
+        )
 
-    def _decode(
-        self, request: GenerationRequest, source: TokenSource, token: int, clock: AnswerClock, answer: _Answer
-    ) -> Iterator[TextDelta]:
-        """Text of `token` and of all that follow it, until there is a reason to end."""
-        stop_ids = self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
-        before = request.prompt_ids[len(request.prompt_ids) - request.begun :]
-        stops = [stop for stop in request.stop if isinstance(stop, str)]
-        stream = TextStream(self._tokenizer.decode, stops, before=before)
-        while token not in stop_ids:
-            clock.token()
-            answer.ids.append(token)
-            text = stream.push(token)
-            answer.shown.append(text)
-            answer.reason = "stop_string" if stream.stopped else self._limit(request, len(answer.ids))
-            if answer.reason is None:
-                source.go_on()
-            yield TextDelta(text, (token,))
-            answer.reason = answer.reason or self._limit(request, len(answer.ids))
-            if answer.reason is not None:
-                break
-            token = self._explained(source.follow, token)
-        else:
-            answer.reason = "stop_token"
-        rest = stream.finish()
-        if rest:
-            answer.shown.append(rest)
-            yield TextDelta(rest)
+    def _rules(self, request: GenerationRequest) -> tuple[TokenRules, Healing | None]:
+        """What holds for the next token, and how the end of the prompt is healed. Raises `RequestError`."""
+        stops, healing, grammar = self._all_stops(request), None, None
+        if request.heal and request.begun and len(request.prompt_ids) > 1:
+            begun = request.prompt_ids[len(request.prompt_ids) - request.begun :]
+            healing = healing_of(begun, self._vocabulary.texts, self._tokenizer.decode, stops)
+        if request.constraint is not None:
+            try:
+                grammar = begun_matcher(request, self._grammars, stops, self._tokenizer.decode)
+            except ValueError as error:
+                raise RequestError(str(error)) from None
+        first = None if healing is None else healing.allowed
+        return TokenRules(stop_ids=stops, least=request.min_new_tokens, grammar=grammar, first=first), healing
 
-    def _limit(self, request: GenerationRequest, new_tokens: int) -> FinishReason | None:
-        """Why the answer must end before another token, if it must."""
+    def _all_stops(self, request: GenerationRequest) -> frozenset[int]:
+        return self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
+
+    @cached_property
+    def _grammars(self) -> GrammarVocabulary:
+        return GrammarVocabulary(self._tokenizer, self._transformer.spec.vocab_size)
+
+    def _guide_feeder(self) -> Feeder:
+        if self._guide is None:
+            if self._other_cache is None:
+                raise RequestError("guidance needs a second cache, which this engine was made without")
+            self._guide = Feeder(self._transformer, self._other_cache())
+        return self._guide
+
+    def _no_answer(self, request: GenerationRequest) -> FinishReason | None:
+        """Why not even one token may come."""
         if self._cancelled.is_set():
             return "cancelled"
-        if request.max_new_tokens is not None and new_tokens >= request.max_new_tokens:
+        if request.max_new_tokens == 0:
             return "max_new_tokens"
-        if len(request.prompt_ids) + new_tokens >= self._cache.max_seq_len:
-            return "context_full"
-        return None
+        return "context_full" if len(request.prompt_ids) >= self._cache.max_seq_len else None
 
     def _prefill(self, request: GenerationRequest, run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
         """Computes what the cache does not hold, chunk by chunk; logits come with the last chunk.
@@ -219,16 +267,14 @@ class Generator:
         Of the prompt that was asked last the logits are still there: a second answer to it starts at once, and from the
         same numbers to the last bit. Of any other, the last token is computed at least.
         """
-        self._check_newest(run)
+        self.feeder.check(run)
         prompt, last = list(request.prompt_ids), self._last_prompt
         most = len(prompt) if prompt == last.ids else len(prompt) - 1
         cached = done = self._begin(prompt, most, request.owner)
         yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
         while done < len(prompt) and not self._cancelled.is_set():
             chunk = prompt[done : done + self._prefill_chunk]
-            self._check_newest(run)
-            self._cache.reserve(done + len(chunk))
-            logits = self._compute(chunk, run)
+            logits = self.feeder.last_logits(chunk, run)
             done += len(chunk)
             if done == len(prompt):
                 self._last_prompt = _LastPrompt(prompt, logits)
@@ -242,51 +288,11 @@ class Generator:
             self._archive.restore(ids, most, self._cancelled.is_set)
         return self._cache.begin(ids, most=most, owner=owner)
 
-    def _feed(self, token: int, run: int) -> Tensor:
-        self._check_newest(run)
-        self._cache.reserve(len(self._cache) + 1)
-        return self._compute([token], run)
-
-    def _check_newest(self, run: int) -> None:
-        if run != self._run:
-            raise RequestError("this answer was ended by a newer request to the same engine")
-
-    def _compute(self, ids: list[int], run: int) -> Tensor:
-        """Runs new tokens through the decoder and adds them to the cache; float32 logits `[vocab]` of the last."""
-        return self._feed_all(ids, run, lambda new, start: self._transformer.forward(new, self._cache, start=start))[-1]
-
-    def _feed_all(self, ids: list[int], run: int, compute: Callable[[Tensor, int], _Computed]) -> _Computed:
-        """What `compute` makes of new tokens, which stores them; takes ids on the device and the first one's place."""
-        self._check_newest(run)
-        inputs = torch.tensor(ids, device=self._transformer.device)
-        try:
-            computed = compute(inputs, len(self._cache))
-        except torch.OutOfMemoryError as error:
-            free = free_memory(self._transformer.device) / 2**30
-            raise ModelError(
-                f"no memory to compute {len(ids):,} tokens at once ({free:.2f} GiB are free beside weights and cache); "
-                "load with a smaller --context or --kv-cache q4"
-            ) from error
-        self._cache.extend(ids)
-        return computed
-
-    def _note_prefill(self, clock: AnswerClock) -> None:
-        if self._archive is not None:
-            self._archive.note_prefill(*clock.computed())
-
-    def _explained(self, compute: Callable[[_Given], _Computed], given: _Given) -> _Computed:
-        """What comes of it; logits that are no numbers are told in one line."""
-        try:
-            return compute(given)
-        except NotNumbersError as error:
-            raise ModelError(f"{error}; the weights are damaged or overflow in {self._transformer.dtype}") from error
-
     def _check(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids)
-        if request.max_new_tokens is not None and request.max_new_tokens < 0:
-            raise RequestError(f"max_new_tokens is {request.max_new_tokens}; it cannot be negative")
-        if not 0 <= request.begun <= len(request.prompt_ids):
-            raise RequestError(f"begun is {request.begun}; it must be from 0 to {len(request.prompt_ids):,}")
+        check_request(request, draft_model=self._sources.has_draft_model)
+        if request.guidance_ids:
+            self._check_ids(request.guidance_ids)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         length, vocab = len(ids), self._transformer.spec.vocab_size
@@ -310,10 +316,11 @@ class _LastPrompt:
     logits: Tensor
 
 
-@dataclass(slots=True)
-class _Answer:
-    """What has been generated so far, and why no more."""
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """By what the tokens of an answer are chosen."""
 
-    ids: list[int] = field(default_factory=list)
-    shown: list[str] = field(default_factory=list)
-    reason: FinishReason | None = None
+    rules: TokenRules
+    healing: Healing | None
+    sampler: Sampler
+    seed: int

@@ -17,7 +17,8 @@ _MAX_WINDOW = 64
 class DecoderMark:
     """Where a decoder stands.
 
-    Decoding starts at token `window`: two steps back, because tokenizers treat the beginning of a text in their own way.
+    Decoding starts at token `window`: two steps back, because tokenizers treat the beginning of a text in their own
+    way.
     Tokens before `read` are done with; of the window's text `shown` characters have been taken.
     """
 

@@ -26,6 +26,15 @@ _NAP = 20e-6
 _LOOKS = 64  # between two questions whether the device still works; with naps some 5 ms
 
 
+def why_not_on_device(settings: SamplingSettings) -> str | None:
+    """Why a step cannot draw by these settings, so that the host has to; `None` if it can."""
+    known = {"temperature", "top_k", "top_p", "min_p"}
+    if settings.looks_back or settings.logit_bias or settings.banned_tokens or not known.issuperset(settings.steps):
+        return "its samplers are not all in the decode step"
+    usual = tuple(step for step in ("temperature", "top_k", "top_p", "min_p") if step in settings.steps)
+    return None if settings.steps == usual else "its samplers are in another order than the decode step has them"
+
+
 class DecodeStep(Protocol):
     """One captured step: reads token and position on the device, writes key and value, draws, counts on, reports.
 
@@ -71,7 +80,8 @@ class RunAheadTokens:
         step: idle.
         cached: the tokens in the cache, now the prompt's; gets those that the device feeds.
         first: the answer's first token.
-        settings, seed: of the answer; the first token was draw 0.
+        settings, seed: of the answer.
+        index: of the next draw; as many tokens as the answer has.
         most: steps that may be launched, as many as tokens may follow the first.
 
     Raises:
@@ -81,7 +91,15 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self, step: DecodeStep, cached: CachedTokens, first: int, settings: SamplingSettings, *, seed: int, most: int
+        self,
+        step: DecodeStep,
+        cached: CachedTokens,
+        first: int,
+        settings: SamplingSettings,
+        *,
+        seed: int,
+        index: int,
+        most: int,
     ) -> None:
         self._step = step
         self._cached = cached
@@ -96,11 +114,16 @@ class RunAheadTokens:
             top_p=settings.top_p,
             min_p=settings.min_p,
             seed=seed,
-            index=1,
+            index=index,
             sequence=0,
         )
         step.begin(first, self._start, draw)
         self._launch_up_to(1)
+
+    @property
+    def busy(self) -> bool:
+        """See `TokenSource`."""
+        return self._launched > self._read
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from exlchat.engine.incremental_decoder import DecoderMark, IncrementalDecoder, whole_characters
 
@@ -78,6 +79,11 @@ class TextStream:
         return held if ban is None else held[: max(ban[0], 0)]
 
     @property
+    def held_tokens(self) -> int:
+        """How many of the last tokens may yet be taken back."""
+        return len(self._pieces) if self._banned else 0
+
+    @property
     def _held(self) -> str:
         return "".join(piece.text for piece in self._pieces)
 
@@ -92,11 +98,8 @@ class TextStream:
 
     def _take_back(self, start: int) -> None:
         """Drops the token in which a place of the held text stands, and those behind it."""
-        end = index = 0
-        for index, piece in enumerate(self._pieces):
-            end += len(piece.text)
-            if end > max(start, 0):
-                break
+        ends = accumulate(len(piece.text) for piece in self._pieces)
+        index = next((number for number, end in enumerate(ends) if end > max(start, 0)), len(self._pieces) - 1)
         self.back = len(self._pieces) - index
         self._decoder.back(self._pieces[index].before)
         del self._pieces[index:]

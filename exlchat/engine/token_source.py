@@ -8,7 +8,6 @@ from typing import Protocol
 from torch import Tensor
 
 from exlchat.engine.events import DecodePath
-from exlchat.engine.sampling import Sampler
 
 
 class TokenSource(Protocol):
@@ -18,13 +17,18 @@ class TokenSource(Protocol):
     def path(self) -> DecodePath:
         """What the statistics say."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether it has computed, or is computing, what has not been asked for."""
+
     def follow(self, token: int) -> int:
         """The token after `token`, which is the last one that this source or the prompt has given.
 
-        Then `token` is in the cache.
+        Then `token` is in the cache, and nothing behind it that counts.
 
         Raises:
             NotNumbersError: the logits are not numbers.
+            NothingAllowedError: no token may come.
             ModelError: memory ran out, or the device failed.
             RequestError: a newer request has ended this answer.
         """
@@ -33,7 +37,10 @@ class TokenSource(Protocol):
         """The answer does not end with the last token: what can be begun without being asked for may begin."""
 
     def close(self) -> None:
-        """No more tokens are wanted. Returns when the device no longer works for this answer; again is harmless."""
+        """No more tokens are wanted. Returns when the device no longer works for this answer; again is harmless.
+
+        Then the cache ends with the last token that was followed.
+        """
 
 
 class SynchronousTokens:
@@ -41,18 +48,19 @@ class SynchronousTokens:
 
     Args:
         compute: feeds a token and gives float32 logits `[vocab]`.
-        sampler: has drawn the first token.
+        draw: a token of them.
     """
 
     path: DecodePath = "synchronous"
+    busy = False
 
-    def __init__(self, compute: Callable[[int], Tensor], sampler: Sampler) -> None:
+    def __init__(self, compute: Callable[[int], Tensor], draw: Callable[[Tensor], int]) -> None:
         self._compute = compute
-        self._sampler = sampler
+        self._draw = draw
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""
-        return self._sampler.draw(self._compute(token))
+        return self._draw(self._compute(token))
 
     def go_on(self) -> None:
         """Nothing: the host draws."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
+from exlchat.engine.token_bytes import TokenBytes, token_bytes
 from exlchat.engine.tokenizer_files import open_tokenizer
 
 _MIXED_UP = "tokenizer and weights are of different models; take its files from the original model"
@@ -73,10 +74,37 @@ class Tokenizer:
         """Text of `ids` with all special tokens."""
         return str(self._fast.decode(list(ids), skip_special_tokens=False))
 
+    def texts(self, count: int) -> list[str]:
+        """The text of each of the first `count` ids within a text; "" of special tokens and of ids that are none.
+
+        Of an id that is half a character that is U+FFFD. A vocabulary of 128,000 takes a quarter of a second.
+        """
+        # Tokenizers treat the beginning of a text in their own way, so each is decoded behind another one.
+        anchor = next(iter(self.encode("x", special=False)), 0)
+        alone = str(self._fast.decode([anchor], skip_special_tokens=True))
+        both = self._fast.decode_batch([[anchor, index] for index in range(count)], skip_special_tokens=True)
+        return [str(text).removeprefix(alone) if str(text).startswith(alone) else str(text) for text in both]
+
     def id_of(self, token: str) -> int | None:
         """The id of one token's exact text."""
         found = self._fast.token_to_id(token)
         return None if found is None else int(found)
+
+    def token_bytes(self, size: int) -> TokenBytes:
+        """What each id below `size` is as text. Takes 0.2 s for 128,000; raises as `token_bytes.token_bytes` does."""
+        with self._lock:
+            return token_bytes(self._fast, size)
+
+    def unlike(self, other: Tokenizer) -> str | None:
+        """How another vocabulary differs, in a few words; `None` where every token has the same id."""
+        mine, its = self._fast.get_vocab(with_added_tokens=True), other._fast.get_vocab(with_added_tokens=True)
+        if mine == its:
+            return None
+        for token, index in sorted(mine.items(), key=lambda item: item[1]):
+            if its.get(token) != index:
+                found = "does not have it" if token not in its else f"has it as {its[token]}"
+                return f"token {index} is {token[:40]!r} here, and it {found}"
+        return f"it has {len(its) - len(mine):,} tokens more"
 
     def stop_ids(self, config: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
         """Ids that end an answer: the union of `generation_config.json`, `config.json` and the tokenizer's EOS."""

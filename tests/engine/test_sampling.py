@@ -34,6 +34,13 @@ def by_definition(logits: list[float], settings: SamplingSettings) -> list[float
     return [p[index] / total if index in kept else 0.0 for index in range(len(logits))]
 
 
+def following(sampler: Sampler, logits: torch.Tensor) -> int:
+    """The next token, which then stands."""
+    token = sampler.draw(logits)
+    sampler.accept(token)
+    return token
+
+
 @given(
     LOGITS,
     st.floats(0.05, 5.0),
@@ -68,7 +75,7 @@ def test_draws_follow_the_distribution(settings: SamplingSettings) -> None:
     p = probabilities(logits, settings)
     draws = 4000
     sampler = Sampler(settings, seed=11)
-    counts = torch.bincount(torch.tensor([sampler.draw(logits) for _ in range(draws)]), minlength=8)
+    counts = torch.bincount(torch.tensor([following(sampler, logits) for _ in range(draws)]), minlength=8)
     assert (counts[p == 0] == 0).all()
     expected = p[p > 0] * draws
     chi_square = ((counts[p > 0] - expected) ** 2 / expected).sum().item()
@@ -81,7 +88,7 @@ def test_the_same_seed_draws_the_same_tokens() -> None:
 
     def draws(seed: int) -> list[int]:
         sampler = Sampler(SamplingSettings(1.0), seed)
-        return [sampler.draw(logits) for _ in range(20)]
+        return [following(sampler, logits) for _ in range(20)]
 
     assert draws(5) == draws(5)
     assert draws(5) != draws(6)

@@ -1,0 +1,7 @@
+"""What an answer has to match, turned into which tokens may come next. The grammar library is imported when used."""
+
+from exlchat.engine.constraint import ConstraintError
+from exlchat.engine.grammar.matcher import GrammarMatcher, check_constraint
+from exlchat.engine.grammar.vocabulary import GrammarVocabulary
+
+__all__ = ["ConstraintError", "GrammarMatcher", "GrammarVocabulary", "check_constraint"]

@@ -1,0 +1,75 @@
+"""A constraint in the grammar library's language."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from exlchat.engine.constraint import Constraint, ConstraintError
+from exlchat.engine.grammar.lark import behind_a_space, check_grammar
+from exlchat.engine.grammar.schema import read_schema
+
+# Without `no_forcing` the library would allow only its own choice of tokens where the text is forced, ask Python for it
+# while it computes a mask, and put a million forced characters into tokens at once; with it each token is allowed
+# that keeps to the grammar. It stands last, where it counts and moves no line.
+_OPTIONS = '\n%llguidance {"no_forcing": true, "allow_invalid_utf8": false}\n'
+_MARKS = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """In llguidance's variant of Lark.
+
+    Args:
+        plain: what the answer has to match.
+        behind_a_space: the same with a space in front, where that can be said.
+    """
+
+    plain: str
+    behind_a_space: str | None
+
+
+def source_of(constraint: Constraint) -> Source:
+    """The library's form of a constraint.
+
+    Raises:
+        ConstraintError: see `check_constraint`; what only the library finds is not found here.
+    """
+    _check_characters(constraint.text)
+    if constraint.kind == "grammar":
+        check_grammar(constraint.text)
+        spaced = behind_a_space(constraint.text)
+        return Source(constraint.text + _OPTIONS, None if spaced is None else spaced + _OPTIONS)
+    if constraint.kind == "json_schema":
+        body = "%json " + read_schema(constraint.text)
+    elif constraint.kind == "regex":
+        body = _as_regex(constraint.text)
+    else:
+        # One expression, because 40,000 alternatives of a rule take a second to prepare, and these a tenth.
+        body = _as_regex("|".join(map(_literal, constraint.choices)))
+    return Source(f"start: {body}{_OPTIONS}", f'start: " " answer\nanswer: {body}{_OPTIONS}')
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConstraintError(
+            f"character {error.start + 1} of the constraint is half of one (U+{ord(text[error.start]):04X})"
+        ) from None
+
+
+def _as_regex(pattern: str) -> str:
+    from llguidance import regex_to_lark
+
+    # "": the classes \\d, \\w and \\s are those of Unicode, as in Python.
+    return f"/{regex_to_lark(pattern, '')}/" if pattern else '""'
+
+
+def _literal(text: str) -> str:
+    """A regex that matches the text itself."""
+    escaped = _MARKS.sub(lambda found: "\\" + found[0], text)
+    return "".join(
+        character if character.isprintable() or character == " " else f"\\x{{{ord(character):x}}}"
+        for character in escaped
+    )

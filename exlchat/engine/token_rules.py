@@ -1,0 +1,95 @@
+"""Which tokens may come next in one answer, beside what the sampler makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Grammar(Protocol):
+    """Where an answer stands in what it has to be; see `grammar.GrammarMatcher`."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can follow but the end."""
+
+    def allowed(self) -> Tensor:
+        """bool `[vocab]` on the CPU: what may come next; stop tokens where it may end."""
+
+    def accept(self, token: int) -> None:
+        """The next token, one of those that may come."""
+
+    def back(self, count: int) -> None:
+        """Forget the last tokens."""
+
+
+class TokenRules:
+    """Of one answer.
+
+    Args:
+        stop_ids: tokens that end it.
+        least: before so many tokens none of them comes.
+        grammar: what the answer has to be.
+        first: bool `[vocab]`, on the CPU, which tokens it may begin with; `None` where all may.
+    """
+
+    def __init__(
+        self, *, stop_ids: Collection[int], least: int, grammar: Grammar | None = None, first: Tensor | None = None
+    ) -> None:
+        self._stop_ids = frozenset(stop_ids)
+        self._least = least
+        self._grammar = grammar
+        self._first = first
+        self._count = 0
+        self._matched: list[int] = []
+        self._barred: dict[int, set[int]] = {}
+        self.grammar_holds = grammar is not None
+        """Whether the grammar's part has begun."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is what it has to be and cannot go on."""
+        return self._grammar is not None and self.grammar_holds and self._grammar.finished
+
+    @property
+    def hold(self) -> bool:
+        """Whether they may say something of the next token, or of one behind it."""
+        return self._count < self._least or (self._grammar is not None and self.grammar_holds)
+
+    @property
+    def barred(self) -> frozenset[int]:
+        """Tokens that may not come next."""
+        stops = self._stop_ids if self._count < self._least else frozenset()
+        return stops | self._barred.get(self._count, set())
+
+    @property
+    def allowed(self) -> Tensor | None:
+        """bool `[vocab]` on the CPU, the only ones that may come next; `None` where all may."""
+        if self._count == 0 and self._first is not None:
+            return self._first
+        if self._grammar is not None and self.grammar_holds:
+            return self._grammar.allowed()
+        return None
+
+    def bar(self, token: int) -> None:
+        """It may not come next, as long as the tokens before stay the same."""
+        self._barred.setdefault(self._count, set()).add(token)
+
+    def accept(self, token: int) -> None:
+        """The next token of the answer. One that the first rule chose is none of the grammar's."""
+        healed = self._count == 0 and self._first is not None
+        if self._grammar is not None and self.grammar_holds and not healed:
+            self._grammar.accept(token)
+            self._matched.append(self._count)
+        self._count += 1
+
+    def back(self, count: int) -> None:
+        """Forget the last tokens, and what was barred behind them."""
+        self._count -= count
+        gone = sum(place >= self._count for place in self._matched)
+        if self._grammar is not None and gone:
+            self._grammar.back(gone)
+            del self._matched[-gone:]
+        self._barred = {place: tokens for place, tokens in self._barred.items() if place <= self._count}

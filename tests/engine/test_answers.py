@@ -1,0 +1,241 @@
+"""What a request may ask of an answer beside how it is drawn: least length, healing, thoughts, constraints, chances."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from exlchat.engine import (
+    Engine,
+    Finished,
+    GenerationRequest,
+    ModelError,
+    RequestError,
+    SamplingSettings,
+    TextDelta,
+    load,
+)
+from exlchat.engine.constraint import Constraint
+from exlchat.engine.events import ThoughtLimit
+from exlchat.engine.repetition_watch import LEAST_TOKENS, RepetitionWatch
+from exlchat.paths import bundled_model
+from tests.random_models import edit_json, save_random_llama
+
+PROMPT = list(range(10, 40))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    path = tmp_path_factory.mktemp("model")
+    save_random_llama(path)
+    for file in ("generation_config.json", "config.json"):
+        edit_json(path / file, eos_token_id=None)
+    edit_json(path / "tokenizer_config.json", eos_token=None)
+    return load(path, device="cpu", kv_cache="fp32")
+
+
+@pytest.fixture(scope="module")
+def guide() -> Engine:
+    return load(bundled_model(), device="cpu")
+
+
+def finish(events: Iterator[object]) -> Finished:
+    last = list(events)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def test_no_stop_token_comes_before_the_least(engine: Engine) -> None:
+    plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=30)))
+    stop = plain.token_ids[3]
+    request = GenerationRequest(PROMPT, max_new_tokens=30, stop=[stop], min_new_tokens=12)
+    last = finish(engine.generate(request))
+    assert len(last.token_ids) >= 12
+    assert stop not in last.token_ids[:12]
+    assert last.token_ids[:3] == plain.token_ids[:3]
+
+
+@pytest.mark.parametrize(("least", "most"), [(5, 4), (-1, None)])
+def test_a_least_that_cannot_be_is_refused(engine: Engine, least: int, most: int | None) -> None:
+    with pytest.raises(RequestError, match="min_new_tokens is"):
+        engine.generate(GenerationRequest(PROMPT, min_new_tokens=least, max_new_tokens=most))
+
+
+def test_a_cut_word_goes_on_as_if_it_had_not_been_cut(guide: Engine) -> None:
+    question = guide.encode("How do I open a model?")
+    whole = guide.encode(" Start exlchat with the folder")
+    cut = guide.encode(" Start exlchat with the fol")
+    request = GenerationRequest([*question, *cut], begun=len(cut), heal=True, max_new_tokens=4)
+    last = finish(guide.generate(request))
+    assert last.healed == 1
+    first = last.token_ids[0]
+    taken_back = guide.decode([whole[0], cut[-1]]).removeprefix(guide.decode([whole[0]]))
+    begins = guide.decode([whole[0], first]).removeprefix(guide.decode([whole[0]]))
+    assert begins.startswith(taken_back)
+    # What was shown of the cut token is not shown again.
+    assert guide.decode([*cut[:-1], *last.token_ids]) == guide.decode(cut) + last.text
+
+
+def test_a_special_token_is_not_healed(guide: Engine) -> None:
+    stop = guide.info.stop_ids[0]
+    request = GenerationRequest([*guide.encode("Hello"), stop], begun=1, heal=True, max_new_tokens=2)
+    assert finish(guide.generate(request)).healed == 0
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_thoughts_are_closed_when_they_have_been_long_enough(engine: Engine, opened: bool) -> None:
+    plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
+    opening = "<x>" if opened else plain.text[:1]
+    closing = tuple(engine.encode("</x>"))
+    limit = ThoughtLimit(7, opening, "</x>", closing, opened=opened)
+    events = list(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40, thoughts=limit)))
+    last = events[-1]
+    assert isinstance(last, Finished)
+    at = last.text.index("</x>")
+    assert last.token_ids[:7] == plain.token_ids[:7]
+    assert last.token_ids[7 : 7 + len(closing)] == closing
+    assert len(last.token_ids) == 40
+    assert "</x>" not in last.text[at + 1 :]
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert sum((event.token_ids for event in deltas), ()) == last.token_ids
+    # The rest is what the model says behind a closed thought.
+    behind = [*PROMPT, *last.token_ids[: 7 + len(closing)]]
+    rest = finish(engine.generate(GenerationRequest(behind, max_new_tokens=40 - 7 - len(closing))))
+    assert rest.token_ids == last.token_ids[7 + len(closing) :]
+
+
+def test_an_answer_without_thoughts_is_left_alone(engine: Engine) -> None:
+    plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
+    limit = ThoughtLimit(3, "<nothing like it>", "</x>", tuple(engine.encode("</x>")))
+    assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40, thoughts=limit))).text == plain.text
+
+
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+def test_an_answer_is_what_it_has_to_be(engine: Engine, draft: str) -> None:
+    pattern = "[a-c]{3}-(yes|no)!"
+    for seed in range(8):
+        request = GenerationRequest(
+            PROMPT,
+            SamplingSettings(1.5),
+            seed=seed,
+            max_new_tokens=60,
+            constraint=Constraint("regex", pattern),
+            draft="ngram" if draft == "ngram" else "off",
+        )
+        last = finish(engine.generate(request))
+        assert re.fullmatch(pattern, last.text)
+        assert last.reason == "stop_token"
+
+
+def test_a_constraint_holds_behind_thoughts(engine: Engine) -> None:
+    limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+    constraint = Constraint("choice", "yes\nno")
+    request = GenerationRequest(PROMPT, SamplingSettings(1.5), seed=1, thoughts=limit, constraint=constraint)
+    last = finish(engine.generate(request))
+    assert last.text.partition("</x>")[2] in ("yes", "no")
+
+
+def test_a_constraint_and_a_ban_hold_together(engine: Engine) -> None:
+    for seed in range(8):
+        request = GenerationRequest(
+            PROMPT, SamplingSettings(1.5), seed=seed, constraint=Constraint("choice", "yes\nno\nnone"), banned=["NO"]
+        )
+        assert finish(engine.generate(request)).text == "yes"
+
+
+def test_a_ban_that_leaves_nothing_says_so(engine: Engine) -> None:
+    request = GenerationRequest(PROMPT, constraint=Constraint("choice", "yes\nno"), banned=["yes", "no"])
+    with pytest.raises(ModelError, match="the answer cannot go on"):
+        list(engine.generate(request))
+
+
+def test_an_answer_that_goes_on_is_held_to_the_whole(engine: Engine) -> None:
+    said = engine.encode("ab")
+    request = GenerationRequest([*PROMPT, *said], begun=len(said), constraint=Constraint("regex", "abc+d"))
+    assert re.fullmatch("c+d", finish(engine.generate(request)).text)
+    wrong = dataclasses.replace(request, constraint=Constraint("regex", "x+"))
+    with pytest.raises(RequestError, match="the answer so far does not match"):
+        engine.generate(wrong)
+
+
+def test_the_chances_of_every_token_are_those_of_a_score(engine: Engine) -> None:
+    from exlchat.engine.events import Scored, ScoreRequest
+
+    request = GenerationRequest(PROMPT, SamplingSettings(1.2), seed=4, max_new_tokens=12, alternatives=3)
+    events = list(engine.generate(request))
+    last = events[-1]
+    assert isinstance(last, Finished)
+    told = [chance for event in events if isinstance(event, TextDelta) for chance in event.chances]
+    assert tuple(told) == last.chances
+    assert [place.taken.token_id for place in last.chances if place.taken] == list(last.token_ids)
+    scored = list(engine.score(ScoreRequest([*PROMPT, *last.token_ids], len(PROMPT), top=3)))[-1]
+    assert isinstance(scored, Scored)
+    for mine, its in zip(last.chances, scored.places, strict=False):
+        assert [one.token_id for one in mine.top] == [one.token_id for one in its.top]
+        assert mine.taken is not None
+        assert its.taken is not None
+        assert mine.taken.log_probability == pytest.approx(its.taken.log_probability, abs=1e-4)
+
+
+def test_guidance_leans_away_from_the_other_prompt(engine: Engine) -> None:
+    other = list(range(200, 230))
+    request = GenerationRequest(
+        PROMPT, SamplingSettings(temperature=0.0, guidance_scale=1.7), max_new_tokens=10, guidance_ids=other
+    )
+    last = finish(engine.generate(request))
+    said: list[int] = []
+    for token in last.token_ids:
+        mine = engine.logits([*PROMPT, *said])[-1].double().log_softmax(0)
+        theirs = engine.logits([*other, *said])[-1].double().log_softmax(0)
+        assert token == int(torch.argmax(1.7 * mine - 0.7 * theirs))
+        said.append(token)
+    again = finish(engine.generate(request))
+    assert again.token_ids == last.token_ids
+    with pytest.raises(RequestError, match="needs a prompt to lean away from"):
+        engine.generate(dataclasses.replace(request, guidance_ids=()))
+
+
+def test_a_stuck_answer_ends_and_says_so(guide: Engine) -> None:
+    prompt = guide.encode("What is a theme? ") * 2
+    stops = list(guide.info.stop_ids)
+    request = GenerationRequest(
+        prompt, SamplingSettings(temperature=0.0, banned_tokens=tuple(stops)), max_new_tokens=1500, stop_repeating=True
+    )
+    last = finish(guide.generate(request))
+    assert last.reason == "repeating"
+    assert len(last.token_ids) < 1500
+    assert finish(guide.generate(dataclasses.replace(request, stop_repeating=False))).reason == "max_new_tokens"
+
+
+@pytest.mark.parametrize("period", [1, 2, 7, 40, 200])
+def test_only_what_says_the_same_over_and_over_is_stuck(period: int) -> None:
+    passage = list(range(period))
+    watch = RepetitionWatch()
+    turns = 0
+    while not watch.stuck and turns < 1000:
+        for token in passage:
+            watch.push(token)
+        turns += 1
+    assert turns * period >= LEAST_TOKENS
+    assert turns <= max(6, LEAST_TOKENS // period + 2)
+    watch.back(period)
+    assert watch.stuck == ((turns - 1) * period >= LEAST_TOKENS and turns - 1 >= 6)
+    # A counter in it, and it is not the same.
+    watch = RepetitionWatch()
+    for turn in range(100):
+        for token in [1000 + turn, *passage]:
+            watch.push(token)
+    assert period < 240 or not watch.stuck
+
+
+def test_controls_that_a_model_cannot_have_are_refused_when_they_are_set(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="there is no token 5000"):
+        engine.check(SamplingSettings(banned_tokens=(5000,)))
+    with pytest.raises(RequestError, match="regex"):
+        engine.check(SamplingSettings(), Constraint("regex", "(unclosed"))
+    engine.check(SamplingSettings(dry_multiplier=0.8), Constraint("choice", "a\nb"))
