@@ -44,7 +44,7 @@ def test_every_way_of_drawing_is_read_again(wish: SamplingWishes) -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        # Of a program that knew four values, of one that wrote out all of them, and of one that knows more than this one.
+        # Of a program that knew four values, of one that wrote out all of them, and of one that knows more.
         {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.05},
         asdict(RECORD.sampling),
         {"temperature": 0.7, "min_p": 0.05, "warmth": 3},
