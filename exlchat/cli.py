@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.chat.sampling.wishes import SamplingWishes
@@ -292,7 +292,10 @@ def _app_options(
         return options
     from exlchat.ui.personas.speaking import with_persona
 
-    return with_persona(options, persona)
+    try:
+        return with_persona(options, persona)
+    except ValueError as error:
+        raise RefusedError(f"with persona {persona.name}: {error}") from error
 
 
 def _preferred(persona: FrozenPersona, choose: Callable[[str | None], ModelChoice]) -> ModelChoice:
@@ -326,7 +329,14 @@ def _user_name() -> str:
 def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple[SamplingWishes, dict[str, str]]:
     """What was typed, over what the preset says that was typed; and where that of the preset comes from."""
     try:
-        values = SamplingWishes(typed.temperature, typed.top_k, typed.top_p, typed.min_p, typed.max_tokens)
+        values = SamplingWishes(
+            temperature=typed.temperature,
+            top_k=typed.top_k,
+            top_p=typed.top_p,
+            min_p=typed.min_p,
+            max_tokens=typed.max_tokens,
+            **_sampled(typed.sample),
+        )
     except ValueError as error:
         parser.error(str(error))
     if typed.preset is None:
@@ -339,8 +349,21 @@ def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple
     except SamplingPresetError as error:
         raise RefusedError(str(error)) from error
     wishes = found.preset.wishes
-    sources = {name: found.source for name in wishes.given() if name not in values.given()}
-    return values.over(wishes), sources
+    sources = {name: found.source for name in wishes.decided() if name not in values.given()}
+    try:
+        return values.over(wishes), sources
+    except ValueError as error:
+        raise RefusedError(f"with {found.source}: {error}") from error
+
+
+def _sampled(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The values of `--sample`; what has an option of its own is said by that one."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"--sample names {name} twice; keep one of them")
+        values[name] = value
+    return values
 
 
 def model_and_prompt(

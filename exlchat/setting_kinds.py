@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
-TomlValue = str | int | float | bool | list[str] | dict[str, str | list[str]] | None
+TomlValue = str | int | float | bool | list[Any] | dict[str, Any] | None
 KeyTable = tuple[tuple[str, tuple[str, ...]], ...]
 """Ids of actions with their keys, in the order of the file."""
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
+from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.setting import About, Setting, When
 from exlchat.setting_kinds import Choice, Folders, Keys, KeyTable, Number, Switch, Text, Whole
+from exlchat.setting_sampling import OWN_KEYS, Controls, SamplingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +37,7 @@ GROUPS = {
     "Keys": "Which keys do what.",
 }
 
-_SAMPLED = ("--preset", "--persona")
+_PRESETS = ("--preset", "--persona")
 EITHER = ("cache_tokens", "cache_gb")
 """Two ways to say one thing: only one of them may have a value."""
 
@@ -51,6 +53,16 @@ def _about(
     example: Any = None,
 ) -> Mapping[str, About]:
     return {"about": About(kind, group, when, text, options, unset, example)}
+
+
+def _sampled(name: str, *, unset: str = "", example: Any = None) -> Mapping[str, About]:
+    """A control of sampling as a setting, with its own range and sentence."""
+    control = CONTROLS[name]
+    kind = (
+        Whole(int(control.low)) if control.kind == "whole" else Number(control.low, control.high, above=control.above)
+    )
+    options = (f"--{name.replace('_', '-')}", *_PRESETS)
+    return _about("Answers", kind, "at once", control.help, options=options, unset=unset, example=example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,44 +91,20 @@ class Settings:
     )
     temperature: float | None = field(
         default=None,
-        metadata=_about(
-            "Answers",
-            Number(),
-            "at once",
-            "How freely answers are drawn; 0 always takes the most likely token.",
-            options=("--temperature", *_SAMPLED),
-            unset="0.7, and 0 for the bundled guide",
-            example=CHAT_TEMPERATURE,
-        ),
+        metadata=_sampled("temperature", unset="0.7, and 0 for the bundled guide", example=CHAT_TEMPERATURE),
     )
-    top_k: int = field(
-        default=0,
+    top_k: int = field(default=0, metadata=_sampled("top_k"))
+    top_p: float = field(default=1.0, metadata=_sampled("top_p"))
+    min_p: float = field(default=0.05, metadata=_sampled("min_p"))
+    sampling: SamplingTable = field(
+        default=(),
         metadata=_about(
             "Answers",
-            Whole(),
+            Controls(),
             "at once",
-            "Draw from so many most likely tokens; 0 is all.",
-            options=("--top-k", *_SAMPLED),
-        ),
-    )
-    top_p: float = field(
-        default=1.0,
-        metadata=_about(
-            "Answers",
-            Number(0, 1, above=True),
-            "at once",
-            "Draw from the likeliest tokens that sum to this; 1 is all.",
-            options=("--top-p", *_SAMPLED),
-        ),
-    )
-    min_p: float = field(
-        default=0.05,
-        metadata=_about(
-            "Answers",
-            Number(0, 1),
-            "at once",
-            "Drop tokens below this fraction of the likeliest one; 0 drops none.",
-            options=("--min-p", *_SAMPLED),
+            "All other controls of how answers are drawn, by name.",
+            options=("--sample", *_PRESETS),
+            example=(("xtc_probability", 0.5), ("dry_multiplier", 0.8)),
         ),
     )
     max_tokens: int | None = field(
@@ -126,7 +114,7 @@ class Settings:
             Whole(1),
             "at once",
             "The longest answer, in tokens.",
-            options=("--max-tokens", *_SAMPLED),
+            options=("--max-tokens", *_PRESETS),
             unset="until the context is full",
             example=1000,
         ),
@@ -283,12 +271,17 @@ class Settings:
                 setting.from_toml(value)
         if self.cache_gb is not None and self.cache_tokens is not None:
             raise ValueError("cache_gb and cache_tokens are both there; keep one of them")
+        # Raises where two of the values contradict each other.
+        self.drawing()
 
-    def sampling(self, *, bundled_guide: bool = False) -> SamplingSettings:
+    def drawing(self, *, bundled_guide: bool = False) -> SamplingSettings:
         """How tokens are drawn, for the bundled guide or for any other model."""
-        unset = 0.0 if bundled_guide else CHAT_TEMPERATURE
-        temperature = unset if self.temperature is None else self.temperature
-        return SamplingSettings(temperature=temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+        # What cannot be with a greedy draw is asked for only by somebody who wants another one.
+        greedy = bundled_guide and not dict(self.sampling).get("dynatemp_high")
+        own = {name: getattr(self, name) for name in OWN_KEYS}
+        if own["temperature"] is None:
+            own["temperature"] = 0.0 if greedy else CHAT_TEMPERATURE
+        return SamplingSettings(**own, **dict(self.sampling))
 
 
 SETTINGS: dict[str, Setting] = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from exlchat import paths
 from exlchat.setting import Setting, toml_key, toml_text
 from exlchat.setting_list import EITHER, GROUPS, MOST_CACHE_GB, MOST_CACHE_TOKENS, SETTINGS, Settings
+from exlchat.setting_sampling import OWN_KEYS
 from exlchat.settings_text import below_its_comment, line_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ __all__ = [
     "unknown_variables",
 ]
 
+TABLES = ("keys", "sampling")
+"""Settings that are tables, of which single rows can be written."""
+DRAWN = (*OWN_KEYS, "sampling")
+"""Settings that can contradict each other."""
 VARIABLES = "EXLCHAT_"
 """What the environment variables of the settings begin with."""
 
@@ -88,7 +93,13 @@ def read_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     if any(key in environment for key in EITHER):
         # The one size that the environment has takes the place of whichever the file has.
         below = {key: value for key, value in below.items() if key not in EITHER}
-    settings = Settings(**{**below, **environment}, from_environment=frozenset(environment))
+    try:
+        settings = Settings(**{**below, **environment}, from_environment=frozenset(environment))
+    except ValueError as error:
+        # What is there alone has been checked: how the two want answers to be drawn does not go together.
+        environment_problems.append(f"{error} (environment variables and settings.toml)")
+        environment = {key: value for key, value in environment.items() if key not in DRAWN}
+        settings = Settings(**{**below, **environment}, from_environment=frozenset(environment))
     return Reading(settings, file, environment, file_problems, tuple(environment_problems))
 
 
@@ -131,7 +142,8 @@ def named(key: str) -> Setting:
 def save_setting(key: str, value: TomlValue, path: Path | None = None) -> Settings:
     """Write one key into the file, keeping comments and order; `None` takes the key out. Returns what the file says.
 
-    `keys.ACTION` is one row of the table of keys. An unknown key can be taken out, too, if it is there.
+    `keys.ACTION` and `sampling.CONTROL` are rows of the tables of these names. An unknown key can be taken out, too,
+    if it is there.
 
     Raises:
         SettingsError: unknown key, impossible value, or a file that cannot be read or written; the file is unchanged.
@@ -185,11 +197,17 @@ def _with(path: Path, text: str, key: str, value: TomlValue) -> str:
     import tomlkit
 
     document = tomlkit.parse(text)
-    table, _, action = key.partition(".")
-    if action and table == "keys":
-        if not isinstance(document.get("keys", {}), dict):
-            raise SettingsError(f"{path}: keys is no table; exlchat config unset keys takes it out")
-        document.setdefault("keys", tomlkit.table())[action] = value
+    table, _, row = key.partition(".")
+    if row and table in TABLES:
+        if not isinstance(document.get(table, {}), dict):
+            raise SettingsError(f"{path}: {table} is no table; exlchat config unset {table} takes it out")
+        document.setdefault(table, tomlkit.table())[row] = value
+    elif isinstance(value, dict) and isinstance(document.get(key), dict):
+        # Row by row, so that comments in the table stay.
+        rows = document[key]
+        for row in [one for one in rows if one not in value]:
+            rows.pop(row)
+        rows.update(value)
     elif key not in document and (where := below_its_comment(text, key, f"{toml_key(key)} = {toml_text(value)}")):
         if _parsed(where) == {**document.unwrap(), key: value}:
             return where
@@ -203,13 +221,13 @@ def _without(path: Path, text: str, key: str) -> str:
     import tomlkit
 
     document = tomlkit.parse(text)
-    table, _, action = key.partition(".")
-    if key not in SETTINGS and key not in document and not (action and table == "keys"):
+    table, _, row = key.partition(".")
+    if key not in SETTINGS and key not in document and not (row and table in TABLES):
         raise SettingsError(f"{path}: {_unknown(key)}")
-    if action and table == "keys":
-        keys = document.get("keys")
-        if isinstance(keys, dict):
-            keys.pop(action, None)
+    if row and table in TABLES:
+        rows = document.get(table)
+        if isinstance(rows, dict):
+            rows.pop(row, None)
     else:
         document.pop(key, None)
     return tomlkit.dumps(document)
@@ -244,7 +262,8 @@ def _problems(path: Path, text: str) -> Iterator[str]:
         try:
             Settings(**_values(table))
         except ValueError as error:
-            yield f"{path}: {error}{_at(max(line_of(text, key) or 0 for key in EITHER))}"
+            concerned = EITHER if all(key in table for key in EITHER) else DRAWN
+            yield f"{path}: {error}{_at(max(line_of(text, key) or 0 for key in concerned))}"
 
 
 def _at(line: int | None) -> str:

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.engine.sampling_controls import CONTROLS
+from exlchat.engine.sampling_settings import SamplingSettings, order_with_last
 from exlchat.setting_kinds import TomlValue
+from exlchat.setting_sampling import CONTROL_NAMES, OWN_KEYS
 from exlchat.settings import (
     GROUPS,
     SETTINGS,
@@ -103,9 +105,66 @@ def test_all_keys_are_read(file: Path) -> None:
 
 
 def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
-    assert Settings().sampling() == SamplingSettings(temperature=0.7, top_k=0, top_p=1.0, min_p=0.05)
-    assert Settings().sampling(bundled_guide=True).greedy
-    assert Settings(temperature=0.3).sampling(bundled_guide=True).temperature == 0.3
+    assert Settings().drawing() == SamplingSettings(temperature=0.7, top_k=0, top_p=1.0, min_p=0.05)
+    assert Settings().drawing(bundled_guide=True).greedy
+    assert Settings(temperature=0.3).drawing(bundled_guide=True).temperature == 0.3
+
+
+def test_the_table_of_sampling_takes_every_control_that_is_no_key_of_its_own(file: Path) -> None:
+    file.write_text("""
+top_k = 40
+[sampling]
+xtc_probability = 0.5
+dry_breakers = ["\\n"]
+banned_tokens = [" delve", 42]
+logit_bias = {" the" = -2}
+order = ["min_p", "temperature"]
+""")
+    drawing = load_settings(file).drawing()
+    assert drawing == SamplingSettings(
+        temperature=0.7,
+        top_k=40,
+        min_p=0.05,
+        xtc_probability=0.5,
+        dry_breakers=("\n",),
+        banned_tokens=(" delve", 42),
+        logit_bias=((" the", -2.0),),
+        order=order_with_last(["min_p", "temperature"]),
+    )
+    kind = SETTINGS["sampling"].about.kind
+    table = load_settings(file).sampling
+    # The same as typed, as in the environment, and as it is written.
+    assert kind.from_text(kind.to_text(table)) == kind.from_toml(kind.to_toml(table)) == table
+    assert set(CONTROL_NAMES) | set(OWN_KEYS) == set(CONTROLS)
+
+
+def test_a_row_of_the_table_of_sampling_is_written_and_taken_out(file: Path) -> None:
+    file.write_text("# mine\n[sampling]\n# warm\nskew = 0.2\n")
+    save_setting("sampling.logit_bias", {" the": -2.0}, file)
+    save_setting("sampling.xtc_probability", 0.5, file)
+    wanted = {"skew": 0.2, "logit_bias": ((" the", -2.0),), "xtc_probability": 0.5}
+    assert dict(load_settings(file).sampling) == wanted
+    save_setting("sampling", {"xtc_probability": 0.4}, file)
+    assert tomllib.loads(file.read_text()) == {"sampling": {"xtc_probability": 0.4}}
+    assert file.read_text().startswith("# mine\n[sampling]\n# warm\n")
+    save_setting("sampling.xtc_probability", None, file)
+    assert load_settings(file).sampling == ()
+    with pytest.raises(SettingsError, match="did you mean skew"):
+        save_setting("sampling.skwe", 0.1, file)
+
+
+def test_a_dynamic_temperature_in_the_file_is_for_the_guide_too(file: Path) -> None:
+    file.write_text("[sampling]\ndynatemp_high = 1.5\n")
+    assert load_settings(file).drawing(bundled_guide=True).steps == ("temperature", "min_p")
+
+
+def test_an_environment_that_contradicts_the_file_is_named_and_left(file: Path) -> None:
+    file.write_text("temperature = 0\ntop_k = 5\n")
+    reading = read_settings(file, {"EXLCHAT_SAMPLING": "dynatemp_high = 1.5", "EXLCHAT_THEME": "mono"})
+    assert reading.settings.drawing() == SamplingSettings(temperature=0.0, top_k=5, min_p=0.05)
+    assert reading.settings.theme == "mono"
+    (problem,) = reading.environment_problems
+    assert "temperature 0 takes the likeliest token" in problem
 
 
 @pytest.mark.parametrize(
@@ -137,7 +196,12 @@ def test_sampling_of_the_chat_floor_and_of_the_guide() -> None:
         ("disk_gb = nan", ["disk_gb is nan"]),
         ("cache_tokens = 200000000000", ["cache_tokens is 200000000000", "at most 1000000000"]),
         ("cache_tokens = 4096\ncache_gb = 1", ["cache_gb and cache_tokens are both there", "keep one"]),
-        ("[sampling]", ["'sampling'"]),
+        ("[sampler]", ["'sampler'", "did you mean sampling?"]),
+        ("[sampling]\nxtc_treshold = 0.1", ["sampling cannot be taken", "did you mean xtc_threshold?", "(line 1)"]),
+        ("[sampling]\ntop_k = 4", ["sampling has top_k, which is a key of its own"]),
+        ("[sampling]\nskew = 9", ["skew is 9; it must be a number from -5 to 5 (0 is off)"]),
+        ("sampling = 5", ["sampling is 5; it must be a table of sampling controls"]),
+        ("temperature = 0\n[sampling]\ndynatemp_high = 2", ["temperature 0 takes the likeliest token", "(line 2)"]),
         ("theme = ", ["not TOML", "line 1"]),
         ("context = 1" + "0" * 5000, ["not TOML"]),
         ("context = 0x1" + "0" * 5000, ["context is a number of thousands of digits"]),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 REPLACEMENT: Final = "\ufffd"
+_MOST_NAMED: Final = 3
 
 _BIDI_MARKS: Final = (0x061C, 0x200E, 0x200F)
 _BIDI_CONTROLS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -71,3 +74,14 @@ def storable(text: str) -> str:
 
 def _breaks(character: str) -> bool:
     return character in _BREAKS or unicodedata.category(character) == "Cc"
+
+
+def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
+    """The end of an error about a name that there is not: the nearest, those that have the word in them, or all."""
+    known = list(names)
+    nearest = difflib.get_close_matches(word, known, n=1)
+    if not nearest and len(word) > 2:
+        nearest = [name for name in known if word.casefold() in name][:_MOST_NAMED]
+    if nearest:
+        return f"did you mean {' or '.join(nearest)}?"
+    return f"{otherwise} {one_line(', '.join(known), 180)}"

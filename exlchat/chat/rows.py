@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
@@ -16,6 +17,7 @@ from exlchat.chat.thinking import unpack_marks
 from exlchat.chat.thought_meter import Thought
 from exlchat.chat.titles import UNTITLED
 from exlchat.engine.events import GenerationStats
+from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import SamplingSettings
 
 MESSAGE_COLUMNS = (
@@ -43,8 +45,16 @@ def unpack_ids(blob: bytes) -> tuple[int, ...]:
 
 
 def pack_record(record: AnswerRecord | None) -> str | None:
-    """A record as JSON, field names as they are."""
-    return None if record is None else storable(json.dumps(asdict(record), ensure_ascii=False))
+    """A record as JSON, field names as they are; of the sampling what is not as usual.
+
+    So what is usual never changes: it is what the records of all answers until now mean by what they leave out.
+    """
+    if record is None:
+        return None
+    sampling = {name: getattr(record.sampling, name) for name in CONTROLS}
+    changed = {name: value for name, value in sampling.items() if value != CONTROLS[name].off}
+    content = {one.name: getattr(record, one.name) for one in fields(record)}
+    return storable(json.dumps({**content, "sampling": changed}, default=asdict, ensure_ascii=False))
 
 
 def unpack_record(text: str | None) -> AnswerRecord | None:
@@ -60,7 +70,7 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
         record = AnswerRecord(
             model=content["model"],
             template=content["template"],
-            sampling=SamplingSettings(**_known(SamplingSettings, content["sampling"])),
+            sampling=_sampling(json.dumps(content["sampling"])),
             stats=None if stats is None else GenerationStats(**_known(GenerationStats, stats)),
             finish_reason=content["finish_reason"],
             # Records of before these fields existed are of answers that saw everything.
@@ -79,10 +89,17 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
     return record if _is_usable(record) else None
 
 
+@lru_cache(maxsize=256)
+def _sampling(text: str) -> SamplingSettings:
+    """Checked once for all the answers that were drawn by the same values."""
+    return SamplingSettings(**_known(SamplingSettings, json.loads(text)))
+
+
 def _is_usable(record: AnswerRecord) -> bool:
     """Whether its values are of the kinds that they are told and drawn as."""
     optional = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
-    counted = {} if record.stats is None else asdict(record.stats)
+    stats = record.stats
+    counted = {} if stats is None else {one.name: getattr(stats, one.name) for one in fields(stats)}
     counted.pop("decode_path", None)
     return (
         isinstance(record.model, str)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.plain_text import one_line
+from exlchat.chat.plain_text import did_you_mean, one_line
 
 TEXT = "a text in quotes"
 TEXTS = "a list of texts in quotes"
@@ -18,6 +17,10 @@ WHOLE = "a whole number"
 SWITCH = "true or false"
 TABLE = "a table"
 TABLES = "a list of tables"
+TOKENS = "a list of tokens, each a text in quotes or an id"
+BIASES = "a table of tokens in quotes with a number each, or a list of [token, number]"
+
+_PLAIN: dict[str, type] = {TEXT: str, SWITCH: bool, TABLE: dict}
 
 
 class TomlValueError(Exception):
@@ -79,8 +82,7 @@ def checked(table: Mapping[str, Any], kinds: Mapping[str, str], prefix: str = ""
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in kinds:
-            nearest = difflib.get_close_matches(key, kinds, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(kinds)}"
+            hint = did_you_mean(key, kinds, "the keys are")
             raise TomlValueError(f"{prefix}unknown key {one_line(key, 60)!r}; {hint}")
         if not _fits(value, kinds[key]):
             raise TomlValueError(f"{prefix}{key} is {shown_value(value)}; it must be {kinds[key]}")
@@ -98,19 +100,26 @@ def shown_value(value: object) -> str:
 
 
 def _fits(value: object, kind: str) -> bool:
+    if kind in _PLAIN:
+        return isinstance(value, _PLAIN[kind])
+    if kind in (WHOLE, NUMBER):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+        return number and (kind == NUMBER or isinstance(value, int))
+    if kind == BIASES and isinstance(value, dict):
+        return all(_fits(one, NUMBER) for one in value.values())
+    return isinstance(value, list | tuple) and all(_is_entry(one, kind) for one in value)
+
+
+def _is_entry(value: object, kind: str) -> bool:
+    """Whether a list of this kind may hold a value."""
     match kind:
-        case "a text in quotes":
-            return isinstance(value, str)
-        case "true or false":
-            return isinstance(value, bool)
-        case "a table":
+        case "a list of tables":
             return isinstance(value, dict)
-        case "a whole number":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "a number":
-            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-    wanted = str if kind == TEXTS else dict
-    return isinstance(value, list | tuple) and all(isinstance(one, wanted) for one in value)
+        case "a list of tokens, each a text in quotes or an id":
+            return isinstance(value, int | str) and not isinstance(value, bool)
+        case "a list of texts in quotes":
+            return isinstance(value, str)
+    return isinstance(value, list | tuple)
 
 
 def written(table: Mapping[str, Any]) -> str:

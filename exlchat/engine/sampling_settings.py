@@ -9,6 +9,8 @@ from typing import Any
 from exlchat.engine.sampling_controls import CONTROLS, DRY_BREAKERS, STEP_CONTROLS, STEPS, Control, TokenName
 
 _MOST_ENTRIES = 10_000
+_LARGEST = 10**9
+"""More means nothing, and very much more does not fit where it goes."""
 _SHOWN = 60
 
 
@@ -64,16 +66,12 @@ class SamplingSettings:
 
     def __post_init__(self) -> None:
         for name, control in CONTROLS.items():
-            if control.kind in ("number", "whole"):
-                _check_number(name, getattr(self, name), control)
-        for name, read in (
-            ("dry_breakers", _texts),
-            ("banned_tokens", _tokens),
-            ("logit_bias", _biases),
-            ("order", _order),
-        ):
+            value, off = getattr(self, name), control.off
+            if type(value) is type(off) and value == off:
+                # Most are; records of thousands of answers are read at once.
+                continue
             # A frozen value: what came as lists, as from JSON, becomes what it is declared as.
-            object.__setattr__(self, name, read(name, getattr(self, name)))
+            object.__setattr__(self, name, checked_value(name, value))
         self._check_together()
 
     @property
@@ -121,6 +119,27 @@ class SamplingSettings:
             )
 
 
+def checked_value(name: str, value: object) -> Any:
+    """The value of one control as `SamplingSettings` holds it, whatever the others are.
+
+    Raises:
+        ValueError: it cannot be, in one line.
+    """
+    control = CONTROLS[name]
+    match control.kind:
+        case "number" | "whole":
+            _check_number(name, value, control)
+            return value
+        case "texts":
+            return _texts(name, value)
+        case "tokens":
+            return _tokens(name, value)
+        case "biases":
+            return _biases(name, value)
+        case "order":
+            return _order(name, value)
+
+
 def order_with_last(named: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     """The usual order with some steps at its end, in the order in which they are named.
 
@@ -136,8 +155,11 @@ def _check_number(name: str, value: object, control: Control) -> None:
     good = not isinstance(value, bool) and isinstance(value, int if whole else (int, float))
     if good:
         assert isinstance(value, int | float)
+        if _LARGEST < abs(value) < math.inf:
+            # Not said: it may have thousands of digits.
+            raise ValueError(f"{name} is too large; it must be at most {min(_LARGEST, control.high):,}")
         above = value > control.low if control.above else value >= control.low
-        good = above and value <= control.high and (whole or math.isfinite(value))
+        good = above and value <= control.high and abs(value) < math.inf
     if not good:
         off = "" if control.leader else f" ({control.off:g} {'changes nothing' if name == 'temperature' else 'is off'})"
         raise ValueError(f"{name} is {_shown(value)}; it must be {control.range}{off}")

@@ -48,7 +48,7 @@ PROGRAM_ACTIONS: tuple[Action, ...] = (
     Action(
         "set",
         "Answer settings",
-        "Change temperature, top_k, top_p, min_p, seed, max_tokens or context_policy until you quit; alone, show all.",
+        "Change how answers are drawn until you quit, such as temperature 0.7; alone, show what holds.",
         (),
         "/set",
         "[NAME VALUE]",

@@ -6,11 +6,14 @@ import argparse
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from exlchat.chat.sampling.control_values import from_text, require_control
 from exlchat.ext.targets import FAT, Targets, parse_capability
 
 Parsed = TypeVar("Parsed")
+OPTIONS = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p"}
+"""Those controls of sampling that have an option of their own."""
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -98,6 +101,21 @@ def targets(text: str) -> Targets:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Targets(tuple(sorted(capabilities)))
+
+
+def sampled(text: str) -> tuple[str, Any]:
+    """A control of how tokens are drawn, and its value: NAME=VALUE."""
+    name, sign, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not sign or not value.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not like NAME=VALUE, such as xtc_probability=0.5")
+    if name in OPTIONS:
+        raise argparse.ArgumentTypeError(f"{name} has an option of its own; say {OPTIONS[name]} {value}")
+    try:
+        require_control(name)
+        return name, from_text(name, value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def some_text(text: str) -> str:

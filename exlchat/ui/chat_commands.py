@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -273,10 +274,11 @@ class ChatCommands:
 
     def _set(self, argument: str) -> None:
         session = self.front.session
-        words = argument.replace("=", " ").split()
-        if len(words) == 2:
-            session.generation = session.generation.with_value(*words)
-        elif words:
+        # A value may have spaces and equals signs of its own.
+        name, _, value = re.sub(r"[\s=]+", " ", argument.strip(), count=1).partition(" ")
+        if value:
+            session.draw_by(session.generation.with_value(name, value))
+        elif name:
             raise NotPossibleError("/set needs a name and a value, such as /set temperature 0.7")
         self.front.note(session.generation.describe())
 

@@ -147,15 +147,17 @@ class ChatSession(OpenConversation):
 
         Raises:
             NotPossibleError: an answer is on its way.
+            ValueError: it cannot answer as it wishes to beside what was said before, in one line.
             StoreError: it could not be written.
         """
         self.require_quiet()
+        # Before anything is written: its way of answering may not go with what holds.
+        self.draw_by(self.generation.with_wishes(persona.sampling, persona.source))
         if self.conversation is not None:
             self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
         self._persona = persona
         self._new_system = self._default_system = persona.system_text
         self.template = persona.template or self.template
-        self.generation = self.generation.with_wishes(persona.sampling, persona.source)
         if self.conversation is not None:
             self.reload()
         elif persona.greetings:

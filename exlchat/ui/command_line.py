@@ -14,6 +14,7 @@ from exlchat.ui.argument_types import (
     number,
     positive,
     program,
+    sampled,
     some_id,
     some_text,
     stop_text,
@@ -372,6 +373,14 @@ def _sampling_group(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", metavar="N", type=whole(0), help="draw from the N most likely tokens; 0 is off")
     group.add_argument("--top-p", metavar="X", type=number, help="draw from the likeliest that sum to X; 1 is off")
     group.add_argument("--min-p", metavar="X", type=number, help="drop what is below X times the likeliest; 0 is off")
+    group.add_argument(
+        "--sample",
+        metavar="NAME=VALUE",
+        type=sampled,
+        action="append",
+        default=[],
+        help="any other control, such as xtc_probability=0.5 (may be repeated); /sampling in the app lists them",
+    )
     group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
 
 

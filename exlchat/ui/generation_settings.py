@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
-from exlchat.setting_list import SETTINGS
+from exlchat.chat.plain_text import did_you_mean, one_line
+from exlchat.chat.sampling import control_values
+from exlchat.engine.sampling_controls import CONTROLS
+from exlchat.setting_list import CHAT_TEMPERATURE, SETTINGS
+from exlchat.settings import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,13 +22,16 @@ if TYPE_CHECKING:
     from exlchat.settings import Settings
     from exlchat.ui.options import AppOptions
 
-NAMES = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context_policy")
-SAMPLED = ("temperature", "top_k", "top_p", "min_p")
+SAMPLED = tuple(CONTROLS)
+MAIN = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context_policy")
+"""Those that are shown whatever their values are; of the others, those that are on."""
+NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN))
 EXPLAINED = {
-    name: SETTINGS[name].about.help if name in SETTINGS else "Makes draws repeatable; none takes a fresh one each time."
-    for name in NAMES
+    **{name: SETTINGS[name].about.help for name in NAMES if name in SETTINGS},
+    **{name: control.help for name, control in CONTROLS.items()},
+    "seed": "Makes draws repeatable; none takes a fresh one each time.",
 }
-"""What each does, in a sentence: the one of the setting, where there is a setting of that name."""
+"""What each does, in a sentence."""
 TYPED = "typed"
 LARGEST_SEED = 2**63 - 1
 _OFF = ("none", "off")
@@ -44,14 +50,17 @@ class GenerationSettings:
     context_policy: ContextPolicy = "stop"
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    def value(self, name: str) -> float | int | str | None:
+    def value(self, name: str) -> Any:
         """The value of one of `NAMES`."""
-        found: float | int | str | None = getattr(self.sampling if name in SAMPLED else self, name)
-        return found
+        return getattr(self.sampling if name in CONTROLS else self, name)
 
     def source(self, name: str) -> str:
         """Where the value comes from."""
         return self.sources.get(name, "default")
+
+    def shown_names(self) -> list[str]:
+        """Those of `NAMES` that say all about an answer: the main ones, and what is not as usual."""
+        return [name for name in NAMES if name in MAIN or self.value(name) != CONTROLS[name].off]
 
     def with_value(self, name: str, text: str) -> GenerationSettings:
         """A copy with one value changed, as typed after /set. "none" clears `seed` and `max_tokens`.
@@ -62,9 +71,9 @@ class GenerationSettings:
         return self._with_text(name, text)._from(TYPED, [name])
 
     def _with_text(self, name: str, text: str) -> GenerationSettings:
+        if name in CONTROLS:
+            return replace(self, sampling=replace(self.sampling, **{name: control_values.from_text(name, text)}))
         match name:
-            case "temperature" | "top_p" | "min_p" | "top_k":
-                return replace(self, sampling=_sampling(self.sampling, name, text))
             case "seed":
                 seed = None if text in _OFF else _whole(name, text)
                 if seed is not None and not 0 <= seed <= LARGEST_SEED:
@@ -77,23 +86,29 @@ class GenerationSettings:
                 return replace(self, max_tokens=tokens)
             case "context_policy":
                 return replace(self, context_policy=_policy(text))
-        nearest = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(NAMES)}"
-        raise ValueError(f"there is no setting {name}; {hint}")
+        raise ValueError(f"there is no setting {one_line(name, 40)}; {did_you_mean(name, NAMES, 'there are')}")
 
     def with_wishes(self, wishes: SamplingWishes, source: str) -> GenerationSettings:
-        """A copy with the wished values in place, which come from `source`."""
+        """A copy with the wished values in place, which come from `source`.
+
+        Raises:
+            ValueError: they contradict what holds now, in one line.
+        """
         limit = self.max_tokens if wishes.max_tokens is None else wishes.max_tokens
         wished = replace(self, sampling=wishes.apply(self.sampling), max_tokens=limit)
-        return wished._from(source, wishes.given())
+        return wished._from(source, wishes.decided())
 
-    def taking(self, name: str, other: GenerationSettings) -> GenerationSettings:
-        """A copy with one value as `other` has it, and from where `other` has it."""
-        if name in SAMPLED:
-            taken = replace(self, sampling=replace(self.sampling, **{name: getattr(other.sampling, name)}))
-        else:
-            taken = replace(self, **{name: getattr(other, name)})
-        return taken._from(other.source(name), [name])
+    def taking(self, names: Iterable[str], other: GenerationSettings) -> GenerationSettings:
+        """A copy with some values as `other` has them, and from where `other` has them.
+
+        Raises:
+            ValueError: they contradict those that stay, in one line.
+        """
+        taken = {name: other.value(name) for name in names}
+        sampled = {name: value for name, value in taken.items() if name in CONTROLS}
+        rest = {name: value for name, value in taken.items() if name not in CONTROLS}
+        sources = {name: other.source(name) for name in taken}
+        return replace(self, sampling=replace(self.sampling, **sampled), **rest, sources={**self.sources, **sources})
 
     def _from(self, source: str, names: Iterable[str]) -> GenerationSettings:
         return replace(self, sources={**self.sources, **dict.fromkeys(names, source)})
@@ -101,13 +116,15 @@ class GenerationSettings:
     def shown(self, name: str) -> str:
         """The value of one of `NAMES`, for people."""
         value = self.value(name)
+        if name in CONTROLS:
+            return control_values.shown(name, value)
         if value is None:
             return "fresh for each answer" if name == "seed" else "until the context is full"
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return str(value)
 
     def describe(self) -> str:
-        """All values in one line."""
-        return " · ".join(f"{name} {self.shown(name)}" for name in NAMES)
+        """All that is on, in one line."""
+        return " · ".join(f"{name} {self.shown(name)}" for name in self.shown_names())
 
     def changes_from(self, before: GenerationSettings) -> list[str]:
         """What is no longer as before, value by value."""
@@ -115,41 +132,51 @@ class GenerationSettings:
         return [f"{name} {before.shown(name)} → {self.shown(name)}" for name in changed]
 
 
+def drawn_line(sampling: SamplingSettings) -> str:
+    """How tokens are drawn, in one line: the first four values, and those of the others that are not as usual."""
+    names = GenerationSettings(sampling).shown_names()
+    return " · ".join(
+        f"{name} {control_values.shown(name, getattr(sampling, name))}" for name in names if name in CONTROLS
+    )
+
+
 def at_start(options: AppOptions, settings: Settings, model: Path | None) -> GenerationSettings:
-    """What a model begins with: what was typed wins over the settings file, and that over the defaults."""
+    """What a model begins with: what was typed wins over the settings file, and that over the defaults.
+
+    Raises:
+        SettingsError: what was typed contradicts the settings, in one line.
+    """
     start = of_settings(settings, bundled_guide=model == paths.bundled_model())
     if options.seed is not None:
         start = replace(start, seed=options.seed)._from(TYPED, ["seed"])
     if options.context_policy is not None:
         start = replace(start, context_policy=options.context_policy)._from(TYPED, ["context_policy"])
-    start = start.with_wishes(options.sampling, TYPED)
+    if options.sampling.dynatemp_high and start.sampling.temperature == 0 and start.source("temperature") == "default":
+        # That the guide answers greedily is a default, and gives way to what cannot be with it.
+        start = replace(start, sampling=replace(start.sampling, temperature=CHAT_TEMPERATURE))
+    try:
+        start = start.with_wishes(options.sampling, TYPED)
+    except ValueError as error:
+        raise SettingsError(f"what this start was given does not go with settings.toml: {error}") from error
     return replace(start, sources={**start.sources, **options.sampling_sources})
 
 
 def of_settings(settings: Settings, *, bundled_guide: bool) -> GenerationSettings:
     """What the settings say, for the bundled guide or for any other model."""
-    sources = {
-        name: "environment" if name in settings.from_environment else "settings"
-        for name in NAMES
-        if name in settings.from_environment or (name in SETTINGS and getattr(settings, name) != SETTINGS[name].default)
-    }
+    in_table = {name for name, _ in settings.sampling}
+    sources = {}
+    for name in NAMES:
+        key = "sampling" if name in in_table else name
+        if key in settings.from_environment:
+            sources[name] = "environment"
+        elif name in in_table or (name in SETTINGS and getattr(settings, name) != SETTINGS[name].default):
+            sources[name] = "settings"
     return GenerationSettings(
-        settings.sampling(bundled_guide=bundled_guide),
+        settings.drawing(bundled_guide=bundled_guide),
         max_tokens=settings.max_tokens,
         context_policy=settings.context_policy,
         sources=sources,
     )
-
-
-def _sampling(sampling: SamplingSettings, name: str, text: str) -> SamplingSettings:
-    match name:
-        case "temperature":
-            return replace(sampling, temperature=_number(name, text))
-        case "top_p":
-            return replace(sampling, top_p=_number(name, text))
-        case "min_p":
-            return replace(sampling, min_p=_number(name, text))
-    return replace(sampling, top_k=_whole(name, text))
 
 
 def _policy(text: str) -> ContextPolicy:
@@ -157,13 +184,6 @@ def _policy(text: str) -> ContextPolicy:
         if policy == text:
             return policy
     raise ValueError(f"context_policy is {text!r}; it must be one of {', '.join(CONTEXT_POLICIES)}")
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{name} is {text!r}; it must be a number") from None
 
 
 def _whole(name: str, text: str) -> int:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from exlchat.ui.unkept import UnkeptAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from exlchat.chat.conversation import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.store import ConversationStore
+    from exlchat.engine.sampling_settings import SamplingSettings
     from exlchat.ui.generation_settings import GenerationSettings
 
 
@@ -23,6 +24,10 @@ class ModelDefaults:
     template: str | None
     system: str | None
     generation: GenerationSettings
+
+
+def _takes_all(_: SamplingSettings) -> str:
+    return ""
 
 
 class OpenConversation:
@@ -40,6 +45,8 @@ class OpenConversation:
         self.store = store
         self.template = template
         self.generation = generation
+        self.refusal: Callable[[SamplingSettings], str] = _takes_all
+        """Why the model cannot draw so, in one line; empty if it can. Whoever knows the model says it."""
         self.unkept = UnkeptAnswers(store)
         self.conversation: Conversation | None = None
         self.places: Mapping[str, tuple[int, int]] = {}
@@ -84,6 +91,16 @@ class OpenConversation:
     def persona(self) -> FrozenPersona | None:
         """Who speaks in new conversations, and in the open one unless a plain system prompt came after it."""
         return self._persona
+
+    def draw_by(self, generation: GenerationSettings) -> None:
+        """Draw the next answers so.
+
+        Raises:
+            ValueError: the model cannot, in one line; how they were drawn before goes on.
+        """
+        if refused := self.refusal(generation.sampling):
+            raise ValueError(refused)
+        self.generation = generation
 
     # What goes with a model
 

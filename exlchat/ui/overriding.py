@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.setting_sampling import CONTROL_NAMES, OWN_KEYS
+
 if TYPE_CHECKING:
+    from exlchat.chat.sampling.wishes import SamplingWishes
     from exlchat.ui.options import AppOptions
 
-_SAMPLED = ("temperature", "top_k", "top_p", "min_p", "max_tokens")
 _TYPED = ("theme", "template", "system", "context_policy", "context", "kv_cache", "extension", "quantize_head")
 
 
 def given(options: AppOptions, key: str) -> Any:
     """The value that was typed, or is of the preset or persona that was; `None` if the setting holds."""
     sizes = options.cache_sizes
-    if key in _SAMPLED:
-        return getattr(options.sampling, key)
+    if key in (*OWN_KEYS, "sampling", "max_tokens"):
+        return _drawn_by(options.sampling, key)
     if key in _TYPED:
         return getattr(options, key)
     if key == "disk_gb":
@@ -24,3 +27,12 @@ def given(options: AppOptions, key: str) -> Any:
         # One of them takes the place of both.
         return sizes.gigabytes if sizes.tokens is None else sizes.tokens
     return None
+
+
+def _drawn_by(wishes: SamplingWishes, key: str) -> Any:
+    if key == "sampling":
+        typed = tuple((name, one) for name, one in wishes.given().items() if name in CONTROL_NAMES)
+        return typed if typed or wishes.others_off else None
+    if key != "max_tokens" and wishes.others_off:
+        return getattr(wishes.apply(SamplingSettings()), key)
+    return getattr(wishes, key)

@@ -32,7 +32,10 @@ def use_preset(front: ChatFront, name: str) -> None:
         found = find_preset(name)
     except SamplingPresetError as error:
         raise NotPossibleError(str(error)) from error
-    session.generation = session.generation.with_wishes(found.preset.wishes, found.source)
+    try:
+        session.draw_by(session.generation.with_wishes(found.preset.wishes, found.source))
+    except ValueError as error:
+        raise NotPossibleError(f"{found.source} is not taken: {error}") from error
     kept = found.preset.not_applied
     not_applied = f"\nNot applied, because answers are not drawn by it here: {kept}" if kept else ""
     front.note(f"Preset {one_line(found.id, 60)}: {session.generation.describe()}{not_applied}")

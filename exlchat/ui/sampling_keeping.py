@@ -6,9 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.chat.sampling.control_values import to_plain
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.shelf import keep_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_controls import CONTROLS
+from exlchat.setting_sampling import CONTROL_NAMES
 from exlchat.settings import SETTINGS, SettingsError, read_settings, save_setting
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.generation_settings import NAMES, of_settings
@@ -28,9 +31,12 @@ def save_as_preset(now: GenerationSettings, target: Path) -> str:
         NotPossibleError: the values are none that a preset can have.
         FolderError: it cannot be written.
     """
-    sampling = now.sampling
+    # What is off is said in one word; the temperature, of which 1 is as good as any, is named whatever it is.
+    on = {name: now.value(name) for name, one in CONTROLS.items() if now.value(name) != one.off}
     try:
-        wishes = SamplingWishes(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, now.max_tokens)
+        wishes = SamplingWishes(
+            **{**on, "temperature": now.sampling.temperature}, max_tokens=now.max_tokens, others_off=True
+        )
         keep_preset(SamplingPreset(wishes=wishes), target)
     except (ValueError, SamplingPresetError) as error:
         raise NotPossibleError(f"not saved: {error}") from error
@@ -48,14 +54,19 @@ def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
     for problem in found.file_problems:
         raise SettingsError(problem)
     file = of_settings(found.settings, bundled_guide=bundled_guide)
-    wanted = [name for name in NAMES if name in SETTINGS and now.value(name) != file.value(name)]
-    for name in wanted:
-        value = now.value(name)
-        save_setting(name, None if value is None else SETTINGS[name].about.kind.to_toml(value))
+    wanted = [name for name in NAMES if name != "seed" and now.value(name) != file.value(name)]
+    alone = [name for name in wanted if name not in CONTROL_NAMES]
+    rows = {name: to_plain(name, now.value(name)) for name in CONTROL_NAMES if now.value(name) != CONTROLS[name].off}
+    table = ["sampling"] if len(alone) < len(wanted) else []
+    # The file has to make sense at every step, and a greedy draw goes with no dynamic temperature.
+    for name in (*table, *alone) if now.sampling.temperature == 0 else (*alone, *table):
+        value = now.value(name) if name in NAMES else rows or None
+        save_setting(name, SETTINGS[name].about.kind.to_toml(value) if value is not None and name in NAMES else value)
     if not wanted:
         return "settings.toml says all of this already"
     written = ", ".join(f"{name} {now.shown(name)}" for name in wanted)
     seed = "; the seed belongs to this session only" if now.seed is not None else ""
-    beaten = [SETTINGS[name].variable for name in wanted if os.environ.get(SETTINGS[name].variable)]
+    settings = {SETTINGS["sampling" if name in CONTROL_NAMES else name].variable: None for name in wanted}
+    beaten = [variable for variable in settings if os.environ.get(variable)]
     over = f"; the environment ({', '.join(beaten)}) beats the file" if beaten else ""
     return f"Written into settings.toml: {written}{seed}{over}"

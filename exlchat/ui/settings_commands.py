@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from exlchat import paths
 from exlchat.chat.plain_text import one_line
-from exlchat.settings import SETTINGS, Reading, SettingsError, read_settings, save_setting
+from exlchat.settings import DRAWN, SETTINGS, Reading, SettingsError, read_settings, save_setting
 from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.generation_settings import SAMPLED, of_settings
+from exlchat.ui.generation_settings import NAMES, at_start, of_settings
 from exlchat.ui.keymap import keymap
-from exlchat.ui.library.memory import NAMES, ModelSettings
+from exlchat.ui.library.memory import NAMES as REMEMBERED
+from exlchat.ui.library.memory import ModelSettings
 from exlchat.ui.overriding import given
 
 if TYPE_CHECKING:
@@ -125,7 +128,7 @@ class SettingsCommands:
             return "this start"
         if row.setting.key in self.reading.environment:
             return "environment"
-        if row.key in NAMES and getattr(self._remembered(), row.key) is not None:
+        if row.key in REMEMBERED and getattr(self._remembered(), row.key) is not None:
             return "remembered for this model"
         return "file" if row.in_file(self.reading) else "default"
 
@@ -135,7 +138,7 @@ class SettingsCommands:
     def holds(self, row: Row) -> Any:
         """The value in force: what this start was given, else the environment, the model's memory, the file."""
         key, options = row.setting.key, self._front.services.shelf.options
-        if key in NAMES:
+        if key in REMEMBERED:
             return getattr(self._remembered().typed_or(options, self.reading.settings), key)
         typed = given(options, key)
         return getattr(self.reading.settings, key) if typed is None else typed
@@ -145,10 +148,11 @@ class SettingsCommands:
         key = row.setting.key
         if (typed := given(self._front.services.shelf.options, key)) is not None:
             options = " or ".join(row.setting.about.options)
+            typed = row.setting.about.kind.to_text(typed)
             return f"This start was given {_short(typed)} ({options}), which holds until you quit."
         if key in self.reading.environment:
             return f"The environment variable {row.setting.variable} beats the file."
-        remembered = getattr(self._remembered(), key) if key in NAMES else None
+        remembered = getattr(self._remembered(), key) if key in REMEMBERED else None
         if remembered is None:
             return ""
         return f"For this model {_short(remembered)} is remembered, which holds (/model set {key})."
@@ -178,8 +182,17 @@ class SettingsCommands:
                 self._front.tell(f"{found.file_problems[0]}; what held before goes on", warning=True)
             self._told = problems
             return
-        self._told = ()
+        told, self._told = self._told, ()
         before, self.reading = self.reading.settings, found
+        try:
+            self._draw_by(before, found.settings)
+        except (SettingsError, ValueError) as error:
+            # How answers are drawn stays as it is; the rest holds.
+            self._told = (str(error),)
+            if self._told != told:
+                self._front.tell(f"{error}; answers are drawn as before", warning=True)
+            found = replace(found, settings=replace(found.settings, **{key: getattr(before, key) for key in DRAWN}))
+            self.reading = found
         self._front.services.shelf.settings = found.settings
         for key in SETTINGS:
             if getattr(before, key) != getattr(found.settings, key):
@@ -205,8 +218,6 @@ class SettingsCommands:
                 session.titles = settings.title_by == "model"
             case "template" | "system":
                 self._use_texts(key, settings)
-            case _ if key in (*SAMPLED, "max_tokens", "context_policy"):
-                self._draw_by(key, settings)
 
     def _take_keys(self, settings: Settings) -> None:
         keys = keymap(settings.keys)
@@ -222,10 +233,19 @@ class SettingsCommands:
         elif session.persona is None:
             session.use(session.template, wanted.system, None)
 
-    def _draw_by(self, key: str, settings: Settings) -> None:
-        session = self._front.session
-        said = of_settings(settings, bundled_guide=self._front.model.is_guide)
-        session.generation = session.generation.taking(key, said)
+    def _draw_by(self, before: Settings, now: Settings) -> None:
+        """Have what changed of how answers are drawn hold, but for what this start was given, all of it together.
+
+        Raises:
+            SettingsError: it does not go with what this start was given.
+            ValueError: it does not go with what holds in this session.
+        """
+        options, session, guide = self._front.services.shelf.options, self._front.session, self._front.model.is_guide
+        at_start(options, now, paths.bundled_model() if guide else None)
+        was, said = of_settings(before, bundled_guide=guide), of_settings(now, bundled_guide=guide)
+        given_here = {*options.sampling.decided(), *(key for key in SETTINGS if given(options, key) is not None)}
+        changed = [name for name in NAMES if was.value(name) != said.value(name) and name not in given_here]
+        session.draw_by(session.generation.taking(changed, said))
 
     def _wanted(self, settings: Settings) -> ModelSettings:
         return self._remembered().typed_or(self._front.services.shelf.options, settings)

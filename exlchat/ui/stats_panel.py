@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
 from exlchat.ui.cache_panel import size_text
+from exlchat.ui.generation_settings import drawn_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,18 +65,13 @@ def _record_rows(record: AnswerRecord) -> Iterator[tuple[str, str]]:
     assert stats is not None
     read = stats.prompt_tokens - stats.cached_tokens
     reading = f", {read / stats.prefill_seconds:,.0f} tok/s" if read > 0 and stats.prefill_seconds > 0 else ""
-    sampling = record.sampling
     yield "Model", one_line(record.model, _MODEL_CELLS)
     yield "Template", one_line(record.template, _MODEL_CELLS)
     yield "Prompt", f"{stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} cached, {read:,} read"
     yield "First", f"{stats.time_to_first_token:.2f} s to the first token"
     yield "Reading", f"{stats.prefill_seconds:.2f} s{reading}"
     yield "Writing", f"{stats.new_tokens:,} tokens in {stats.decode_seconds:.2f} s, {stats.tokens_per_second:.1f} tok/s"
-    yield (
-        "Sampling",
-        f"temperature {sampling.temperature:g} · top_k {sampling.top_k} · top_p {sampling.top_p:g} · "
-        f"min_p {sampling.min_p:g}",
-    )
+    yield "Sampling", drawn_line(record.sampling)
     yield "Seed", str(stats.seed)
     yield "Path", stats.decode_path
     if record.finish_reason is not None:

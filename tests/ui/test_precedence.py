@@ -60,6 +60,11 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
     "top_k": ((5, 6, 0), ("--top-k", "0"), lambda s: s.generation.sampling.top_k),
     "top_p": ((0.1, 0.2, 1.0), ("--top-p", "1"), lambda s: s.generation.sampling.top_p),
     "min_p": ((0.1, 0.2, 0.0), ("--min-p", "0"), lambda s: s.generation.sampling.min_p),
+    "sampling": (
+        ((("skew", 0.1),), (("skew", 0.2), ("top_a", 0.1)), (("skew", 0.3),)),
+        ("--sample", "skew=0.3"),
+        lambda s: tuple((name, s.generation.value(name)) for name in ("skew", "top_a") if s.generation.value(name)),
+    ),
     "max_tokens": ((5, 6, 7), ("--max-tokens", "7"), lambda s: s.generation.max_tokens),
     "template": (("plain", "chatml", "model"), ("--template", "model"), lambda s: s.template),
     "system": (("a", "b", ""), ("--system", ""), lambda s: s.system),
@@ -102,7 +107,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(key: str, monk
     monkeypatch.setenv(SETTINGS[key].variable, kind.to_text(environment))
     assert holds(services()) == environment
     found = services(*arguments)
-    assert holds(found) == typed
+    # Of the table of sampling, value by value.
+    assert holds(found) == (typed if key != "sampling" else (*typed, ("top_a", 0.1)))
     assert given(found.shelf.options, key) == typed
     assert given(services().shelf.options, key) is None
 

@@ -19,7 +19,7 @@ from exlchat.ui.command_line import chat_parser
 from exlchat.ui.generation_settings import at_start
 from tests.endless_model import save_endless_llama
 
-ENIGMA = "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\n"
+ENIGMA = "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\npenalty_alpha: 0.6\n"
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +43,11 @@ def test_the_list_has_those_that_come_along_and_ones_own(home: Path, capsys: pyt
     shown = capsys.readouterr()
     rows = shown.out.splitlines()
     assert rows[:2] == ["mine           For maps [2J", "               top_k 3 · max_tokens 2000000"]
-    assert len(rows) == 12
+    assert len(rows) == 20
     assert "bad.toml: unknown key 'temprature'; did you mean temperature?" in shown.err
     assert cli.main(["presets", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [one["shipped"] for one in listed] == [False, *[True] * 5]
+    assert [one["shipped"] for one in listed] == [False, *[True] * 9]
     assert listed[0]["top_k"] == 3
     assert "temperature" not in listed[0]
 
@@ -58,13 +58,16 @@ def test_an_import_is_shown_and_found_by_its_old_name(
     assert cli.main(["presets", "import", str(enigma)]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{home / 'midnight-enigma.toml'} (preset of text-generation-webui)\n"
-    assert shown.err == "exlchat: Midnight Enigma.yaml: kept, not applied: repetition_penalty 1.18\n"
+    assert shown.err == "exlchat: Midnight Enigma.yaml: kept, not applied: penalty_alpha 0.6\n"
     assert cli.main(["presets", "show", "Midnight Enigma"]) == 0
     out = capsys.readouterr().out
-    assert "temperature 0.98 · top_k 100 · top_p 0.37 · min_p 0\n" in out
-    assert "kept of webui, not applied:\n  repetition_penalty 1.18\n" in out
+    assert (
+        "temperature 0.98 · top_k 100 · top_p 0.37 · repetition_penalty 1.18 · penalty_range 1024 · all else off\n"
+        in out
+    )
+    assert "kept of webui, not applied:\n  penalty_alpha 0.6\n" in out
     assert cli.main(["presets", "show", "midnight-enigma", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["preset"]["foreign"] == {"webui": {"repetition_penalty": 1.18}}
+    assert json.loads(capsys.readouterr().out)["preset"]["foreign"] == {"webui": {"penalty_alpha": 0.6}}
     assert cli.main(["presets", "path", "midnight-enigma"]) == 0
     assert capsys.readouterr().out == f"{home / 'midnight-enigma.toml'}\n"
     assert cli.main(["presets", "path"]) == 0
@@ -122,6 +125,17 @@ def test_taking_the_place_of_one_that_comes_along_is_said(enigma: Path, capsys: 
         (["presets"], 2, "COMMAND"),
         (["ask", "--preset", "creativ", "hello"], 1, "did you mean creative?"),
         (["--preset", "creativ"], 1, "did you mean creative?"),
+        (
+            ["ask", "--sample", "xtc=1", "hello"],
+            2,
+            "there is no sampling control 'xtc'; did you mean xtc_probability or xtc_threshold?",
+        ),
+        (["ask", "--sample", "xtc_treshold=0.1", "hello"], 2, "did you mean xtc_threshold?"),
+        (["ask", "--sample", "xtc_threshold=0.6", "hello"], 2, "it must be a number above 0, up to 0.5"),
+        (["ask", "--sample", "skew", "hello"], 2, "'skew' is not like NAME=VALUE"),
+        (["ask", "--sample", "top_k=4", "hello"], 2, "top_k has an option of its own; say --top-k 4"),
+        (["ask", "--sample", "skew=1", "--sample", "skew=2", "hello"], 2, "--sample names skew twice"),
+        (["ask", "--sample", "dynatemp_high=1", "--temperature", "0", "hello"], 2, "temperature 0 takes the likeliest"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +198,13 @@ def test_the_app_knows_which_values_are_of_the_preset_and_which_of_the_persona(
         (["--preset", "mine", "--top-k", "7", "--max-tokens", "3"], SamplingSettings(0.98, 7, 0.37, 0.25), 3),
         # The persona is a way of speaking, a preset was named for this start.
         (["--preset", "mine", "--persona", "warm"], SamplingSettings(0.98, 100, 0.37, 0.5), 6),
+        (
+            ["--preset", "mine", "--sample", "top-a=0.1", "--sample", 'logit_bias=5=-1, "x"=2'],
+            SamplingSettings(0.98, 100, 0.37, 0.25, top_a=0.1, logit_bias=((5, -1.0), ("x", 2.0))),
+            6,
+        ),
+        # What a preset switches off is off, whatever the settings and the persona say.
+        (["--preset", "steady", "--persona", "warm"], SamplingSettings(top_n_sigma=1.0), 9),
         (["--persona", "warm", "--max-tokens", "2"], SamplingSettings(1.9, 0, 1.0, 0.5), 2),
     ],
 )

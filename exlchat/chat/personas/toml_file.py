@@ -11,8 +11,7 @@ from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.macros import BUILT_IN_NAMES
 from exlchat.chat.personas.persona import EXAMPLES_AS, Character, Example, Persona, PersonaError
 from exlchat.chat.plain_text import one_line
-from exlchat.chat.sampling.toml_file import SAMPLING_KINDS
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.sampling.toml_file import table_of_wishes, wishes_of_table
 from exlchat.chat.toml_values import (
     NUMBER,
     SWITCH,
@@ -122,7 +121,9 @@ def persona_of_table(table: Mapping[str, Any], where: str) -> Persona:
         )
     if "sampling" in values:
         try:
-            values["sampling"] = SamplingWishes(**_checked(values["sampling"], SAMPLING_KINDS, where, "sampling."))
+            values["sampling"] = wishes_of_table(values["sampling"], "sampling.")
+        except TomlValueError as error:
+            raise PersonaError(f"{where}: {error}") from None
         except ValueError as error:
             raise PersonaError(f"{where}: sampling: {error}") from None
     if "variables" in values:
@@ -178,7 +179,7 @@ def table_of_persona(persona: Persona) -> dict[str, Any]:
     if persona.alternate_greetings:
         table["alternate_greetings"] = list(persona.alternate_greetings)
     parts: dict[str, Any] = {
-        "sampling": persona.sampling.given(),
+        "sampling": table_of_wishes(persona.sampling),
         "variables": dict(persona.variables),
         "examples": [{"user": one.user, "assistant": one.assistant} for one in persona.examples],
         "foreign": dict(persona.foreign),

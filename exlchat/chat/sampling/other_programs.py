@@ -15,14 +15,13 @@ from typing import Any
 from exlchat.chat import untrusted_file
 from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.sampling.samplers import OURS, SILLYTAVERN, WEBUI, Dialect, order_matters
+from exlchat.chat.sampling.samplers import SILLYTAVERN, WEBUI, Dialect
+from exlchat.chat.sampling.taking_over import TakenOver, take_over
 from exlchat.chat.sampling.toml_file import LARGEST_FILE, parse_preset
-from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.chat.toml_values import shown_value
 from exlchat.chat.untrusted_json import JsonError, read_json
 from exlchat.chat.untrusted_yaml import YamlError, read_yaml
 
-_WHOLE = ("top_k", "max_tokens")
 _WANTED = (
     "give a preset of text-generation-webui (YAML), a text completion preset of SillyTavern (JSON), or a .toml file"
 )
@@ -81,81 +80,34 @@ def _values(data: bytes, where: str) -> tuple[dict[str, Any], Dialect]:
 
 
 def _preset_of(values: Mapping[str, Any], dialect: Dialect, where: str, name: str) -> ImportedPreset:
-    wishes, refused = _wishes(values, dialect)
-    kept = {key: _held(one) for key, one in values.items() if key in refused or _is_kept(key, values, dialect)}
-    named = [key for key in kept if key in refused or _is_named(key, dialect)]
-    # The order comes last: whether it counts depends on what was taken over.
-    named += [key for key in _orders(values, wishes) if key in kept]
+    taken = take_over(values, dialect)
+    kept = {key: _held(one) for key, one in values.items() if _is_kept(key, values, dialect, taken)}
+    named = [key for key in kept if key in taken.refused or _is_named(key, values, dialect)]
     shown = one_line(", ".join(f"{key} {_shown(values[key])}" for key in named), 300)
     return ImportedPreset(
-        SamplingPreset(f"{name}, of {dialect.program}", wishes, {dialect.id: kept} if kept else {}),
+        SamplingPreset(f"{name}, of {dialect.program}", taken.wishes, {dialect.id: kept} if kept else {}),
         f"preset of {dialect.program}",
         (f"{where}: kept, not applied: {shown}",) if named else (),
     )
 
 
-def _wishes(values: Mapping[str, Any], dialect: Dialect) -> tuple[SamplingWishes, frozenset[str]]:
-    """The values of ours, and the keys of those that cannot be taken over."""
-    given: dict[str, Any] = dict(dialect.missing)
-    refused = set()
-    for key, name in dialect.ours.items():
-        if values.get(key) is None:
-            continue
-        number = _number(name, values[key])
-        if number is None:
-            refused.add(key)
-            given.pop(name, None)
-        else:
-            given[name] = number
-    if values.get("do_sample") is False:
-        given["temperature"] = 0.0
-    if given.get("temperature") == 0 or given.get("top_k") == 1:
-        # The most likely token is taken whatever else is said.
-        refused -= {"top_p", "min_p"}
-    return SamplingWishes(**given), frozenset(refused)
+def _is_kept(key: str, values: Mapping[str, Any], dialect: Dialect, taken: TakenOver) -> bool:
+    """Whether a key changes something that is not wished for here."""
+    if key in taken.refused:
+        return True
+    if key in taken.done or (key == "do_sample" and values[key] is False) or dialect.is_off(key, values):
+        return False
+    # Of a sampler that is switched on in a way that is not known here, nothing was taken over.
+    unknown = [one for one in dialect.leaders_on(key, values) if one in dialect.flags and one not in taken.done]
+    return key not in dialect.ours or bool(unknown)
 
 
-def _number(name: str, value: Any) -> float | int | None:
-    """A value of ours; `None` for one that is not possible here."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if name == "top_k" and value == -1:
-        # Some backends write "off" as -1.
-        return 0
-    try:
-        number: Any = int(value) if name in _WHOLE else float(value)
-        SamplingWishes(**{name: number})
-    except (ValueError, OverflowError):
-        return None
-    return number if number == value else None
-
-
-def _is_kept(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:
-    greedy = key == "do_sample" and values[key] is False
-    return key not in dialect.ours and not greedy and not dialect.is_off(key, values)
-
-
-def _is_named(key: str, dialect: Dialect) -> bool:
-    """What leads stands for what it leads; the orders are looked at on their own."""
-    return key not in dialect.led and key not in dialect.quiet and key != "temperature_last"
-
-
-def _orders(values: Mapping[str, Any], wishes: SamplingWishes) -> list[str]:
-    """The keys that put the samplers into an order which draws otherwise than ours."""
-    given = wishes.given()
-    off = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}
-    on = frozenset(name for name in OURS if given.get(name, off[name]) != off[name])
-    if given.get("temperature") == 0 or given.get("top_k") == 1:
-        return []
-    order = values.get("sampler_priority")
-    if isinstance(order, str):
-        order = order.split()
-    listed = [one for one in order if isinstance(one, str)] if isinstance(order, list) else []
-    found = ["sampler_priority"] if listed and order_matters(listed, on) else []
-    last = [*(one for one in OURS if one != "temperature"), "temperature"]
-    if values.get("temperature_last") is True and order_matters(last, on):
-        found.append("temperature_last")
-    return found
+def _is_named(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:
+    """What leads stands for what it leads, unless it is applied without it."""
+    if key == "sampler_priority":
+        return bool(values[key])
+    leaders = dialect.leaders_on(key, values)
+    return key not in dialect.quiet and all(one in dialect.ours for one in leaders)
 
 
 def _held(value: Any) -> Any:

@@ -1,20 +1,21 @@
-"""The keys of other programs' presets: what each stands for, which value switches it off, and what an order changes.
+"""The keys of other programs' presets: what each stands for here, and which value switches it off.
 
-text-generation-webui leaves out what has its default; SillyTavern writes all of its keys into each file.
+text-generation-webui leaves out what has its default; SillyTavern writes all of its keys into each file. What their
+values mean is in the sources of these programs (`modules/presets.py`, `modules/sampler_hijack.py`;
+`public/scripts/textgen-settings.js`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-OURS = ("temperature", "top_k", "top_p", "min_p")
-"""The samplers of the engine, in its order."""
+from exlchat.chat.sampling.sampler_values import biases, breakers, id_list, number, per_ten_thousand, word_bans
+from exlchat.engine.sampling_controls import STEPS
 
-_ORDER_COUNTS = (("temperature", "top_p"), ("temperature", "min_p"), ("top_k", "top_p"), ("top_p", "min_p"))
-"""The pairs whose order changes what is drawn. Top-k goes by ranks, which no temperature changes, and min-p by shares
-of the best token's probability, which top-k leaves as they are; top-p goes by sums of what is left."""
+Reader = Callable[[str, Any], Any]
+"""Name of ours, value of theirs -> value of ours; raises `ValueError` for what cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,27 @@ class Dialect:
         program: as people know it.
         id: its table in `[foreign]`.
         ours: its key -> that of `SamplingWishes`.
+        readers: its key -> how its value is read, where it is not a number that is the same here.
+        flags: keys that only switch others on -> the values with which those are applied here.
         off: key -> the values that switch it off; no value is as good as these.
         led: key -> the keys of which at least one has to be on for this one to mean anything.
+        usual: what the program takes for a key that a file leaves out, while what leads it is on.
         quiet: keys that have nothing to do with how a token is drawn, or say it once more for one backend.
-        missing: what a key stands for that a file leaves out; without one it stands for nothing.
+        others_off: whether a key that a file leaves out stands for "off"; else for nothing.
+        order: of its steps, where a file says none; that of ours where it is not known.
     """
 
     program: str
     id: str
     ours: Mapping[str, str]
+    readers: Mapping[str, Reader]
+    flags: Mapping[str, tuple[Any, ...]]
     off: Mapping[str, tuple[Any, ...]]
     led: Mapping[str, tuple[str, ...]]
+    usual: Mapping[str, Any]
     quiet: frozenset[str]
-    missing: Mapping[str, float]
+    others_off: bool
+    order: tuple[str, ...]
 
     @property
     def known(self) -> frozenset[str]:
@@ -49,8 +58,16 @@ class Dialect:
         value = values[key]
         if value is None or any(_same(value, one) for one in self.off.get(key, ())):
             return True
-        leaders = self.led.get(key)
-        return leaders is not None and all(one not in values or self.is_off(one, values) for one in leaders)
+        return key in self.led and not self.leaders_on(key, values)
+
+    def leaders_on(self, key: str, values: Mapping[str, Any]) -> list[str]:
+        """Those of the keys that lead this one that are on."""
+        return [one for one in self.led.get(key, ()) if one in values and not self.is_off(one, values)]
+
+    def read(self, key: str, value: Any) -> Any:
+        """The value of ours. Raises `ValueError`: it cannot be here."""
+        reader: Reader = self.readers.get(key, number)
+        return reader(self.ours[key], value)
 
 
 def _same(value: object, other: object) -> bool:
@@ -58,18 +75,79 @@ def _same(value: object, other: object) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
-def order_matters(order: Sequence[str], on: frozenset[str]) -> bool:
-    """Whether samplers applied in `order` draw otherwise than in ours, of those that are `on`."""
-    place = {name: number for number, name in enumerate(order)}
-    return any(
-        first in on and second in on and place.get(first, -1) > place.get(second, len(order))
-        for first, second in _ORDER_COUNTS
-    )
+STEP_NAMES = {
+    "temperature": "temperature",
+    "dynamic_temperature": "temperature",
+    "quadratic_sampling": "smoothing",
+    "typical_p": "typical",
+    **{
+        name: name
+        for name in (
+            "top_n_sigma",
+            "top_k",
+            "top_p",
+            "top_a",
+            "min_p",
+            "tfs",
+            "epsilon_cutoff",
+            "eta_cutoff",
+            "mirostat",
+            "xtc",
+            "skew",
+        )
+    },
+}
+"""The names of `sampler_priority` that are steps of the distribution here."""
+FIRST_NAMES = {
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "dry": "dry_multiplier",
+    "no_repeat_ngram": "no_repeat_ngram",
+}
+"""Those that come before all steps here, with what switches them on."""
+MISSING_NAMES = frozenset({"encoder_repetition_penalty", "adaptive_p"})
+"""Those that are not here; they are named by keys of their own if they are on."""
 
-
-_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+_WEBUI_ORDER = (
+    "repetition_penalty presence_penalty frequency_penalty dry top_n_sigma temperature dynamic_temperature "
+    "quadratic_sampling top_k top_p typical_p epsilon_cutoff eta_cutoff tfs top_a min_p mirostat xtc"
+)
+_SHARED_OURS = {
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "top_a": "top_a",
+    "typical_p": "typical_p",
+    "tfs": "tfs",
+    "epsilon_cutoff": "epsilon_cutoff",
+    "eta_cutoff": "eta_cutoff",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "smoothing_factor": "smoothing_factor",
+    "smoothing_curve": "smoothing_curve",
+    "dynatemp_exponent": "dynatemp_exponent",
+    "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
+    "dry_multiplier": "dry_multiplier",
+    "dry_base": "dry_base",
+    "dry_allowed_length": "dry_allowed_length",
+    "dry_sequence_breakers": "dry_breakers",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "guidance_scale": "guidance_scale",
+    "custom_token_bans": "banned_tokens",
+}
+_SHARED_READERS: dict[str, Reader] = {
+    "epsilon_cutoff": per_ten_thousand,
+    "eta_cutoff": per_ten_thousand,
+    "dry_sequence_breakers": breakers,
+    "custom_token_bans": id_list,
+}
 _SHARED_OFF: dict[str, tuple[Any, ...]] = {
     "temperature_last": (False,),
+    "top_k": (0, -1),
+    "top_p": (1,),
+    "min_p": (0,),
     "smoothing_factor": (0,),
     "top_a": (0,),
     "typical_p": (1, 0),
@@ -108,11 +186,26 @@ _SHARED_LED: dict[str, tuple[str, ...]] = {
     "adaptive_decay": ("adaptive_target",),
     "length_penalty": ("num_beams",),
 }
+_WEBUI_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+_TAVERN_PENALTIES = ("rep_pen", "freq_pen", "presence_pen")
 
 WEBUI = Dialect(
     program="text-generation-webui",
     id="webui",
-    ours={name: name for name in OURS} | {"max_new_tokens": "max_tokens"},
+    ours={
+        **_SHARED_OURS,
+        "temperature": "temperature",
+        "max_new_tokens": "max_tokens",
+        "top_n_sigma": "top_n_sigma",
+        "dynatemp_low": "dynatemp_low",
+        "dynatemp_high": "dynatemp_high",
+        "repetition_penalty": "repetition_penalty",
+        "frequency_penalty": "frequency_penalty",
+        "presence_penalty": "presence_penalty",
+        "repetition_penalty_range": "penalty_range",
+    },
+    readers=_SHARED_READERS,
+    flags={"dynamic_temperature": (True,), "mirostat_mode": (2,)},
     off={
         **_SHARED_OFF,
         "dynamic_temperature": (False,),
@@ -127,22 +220,49 @@ WEBUI = Dialect(
         "dynatemp_low": ("dynamic_temperature",),
         "dynatemp_high": ("dynamic_temperature",),
         "dynatemp_exponent": ("dynamic_temperature",),
-        "repetition_penalty_range": _PENALTIES,
+        "repetition_penalty_range": _WEBUI_PENALTIES,
+    },
+    usual={
+        "dynatemp_low": 1,
+        "dynatemp_high": 1,
+        "mirostat_tau": 5,
+        "repetition_penalty_range": 1024,
     },
     quiet=frozenset({"sampler_priority"}),
-    # It takes its defaults for what a preset leaves out, and those are "off".
-    missing={"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    others_off=True,
+    order=tuple(_WEBUI_ORDER.split()),
 )
 
 SILLYTAVERN = Dialect(
     program="SillyTavern",
     id="sillytavern",
-    ours={"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "genamt": "max_tokens"},
+    ours={
+        **_SHARED_OURS,
+        "temp": "temperature",
+        "genamt": "max_tokens",
+        "typical": "typical_p",
+        "nsigma": "top_n_sigma",
+        "skew": "skew",
+        "min_temp": "dynatemp_low",
+        "max_temp": "dynatemp_high",
+        "rep_pen": "repetition_penalty",
+        "freq_pen": "frequency_penalty",
+        "presence_pen": "presence_penalty",
+        "rep_pen_range": "penalty_range",
+        "rep_pen_decay": "penalty_decay",
+        "dry_penalty_last_n": "dry_range",
+        "banned_tokens": "banned_tokens",
+        "logit_bias": "logit_bias",
+    },
+    readers={**_SHARED_READERS, "banned_tokens": word_bans, "logit_bias": biases},
+    flags={"dynatemp": (True,), "mirostat_mode": (2,)},
     off={
         **_SHARED_OFF,
         "typical": (1, 0),
         "dynatemp": (False,),
         "rep_pen": (1,),
+        "rep_pen_slope": (0, 1),
+        "rep_pen_size": (0,),
         "encoder_rep_pen": (1,),
         "freq_pen": (0,),
         "presence_pen": (0,),
@@ -160,13 +280,14 @@ SILLYTAVERN = Dialect(
         "min_temp": ("dynatemp",),
         "max_temp": ("dynatemp",),
         "dynatemp_exponent": ("dynatemp",),
-        "rep_pen_range": ("rep_pen", "freq_pen", "presence_pen"),
-        "rep_pen_size": ("rep_pen", "freq_pen", "presence_pen"),
-        "rep_pen_decay": ("rep_pen",),
+        "rep_pen_range": _TAVERN_PENALTIES,
+        "rep_pen_size": _TAVERN_PENALTIES,
+        "rep_pen_decay": _TAVERN_PENALTIES,
         "rep_pen_slope": ("rep_pen",),
         "json_schema_allow_empty": ("json_schema",),
         "send_banned_tokens": ("banned_tokens", "global_banned_tokens"),
     },
+    usual={"min_temp": 0, "max_temp": 2, "mirostat_tau": 5},
     quiet=frozenset(
         {
             "sampler_priority",
@@ -183,7 +304,9 @@ SILLYTAVERN = Dialect(
             "speculative_ngram",
             "spaces_between_special_tokens",
             "max_context_unlocked",
+            "send_banned_tokens",
         }
     ),
-    missing={},
+    others_off=False,
+    order=tuple(name for step in STEPS for name, same in STEP_NAMES.items() if same == step),
 )

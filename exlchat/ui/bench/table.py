@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exlchat.engine.bench.figures import Figure, Memory, Report
+from exlchat.ui.generation_settings import drawn_line
 from exlchat.ui.markdown.sanitize import printable
 
 _FIGURES = (26, 8, 15, 9, 10, 12)
@@ -101,10 +102,7 @@ def _notes(report: Report) -> list[str]:
     lines = [_beyond(memory) for memory in report.memory]
     if any(figure.kind == "sampled" for figure in report.figures):
         sampling = report.settings.sampling
-        lines.append(
-            f"* temperature {sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}, "
-            f"min-p {sampling.min_p:g}; share of greedy."
-        )
+        lines.append(f"* {drawn_line(sampling).replace(' · ', ', ').replace('_', '-')}; share of greedy.")
     lines.append("Spread: half the runs' range over their median. Prefill: to the first token.")
     lines.extend(f"Not measured: {reason}." for reason in report.skipped)
     return lines

@@ -15,6 +15,7 @@ _EPILOG = """examples:
   exlchat config show temperature
   exlchat config set theme exlchat-light
   exlchat config set keys.retry ctrl+t
+  exlchat config set sampling.xtc_probability 0.5
   exlchat config unset theme
   EDITOR=nano exlchat config edit
 
@@ -43,4 +44,4 @@ def config_parser() -> argparse.ArgumentParser:
 
 
 def _key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="a setting, or keys.ACTION")
+    parser.add_argument("key", metavar="KEY", help="a setting, keys.ACTION, or sampling.CONTROL")

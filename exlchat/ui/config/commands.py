@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.sampling.control_values import from_text, require_control, to_plain
 from exlchat.settings import (
     GROUPS,
     SETTINGS,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from exlchat.settings import Reading
 
 _TABLE = "keys."
+_SAMPLED = "sampling."
 
 
 def run_config(typed: argparse.Namespace) -> ExitCode:
@@ -101,6 +103,10 @@ def _set(key: str, text: str, lines: ErrorLines) -> ExitCode:
         names = SETTINGS["keys"].from_text(f"{action}={text.replace(' ', '')}")[0][1]
         keys = with_keys(read_settings(environ={}).settings.keys, action, names)
         value = keys[0] if len(keys) == 1 else list(keys)
+    elif key.startswith(_SAMPLED):
+        control = key.removeprefix(_SAMPLED)
+        require_control(control)
+        value = to_plain(control, from_text(control, text))
     else:
         setting = named(key)
         new = setting.from_text(text)
@@ -111,7 +117,7 @@ def _set(key: str, text: str, lines: ErrorLines) -> ExitCode:
 
 def _unset(key: str, lines: ErrorLines) -> ExitCode:
     save_setting(key, None)
-    return _holds(key, lines) if key in SETTINGS or key.startswith(_TABLE) else ExitCode.OK
+    return _holds(key, lines) if key in SETTINGS or key.startswith((_TABLE, _SAMPLED)) else ExitCode.OK
 
 
 def _holds(key: str, lines: ErrorLines) -> ExitCode:
@@ -123,7 +129,8 @@ def _holds(key: str, lines: ErrorLines) -> ExitCode:
         code = print_report(f"{key} = {', '.join(keys.keys(action))}\n") if action in BINDABLE else ExitCode.OK
         setting = SETTINGS["keys"]
     else:
-        setting = SETTINGS[key]
+        setting = SETTINGS[key.partition(".")[0]]
+        key = setting.key
         code = print_report(f"{key} = {setting.shown(getattr(reading.settings, key))}\n")
     if setting.key in reading.environment:
         lines.say(f"{setting.variable} is set in the environment and beats the file")

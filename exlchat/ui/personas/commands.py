@@ -114,12 +114,12 @@ def _show(one: ShelvedPersona, user: str, *, as_json: bool) -> ExitCode:
 def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
     persona = one.persona
     wanted = {
-        **persona.sampling.given(),
         "template": persona.template,
         "thinking": persona.thinking,
         "model": persona.model,
     }
     values = [f"{name} {value}" for name, value in wanted.items() if value is not None]
+    values = [*filter(None, [persona.sampling.describe()]), *values]
     lines = [f"{persona.name} ({one.path})", persona.description, " · ".join(values)]
     lines = [one_line(line, 400) for line in lines if line]
     parts = [("system prompt", frozen.system)]

@@ -36,8 +36,12 @@ def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona
 
 
 def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
-    """`options` in which the persona decides what was not typed."""
-    decided = [name for name in persona.sampling.given() if name not in options.sampling.given()]
+    """`options` in which the persona decides what was not typed.
+
+    Raises:
+        ValueError: what it wishes for contradicts what was typed, in one line.
+    """
+    decided = [name for name in persona.sampling.decided() if name not in options.sampling.decided()]
     return replace(
         options,
         persona=persona,
@@ -54,7 +58,7 @@ def as_spoken(options: AppOptions, branch: Sequence[Message]) -> AppOptions:
     With a persona or a system prompt that was typed, it speaks no longer and decides nothing.
 
     Raises:
-        TurnError: what was kept of it is damaged.
+        TurnError: what was kept of it is damaged, or contradicts what was typed.
     """
     if options.system is not None:
         return options
@@ -64,6 +68,8 @@ def as_spoken(options: AppOptions, branch: Sequence[Message]) -> AppOptions:
         raise TurnError(str(error)) from error
     if persona is None:
         return options
-    return replace(
-        options, template=options.template or persona.template, sampling=options.sampling.over(persona.sampling)
-    )
+    try:
+        sampling = options.sampling.over(persona.sampling)
+    except ValueError as error:
+        raise TurnError(str(error)) from error
+    return replace(options, template=options.template or persona.template, sampling=sampling)

@@ -14,7 +14,7 @@ from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
 from exlchat.chat.sampling.preset import SamplingPresetError
 from exlchat.chat.sampling.shelf import ShelvedPreset, all_presets, find_preset, keep_preset, place_for
-from exlchat.chat.sampling.toml_file import table_of_preset
+from exlchat.chat.sampling.toml_file import table_of_preset, table_of_wishes
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_output import ErrorLines, print_report
 
@@ -55,7 +55,7 @@ def _summary(one: ShelvedPreset) -> dict[str, Any]:
         "description": one.preset.description,
         "path": str(one.path),
         "shipped": one.shipped,
-        **one.preset.wishes.given(),
+        **table_of_wishes(one.preset.wishes),
     }
 
 

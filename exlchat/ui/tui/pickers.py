@@ -162,8 +162,7 @@ class Pickers:
         rows = [Row(one.id, one.id, one_line(one.preset.description, 80)) for one in shelf.presets]
 
         def preview(ident: str) -> str:
-            given = by_id[ident].wishes.given()
-            return " · ".join(f"{name} {value}" for name, value in given.items()) or "Nothing is changed by it"
+            return by_id[ident].wishes.describe() or "Nothing is changed by it"
 
         for problem in shelf.problems:
             screen.tell(problem, warning=True)

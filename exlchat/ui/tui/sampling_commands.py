@@ -52,11 +52,11 @@ class SamplingCommands:
 
     def change(self, name: str, text: str) -> None:
         """Have a typed value hold. Raises `ValueError` in one line."""
-        self._screen.session.generation = self.now.with_value(name, text)
+        self._screen.session.draw_by(self.now.with_value(name, text))
 
     def set_back(self, name: str) -> None:
-        """Have a value hold as it was at the start."""
-        self._screen.session.generation = self.now.taking(name, self.start)
+        """Have a value hold as it was at the start. Raises `ValueError` in one line."""
+        self._screen.session.draw_by(self.now.taking([name], self.start))
 
     def presets(self) -> Sequence[ShelvedPreset]:
         """Those there are; those that cannot be read are told, once."""
@@ -68,8 +68,8 @@ class SamplingCommands:
         return shelf.presets
 
     def take(self, preset: ShelvedPreset) -> None:
-        """Have the values of a preset hold."""
-        self._screen.session.generation = self.now.with_wishes(preset.preset.wishes, preset.source)
+        """Have the values of a preset hold. Raises `ValueError` in one line."""
+        self._screen.session.draw_by(self.now.with_wishes(preset.preset.wishes, preset.source))
 
     # Written down
 

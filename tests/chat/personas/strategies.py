@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_controls import CONTROLS, STEPS
 
 # What a store and a TOML file can hold: no lone surrogates. Carriage returns and control characters are in.
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(
@@ -68,13 +69,42 @@ toml_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-sampling = st.builds(
-    SamplingWishes,
-    temperature=st.none() | st.floats(0, 3),
-    top_k=st.none() | st.integers(0, 200),
-    top_p=st.none() | st.floats(0.01, 1),
-    min_p=st.none() | st.floats(0, 1),
-    max_tokens=st.none() | st.integers(1, 9999),
+
+
+def control_values(name: str) -> st.SearchStrategy[Any]:
+    """Values that one control of sampling can have, by itself."""
+    control = CONTROLS[name]
+    token = st.integers(0, 10**6) | st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=5)
+    match control.kind:
+        case "whole":
+            return st.integers(
+                max(int(control.low), 2 if name == "no_repeat_ngram" else 0), int(min(control.high, 5000))
+            )
+        case "texts":
+            return st.lists(token.filter(lambda one: isinstance(one, str)), max_size=3).map(tuple)
+        case "tokens":
+            return st.lists(token, max_size=3).map(tuple)
+        case "biases":
+            return st.dictionaries(token, st.floats(-1000, 1000), max_size=3).map(lambda found: tuple(found.items()))
+        case "order":
+            return st.permutations(STEPS).map(tuple)
+    return st.floats(control.low, min(control.high, 50), exclude_min=control.above)
+
+
+def _possible(values: dict[str, Any]) -> bool:
+    """Whether no two of the values contradict each other."""
+    low, high = values.get("dynatemp_low"), values.get("dynatemp_high")
+    contrary = low is not None and (high is not None or values.get("others_off")) and low > (high or 0.0)
+    return not contrary and not (values.get("temperature") == 0 and high)
+
+
+sampling = (
+    st.fixed_dictionaries(
+        {}, optional={**{name: control_values(name) for name in CONTROLS}, "max_tokens": st.integers(1, 9999)}
+    )
+    .flatmap(lambda values: st.booleans().map(lambda off: {**values, "others_off": off}))
+    .filter(_possible)
+    .map(lambda values: SamplingWishes(**values))
 )
 variables = st.dictionaries(st.sampled_from(["tone", "language", "x1"]), texts, max_size=2)
 personas = st.builds(

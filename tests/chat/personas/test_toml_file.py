@@ -72,7 +72,7 @@ def test_every_key_is_read() -> None:
         examples=(Example("a?", "b."),),
         examples_as="system",
         template="chatml",
-        sampling=SamplingWishes(1, 40, 0.9, 0.1, 99),
+        sampling=SamplingWishes(temperature=1, top_k=40, top_p=0.9, min_p=0.1, max_tokens=99),
         thinking=True,
         model="org/name",
         variables={"tone": "dry"},

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
 import time
 import tomllib
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from hypothesis import strategies as st
 
 from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
 from exlchat.chat.sampling.preset import SamplingPresetError
-from exlchat.chat.sampling.samplers import OURS, order_matters
 from exlchat.chat.sampling.toml_file import parse_preset, write_text
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_settings import SamplingSettings
 from tests.chat.personas.strategies import json_values
 
 # All keys that SillyTavern writes for text completion, each at the value that switches it off.
@@ -106,17 +105,18 @@ def harmless(line: str) -> bool:
     return not any(unicodedata.category(one) == "Cc" or unicodedata.bidirectional(one) in _STEERING for one in line)
 
 
-def webui(**values: float) -> SamplingWishes:
+def webui(**values: Any) -> SamplingWishes:
     """What text-generation-webui draws by where a preset says no more: everything off."""
-    return SamplingWishes(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **values})
+    return SamplingWishes(**{"temperature": 1.0, **values}, others_off=True)
 
 
 def test_a_webui_preset_leaves_off_what_it_leaves_out(read: Read) -> None:
     got = read("Midnight Enigma.yaml", "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\n")
     assert got.kind == "preset of text-generation-webui"
-    assert got.preset.wishes == webui(temperature=0.98, top_p=0.37, top_k=100)
-    assert got.preset.foreign == {"webui": {"repetition_penalty": 1.18}}
-    assert got.notices == ("Midnight Enigma.yaml: kept, not applied: repetition_penalty 1.18",)
+    # 1024 is its default for the range of the penalties.
+    wanted = webui(temperature=0.98, top_p=0.37, top_k=100, repetition_penalty=1.18, penalty_range=1024)
+    assert got.preset.wishes == wanted
+    assert (got.preset.foreign, got.notices) == ({}, ())
     assert got.preset.description == "Midnight Enigma, of text-generation-webui"
     assert read("Null preset.yaml", "temperature: 1\n").preset.wishes == webui()
 
@@ -127,7 +127,7 @@ def test_without_sampling_it_is_greedy(read: Read) -> None:
     assert (dict(got.preset.foreign), got.notices) == ({}, ())
 
 
-def test_every_sampler_that_is_on_is_kept_and_named_and_no_other(read: Read) -> None:
+def test_every_sampler_that_is_here_is_taken_over_and_no_other(read: Read) -> None:
     got = read(
         "all.yaml",
         """
@@ -141,111 +141,162 @@ min_p: 0.02
 typical_p: 0.9
 tfs: 1
 top_a: 0.0
+epsilon_cutoff: 3
+eta_cutoff: 10.42
+top_n_sigma: 1.5
 xtc_threshold: 0.1
 xtc_probability: 0.5
 dry_multiplier: 0.8
 dry_base: 1.75
 dry_allowed_length: 3
 dry_sequence_breakers: '"\\n", ":"'
-mirostat_mode: 0
+mirostat_mode: 2
 mirostat_tau: 8
 repetition_penalty: 1.0
 repetition_penalty_range: 2048
 presence_penalty: 0
+frequency_penalty: 0.3
+no_repeat_ngram_size: 4
 guidance_scale: 1.5
+custom_token_bans: "3, 7,9"
+encoder_repetition_penalty: 1.2
 brand_new_sampler: {a: [1, 2]}
 """,
     )
-    assert got.preset.wishes == webui(temperature=0.7, min_p=0.02)
-    assert got.preset.foreign["webui"] == {
-        "dynamic_temperature": True,
-        "dynatemp_low": 0.5,
-        "dynatemp_high": 1.5,
-        "typical_p": 0.9,
-        "xtc_threshold": 0.1,
-        "xtc_probability": 0.5,
-        "dry_multiplier": 0.8,
-        "dry_base": 1.75,
-        "dry_allowed_length": 3,
-        "dry_sequence_breakers": '"\\n", ":"',
-        "guidance_scale": 1.5,
-        "brand_new_sampler": {"a": [1, 2]},
-    }
-    assert got.notices == (
-        "all.yaml: kept, not applied: dynamic_temperature True, typical_p 0.9, xtc_probability 0.5, "
-        "dry_multiplier 0.8, guidance_scale 1.5, brand_new_sampler {'a': [1, 2]}",
+    order = got.preset.wishes.order
+    assert got.preset.wishes == webui(
+        temperature=0.7,
+        dynatemp_low=0.5,
+        dynatemp_high=1.5,
+        min_p=0.02,
+        typical_p=0.9,
+        # This program writes these two in units of 1e-4.
+        epsilon_cutoff=0.0003,
+        eta_cutoff=0.001042,
+        top_n_sigma=1.5,
+        xtc_probability=0.5,
+        dry_multiplier=0.8,
+        dry_allowed_length=3,
+        dry_breakers=("\n", ":"),
+        mirostat_tau=8.0,
+        penalty_range=2048,
+        frequency_penalty=0.3,
+        no_repeat_ngram=4,
+        guidance_scale=1.5,
+        banned_tokens=(3, 7, 9),
+        order=order,
     )
+    # Its order where a preset says none.
+    steps = ("top_n_sigma", "temperature", "typical", "epsilon_cutoff", "eta_cutoff", "min_p", "mirostat", "xtc")
+    assert got.preset.wishes.apply(SamplingSettings()).steps == steps
+    assert got.preset.foreign["webui"] == {"encoder_repetition_penalty": 1.2, "brand_new_sampler": {"a": [1, 2]}}
+    assert got.notices == (
+        "all.yaml: kept, not applied: encoder_repetition_penalty 1.2, brand_new_sampler {'a': [1, 2]}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "named"),
+    [
+        ("mirostat_mode: 1\nmirostat_tau: 4", {"mirostat_mode", "mirostat_tau"}, "mirostat_mode 1"),
+        # A sampler with a value that cannot be is not applied with another one in its place.
+        (
+            "xtc_probability: 0.5\nxtc_threshold: 0.9",
+            {"xtc_probability", "xtc_threshold"},
+            "xtc_probability 0.5, xtc_threshold 0.9",
+        ),
+        (
+            "dynamic_temperature: true\ndynatemp_low: 2\ndynatemp_high: 1",
+            {"dynamic_temperature", "dynatemp_low", "dynatemp_high"},
+            "dynamic_temperature True, dynatemp_low 2, dynatemp_high 1",
+        ),
+        ("no_repeat_ngram_size: 1", {"no_repeat_ngram_size"}, "no_repeat_ngram_size 1"),
+        ("custom_token_bans: 3, the", {"custom_token_bans"}, "custom_token_bans 3, the"),
+        ("smoothing_factor: 0.2\nsmoothing_curve: 7", {"smoothing_factor", "smoothing_curve"}, "smoothing_factor 0.2"),
+        ("negative_prompt: no\nguidance_scale: 1.5", {"negative_prompt"}, "negative_prompt no"),
+    ],
+)
+def test_a_sampler_that_cannot_be_here_is_kept_whole(read: Read, text: str, kept: set[str], named: str) -> None:
+    got = read("a.yaml", f"min_p: 0.1\n{text}\n")
+    assert set(got.preset.foreign["webui"]) == kept
+    assert f"kept, not applied: {named}" in got.notices[0]
+    given_names = set(got.preset.wishes.given()) - {"temperature", "min_p", "guidance_scale"}
+    assert not given_names
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        # As this program writes it, and older ones of it.
+        ("sampler_priority: |-\n  top_k\n  min_p\n  temperature\n", ("min_p", "temperature")),
+        ("sampler_priority:\n- top_k\n- min_p\n- temperature\n", ("min_p", "temperature")),
+        ("sampler_priority:\n- dry\n- temperature\n- top_k\n- min_p\n", ("temperature", "min_p")),
+        # What a list leaves out comes after it.
+        ("top_p: 0.9\nsampler_priority: [min_p, temperature]\n", ("min_p", "temperature", "top_p")),
+        ("temperature_last: true\n", ("min_p", "temperature")),
+        ("temperature_last: false\n", ("temperature", "min_p")),
+        ("smoothing_factor: 0.2\n", ("temperature", "smoothing", "min_p")),
+        ("smoothing_factor: 0.2\ntemperature_last: true\n", ("min_p", "temperature", "smoothing")),
+        ("typical_p: 0.9\nsampler_priority: [typical_p, min_p, temperature]\n", ("typical", "min_p", "temperature")),
+        (
+            "dynamic_temperature: true\nsampler_priority: [temperature, min_p, dynamic_temperature]\n",
+            ("min_p", "temperature"),
+        ),
+    ],
+)
+def test_an_order_is_taken_over(read: Read, text: str, steps: tuple[str, ...]) -> None:
+    got = read("a.yaml", "temperature: 1.5\nmin_p: 0.1\n" + text)
+    assert got.preset.wishes.apply(SamplingSettings()).steps == steps
+    assert (got.preset.foreign, got.notices) == ({}, ())
+    # With one step there is nothing to order, and greedily neither.
+    if text.startswith(("sampler_priority", "temperature_last")):
+        assert read("b.yaml", "min_p: 0.1\n" + text).preset.wishes.order is None
+    assert read("c.yaml", "temperature: 0\nmin_p: 0.1\n" + text).notices == ()
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        # As this program writes it, and older ones of it.
-        ("sampler_priority: |-\n  top_k\n  min_p\n  temperature\n", ["sampler_priority"]),
-        ("sampler_priority:\n- top_k\n- min_p\n- temperature\n", ["sampler_priority"]),
-        ("sampler_priority:\n- dry\n- temperature\n- top_k\n- min_p\n", []),
-        ("temperature_last: true\n", ["temperature_last"]),
-        ("temperature_last: false\n", []),
+        # Penalties come first here.
+        ("repetition_penalty: 1.1\nsampler_priority: [min_p, repetition_penalty, temperature]\n", True),
+        ("repetition_penalty: 1.1\nsampler_priority: [repetition_penalty, temperature, min_p]\n", False),
+        ("sampler_priority: [min_p, repetition_penalty, temperature]\n", False),
+        ("sampler_priority: [min_p, something_new, temperature]\n", True),
+        ("sampler_priority: [temperature, min_p, encoder_repetition_penalty]\n", False),
     ],
 )
-def test_an_order_is_named_if_it_draws_otherwise(read: Read, text: str, named: list[str]) -> None:
+def test_an_order_that_cannot_be_kept_is_named(read: Read, text: str, named: bool) -> None:
     got = read("a.yaml", "temperature: 1.5\nmin_p: 0.1\n" + text)
-    assert [name for name in ("sampler_priority", "temperature_last") if name in "".join(got.notices)] == named
-    # With one sampler there is no order.
-    assert read("b.yaml", "min_p: 0.1\n" + text).notices == ()
-    assert read("c.yaml", "temperature: 0\nmin_p: 0.1\n" + text).notices == ()
+    assert ("sampler_priority" in "".join(got.notices)) == named == ("webui" in got.preset.foreign)
 
 
-def _drawn(order: tuple[str, ...], shares: list[float], on: dict[str, float]) -> dict[int, float]:
-    """Token -> probability, from the definitions of the samplers, one after the other."""
-    left = dict(enumerate(shares))
-    for name in order:
-        ranked = sorted(left, key=lambda one: -left[one])
-        match name:
-            case "temperature":
-                left = {one: share ** (1 / on[name]) for one, share in left.items()}
-            case "top_k":
-                left = {one: left[one] for one in ranked[: int(on[name])]}
-            case "top_p":
-                sums = itertools.accumulate(left[one] for one in ranked)
-                enough = sum(1 for total in sums if total < on[name]) + 1
-                left = {one: left[one] for one in ranked[:enough]}
-            case "min_p":
-                left = {one: share for one, share in left.items() if share >= on[name] * left[ranked[0]]}
-        total = sum(left.values())
-        left = {one: share / total for one, share in left.items()}
-    return left
+def test_words_and_biases_of_sillytavern_become_tokens(read: Read) -> None:
+    entries = [
+        {"id": "a", "text": "foo", "value": -5},
+        {"id": "b", "text": "{bar}", "value": 3},
+        {"id": "c", "text": "[7, 8]", "value": 1.5},
+        {"id": "d", "text": "", "value": 0},
+    ]
+    got = read("a.json", json.dumps({**NEUTRAL, "banned_tokens": "[1, 2]\ndelve", "logit_bias": entries}))
+    assert got.preset.wishes.banned_tokens == (1, 2, "delve")
+    # A plain text is a word behind a space there.
+    assert got.preset.wishes.logit_bias == ((" foo", -5.0), ("bar", 3.0), (7, 1.5), (8, 1.5))
+    assert got.notices == ()
+    phrase = read("b.json", json.dumps({**NEUTRAL, "banned_tokens": '"a shiver ran"'}))
+    assert phrase.preset.foreign["sillytavern"]["banned_tokens"] == '"a shiver ran"'
+    assert "kept, not applied: banned_tokens" in phrase.notices[0]
+    silent = read("c.json", json.dumps({**NEUTRAL, "banned_tokens": "delve", "send_banned_tokens": False}))
+    assert not silent.preset.wishes.banned_tokens
 
 
-def test_which_orders_count_is_what_drawing_shows() -> None:
-    chance = random.Random(5)
-    for number in range(2, 5):
-        for names in itertools.combinations(OURS, number):
-            for order in itertools.permutations(names):
-                differs = False
-                for _ in range(300):
-                    weights = [chance.random() ** 3 + 1e-3 for _ in range(8)]
-                    shares = [one / sum(weights) for one in weights]
-                    values = {
-                        "temperature": chance.uniform(0.4, 3),
-                        "top_k": chance.randint(2, 7),
-                        "top_p": chance.uniform(0.3, 0.95),
-                        "min_p": chance.uniform(0.05, 0.6),
-                    }
-                    ours, theirs = _drawn(names, shares, values), _drawn(order, shares, values)
-                    differs |= ours.keys() != theirs.keys()
-                assert order_matters(order, frozenset(names)) == differs, order
-
-
-def test_a_neutral_sillytavern_preset_says_nothing(read: Read) -> None:
+def test_a_neutral_sillytavern_preset_says_that_all_is_off(read: Read) -> None:
     got = read("Neutral.json", json.dumps(NEUTRAL))
     assert got.kind == "preset of SillyTavern"
-    assert got.preset.wishes == SamplingWishes(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    on = SamplingSettings(0.7, 9, 0.9, 0.1, xtc_probability=0.5, dry_multiplier=0.8, typical_p=0.5, skew=1.0)
+    assert got.preset.wishes.apply(on) == SamplingSettings()
     assert got.notices == ()
-    # Orders are no "off", and a later sampler may ask for them.
+    # Orders for other backends are no "off".
     assert set(got.preset.foreign["sillytavern"]) == {
-        "temperature_last",
-        "sampler_priority",
         "samplers",
         "sampler_order",
         "spaces_between_special_tokens",
@@ -255,13 +306,25 @@ def test_a_neutral_sillytavern_preset_says_nothing(read: Read) -> None:
 
 def test_a_sillytavern_preset_gives_its_values_and_names_the_rest(read: Read) -> None:
     values = {**NEUTRAL, "temp": 1.25, "min_p": 0.1, "top_k": -1, "rep_pen": 1.1, "rep_pen_range": 1024, "genamt": 350}
-    got = read("Universal.json", json.dumps({**values, "max_length": 8192, "dry_multiplier": 0.8}))
-    assert got.preset.wishes == SamplingWishes(1.25, 0, 1.0, 0.1, 350)
-    kept = got.preset.foreign["sillytavern"]
-    assert (kept["rep_pen"], kept["rep_pen_range"], kept["dry_base"]) == (1.1, 1024, 1.75)
-    assert got.notices == (
-        "Universal.json: kept, not applied: rep_pen 1.1, dry_multiplier 0.8, max_length 8192, temperature_last True",
+    values |= {"dynatemp": True, "min_temp": 0.5, "max_temp": 1.5, "nsigma": 1.2, "skew": 0.3, "freq_pen": 0.1}
+    got = read("Universal.json", json.dumps({**values, "max_length": 8192, "dry_multiplier": 0.8, "penalty_alpha": 1}))
+    assert got.preset.wishes.max_tokens == 350
+    sampling = got.preset.wishes.apply(SamplingSettings())
+    assert replace(sampling, order=SamplingSettings().order) == SamplingSettings(
+        temperature=1.25,
+        min_p=0.1,
+        top_n_sigma=1.2,
+        dynatemp_low=0.5,
+        dynatemp_high=1.5,
+        skew=0.3,
+        repetition_penalty=1.1,
+        frequency_penalty=0.1,
+        penalty_range=1024,
+        dry_multiplier=0.8,
     )
+    # The temperature last, of those that its list names; what the list does not know comes after them.
+    assert sampling.steps == ("min_p", "temperature", "top_n_sigma", "skew")
+    assert got.notices == ("Universal.json: kept, not applied: penalty_alpha 1, max_length 8192",)
 
 
 def test_a_greedy_sillytavern_preset_has_nothing_to_say_about_chance(read: Read) -> None:
@@ -272,7 +335,9 @@ def test_a_greedy_sillytavern_preset_has_nothing_to_say_about_chance(read: Read)
 
 
 def test_what_a_sillytavern_preset_leaves_out_stays_as_it_is(read: Read) -> None:
-    assert read("old.json", '{"temp": 0.5, "rep_pen": 1}').preset.wishes == SamplingWishes(temperature=0.5)
+    assert read("old.json", '{"temp": 0.5, "rep_pen": 1}').preset.wishes == SamplingWishes(
+        temperature=0.5, repetition_penalty=1.0
+    )
 
 
 def test_one_of_several_presets_in_a_file_of_sillytavern(read: Read) -> None:

@@ -15,10 +15,11 @@ from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.shelf import all_presets, find_preset
 from exlchat.chat.sampling.toml_file import parse_preset, read_preset, write_text
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_controls import STEPS
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import Settings
+from tests.chat.personas.strategies import sampling as wishes
 from tests.chat.personas.strategies import texts, toml_values
-from tests.chat.sampling.test_wishes import wishes
 
 FULL = """
 description = "For maps"
@@ -41,7 +42,7 @@ presets = st.builds(
 def test_every_key_is_read() -> None:
     assert parse_preset(FULL, "maps.toml") == SamplingPreset(
         "For maps",
-        SamplingWishes(1.0, 40, 0.9, 0.1, 99),
+        SamplingWishes(temperature=1.0, top_k=40, top_p=0.9, min_p=0.1, max_tokens=99),
         {"webui": {"repetition_penalty": 1.18, "sampler_priority": ["top_k", "temperature"]}},
     )
 
@@ -52,12 +53,45 @@ def test_what_is_written_is_read_again(preset: SamplingPreset) -> None:
     assert parse_preset(write_text(preset), "x.toml") == preset
 
 
+def test_lists_and_orders_are_written_as_people_like_to_read_them() -> None:
+    text = """
+dry_breakers = ["\\n", ":"]
+banned_tokens = [" delve", 42]
+order = ["min_p", "temperature"]
+others_off = true
+
+[logit_bias]
+" the" = -2
+"""
+    wishes = parse_preset(text, "x.toml").wishes
+    assert wishes.dry_breakers == ("\n", ":")
+    assert wishes.banned_tokens == (" delve", 42)
+    assert wishes.logit_bias == ((" the", -2.0),)
+    assert wishes.order is not None
+    assert wishes.order[-2:] == ("min_p", "temperature")
+    again = write_text(SamplingPreset(wishes=wishes))
+    assert 'order = ["min_p", "temperature"]' in again
+    assert parse_preset(again, "x.toml").wishes == wishes
+    # An id is no text, so a table of them is written as pairs.
+    pairs = parse_preset('logit_bias = [[5, 1.5], ["5", -1]]', "x.toml").wishes
+    assert pairs.logit_bias == ((5, 1.5), ("5", -1.0))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("temprature = 1", "unknown key 'temprature'; did you mean temperature?"),
         ("top-k = 1", "unknown key 'top-k'; did you mean top_k?"),
-        ("seed = 1", "unknown key 'seed'; the keys are description, temperature"),
+        ("hue = 1", "unknown key 'hue'; the keys are description, temperature"),
+        ("xtc = 0.5", "unknown key 'xtc'; did you mean xtc_probability or xtc_threshold?"),
+        ("xtc_threshold = 0.9", "xtc_threshold is 0.9; it must be a number above 0, up to 0.5"),
+        ("dynatemp_high = 1\ndynatemp_low = 2", "dynatemp_low is 2 and dynatemp_high 1"),
+        ("dry_breakers = [1]", "dry_breakers is [1]; it must be a list of texts in quotes"),
+        ("banned_tokens = [true]", "it must be a list of tokens, each a text in quotes or an id"),
+        ('logit_bias = {" the" = "low"}', "it must be a table of tokens in quotes with a number each"),
+        ("logit_bias = [[1, 2, 3]]", "logit_bias holds [1, 2, 3]; it must be pairs"),
+        ('order = ["min_p", "min_p"]', "order names a step twice"),
+        ('others_off = "yes"', "others_off is 'yes'; it must be true or false"),
         ('temperature = "warm"', "temperature is 'warm'; it must be a number"),
         ("temperature = -1", "temperature is -1"),
         ("temperature = nan", "temperature is nan"),
@@ -105,15 +139,19 @@ def test_those_that_come_along_say_when_to_take_them_and_leave_nothing_open() ->
     shelf = all_presets(Path("/nowhere"), paths.shipped_presets())
     assert not shelf.problems
     by_id = {one.id: one.preset for one in shelf.presets}
-    assert set(by_id) == {"deterministic", "precise", "balanced", "creative", "wild"}
-    for preset in by_id.values():
+    plain = {"deterministic", "precise", "balanced", "creative", "wild"}
+    assert set(by_id) == plain | {"storyteller", "steady", "mirostat", "typical"}
+    busy = SamplingSettings(0.1, 1, 0.1, 0.9, dry_multiplier=1.0, skew=0.5, banned_tokens=(3,), order=STEPS[::-1])
+    for name, preset in by_id.items():
         assert 20 < len(preset.description) < 100
-        assert set(preset.wishes.given()) == {"temperature", "top_k", "top_p", "min_p"}
+        # Whatever held before, what holds after it is the same.
+        assert preset.wishes.apply(busy) == preset.wishes.apply(SamplingSettings())
+        assert name not in plain or set(preset.wishes.given()) == {"temperature", "top_k", "top_p", "min_p"}
     heat = [by_id[one].wishes.temperature for one in ("deterministic", "precise", "balanced", "creative", "wild")]
     assert heat == sorted(heat)
     assert by_id["deterministic"].wishes.apply(SamplingSettings()).greedy
     # Its line says that it is what holds where nothing is said.
-    assert by_id["balanced"].wishes.apply(SamplingSettings(0.1, 1, 0.1, 0.9)) == Settings().sampling()
+    assert by_id["balanced"].wishes.apply(SamplingSettings(0.1, 1, 0.1, 0.9)) == Settings().drawing()
 
 
 def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
@@ -122,7 +160,7 @@ def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
     (tmp_path / "My Own.toml").write_text("top_k = 5\n")
     shelf = all_presets(tmp_path, paths.shipped_presets())
     assert [one.id for one in shelf.presets if not one.shipped] == ["My Own", "wild"]
-    assert len(shelf.presets) == 6
+    assert len(shelf.presets) == 10
     assert len(shelf.problems) == 1
     assert "broken.toml: temperature is -1" in shelf.problems[0]
     assert find_preset("wild", tmp_path).path == tmp_path / "wild.toml"

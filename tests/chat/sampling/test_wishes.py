@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, reject
 
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_controls import CONTROLS, STEPS
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import Settings
 from exlchat.ui.generation_settings import GenerationSettings, at_start
 from exlchat.ui.options import AppOptions
+from tests.chat.personas.strategies import sampling as wishes
 
-wishes = st.builds(
-    SamplingWishes,
-    temperature=st.none() | st.floats(0, 3),
-    top_k=st.none() | st.integers(0, 200),
-    top_p=st.none() | st.floats(0.01, 1),
-    min_p=st.none() | st.floats(0, 1),
-    max_tokens=st.none() | st.integers(1, 9999),
-)
+
+def test_there_is_a_wish_for_every_control() -> None:
+    """The fields are written out, so that they are checked by type; this holds them to the table."""
+    assert [one.name for one in fields(SamplingWishes)] == [
+        *(one.name for one in fields(SamplingSettings)),
+        "max_tokens",
+        "others_off",
+    ]
 
 
 @given(wishes, wishes)
 def test_the_first_wins_value_by_value(first: SamplingWishes, second: SamplingWishes) -> None:
-    both = first.over(second)
-    for name in ("temperature", "top_k", "top_p", "min_p", "max_tokens"):
+    try:
+        both = first.over(second)
+    except ValueError:
+        # They contradict each other, which is a test of its own.
+        reject()
+    for name in (*CONTROLS, "max_tokens"):
         wanted = getattr(first, name)
-        assert getattr(both, name) == (getattr(second, name) if wanted is None else wanted)
+        left = None if first.others_off and name != "max_tokens" else getattr(second, name)
+        assert getattr(both, name) == (left if wanted is None else wanted)
 
 
 @given(wishes)
@@ -37,8 +46,43 @@ def test_no_wish_changes_nothing(some: SamplingWishes) -> None:
 
 @given(wishes, wishes)
 def test_applying_both_is_applying_one_after_the_other(first: SamplingWishes, second: SamplingWishes) -> None:
-    base = SamplingSettings(0.7, 3, 0.9, 0.05)
-    assert first.over(second).apply(base) == first.apply(second.apply(base))
+    base = SamplingSettings(temperature=0.7, top_k=3, top_p=0.9, min_p=0.05, xtc_probability=0.5)
+    try:
+        one_by_one = first.apply(second.apply(base))
+    except ValueError:
+        # They contradict each other, which is a test of its own.
+        reject()
+    assert first.over(second).apply(base) == one_by_one
+
+
+def test_all_else_off_leaves_nothing_of_what_was_on() -> None:
+    base = SamplingSettings(temperature=0.7, xtc_probability=0.5, dry_multiplier=0.8, banned_tokens=(5,))
+    assert SamplingWishes(min_p=0.1, others_off=True).apply(base) == SamplingSettings(min_p=0.1)
+    assert SamplingWishes(min_p=0.1).apply(base).xtc_probability == 0.5
+
+
+def test_what_contradicts_what_holds_is_said_where_they_meet() -> None:
+    wish = SamplingWishes(dynatemp_high=1.5)
+    with pytest.raises(ValueError, match="temperature 0 takes the likeliest token") as caught:
+        wish.apply(SamplingSettings(temperature=0.0))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="set one of them back"):
+        SamplingWishes(temperature=0.0).over(wish)
+    # Alone it may be: the other half of it may hold already.
+    low = SamplingWishes(dynatemp_low=0.5)
+    assert low.apply(SamplingSettings(dynatemp_high=2.0)).dynatemp_low == 0.5
+    with pytest.raises(ValueError, match=r"dynatemp_low is 0\.5"):
+        low.apply(SamplingSettings())
+
+
+def test_an_order_names_all_steps_or_those_that_come_last() -> None:
+    order = SamplingWishes(order=("min_p", "temperature")).order
+    assert order is not None
+    assert order[-2:] == ("min_p", "temperature")
+    assert set(order) == set(STEPS)
+    assert SamplingWishes(order=tuple(reversed(STEPS))).order == tuple(reversed(STEPS))
+    with pytest.raises(ValueError, match="order names 'warmth'; the steps are smoothing"):
+        SamplingWishes(order=("warmth",))
 
 
 @pytest.mark.parametrize(
@@ -49,10 +93,15 @@ def test_applying_both_is_applying_one_after_the_other(first: SamplingWishes, se
         ({"temperature": 10**5000}, "temperature is too large"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_k": 10**10}, "top_k is too large"),
+        ({"xtc_threshold": 0.6}, "xtc_threshold is 0.6; it must be a number above 0, up to 0.5"),
+        ({"no_repeat_ngram": 1}, "no_repeat_ngram is 1"),
+        ({"dry_breakers": "x"}, "dry_breakers is 'x'; it must be a list"),
+        ({"logit_bias": ((3, 2000.0),)}, "logit_bias of 3 is 2000.0"),
+        ({"banned_tokens": (-1,)}, "banned_tokens names -1; a token is its id, or its text"),
         ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
     ],
 )
-def test_what_cannot_be_is_one_short_line(values: dict[str, float], said: str) -> None:
+def test_what_cannot_be_is_one_short_line(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError) as caught:
         SamplingWishes(**values)
     assert said in str(caught.value)

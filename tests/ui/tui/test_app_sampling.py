@@ -14,7 +14,7 @@ from exlchat.chat.sampling.shelf import find_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import load_settings
-from exlchat.ui.generation_settings import NAMES
+from exlchat.ui.generation_settings import MAIN
 from exlchat.ui.options import AppOptions
 from exlchat.ui.services import open_services
 from exlchat.ui.tui.app import ChatApp
@@ -57,11 +57,82 @@ async def test_every_value_is_shown_with_where_it_comes_from_and_what_it_does(tm
         text = words(chat)
         assert "top_k 4 typed" in text
         assert "top_p 1 default" in text
-        assert all(name in text for name in NAMES)
+        assert all(name in text for name in MAIN)
         await go_to(pilot, "value:top_k")
-        assert "Draw from so many most likely tokens; 0 is all. Now: 4 (typed). At the start: 0." in words(chat)
+        assert "Draw from so many likeliest tokens; 0 is all. Now: 4 (typed). At the start: 0." in words(chat)
         await pilot.press("f6")
         assert chat.screen is chat.chat_screen
+
+
+async def test_what_is_off_is_folded_away_and_what_is_on_stands_above(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await pilot.press("f6")
+        await pilot.pause()
+        assert "xtc_probability" not in words(chat)
+        assert "more… 31 that are off, or as usual" in words(chat)
+        assert "order: the likeliest token" in words(chat)
+        panel = await go_to(pilot, "value:temperature")
+        await pilot.press("1", "enter", "m")
+        await go_to(pilot, "value:xtc_probability")
+        assert "How often all likely tokens but the least of them are dropped (XTC); 0 is never." in words(chat)
+        await pilot.press("right")
+        await pilot.pause()
+        assert chat.session.generation.sampling.xtc_probability == 0.5
+        await go_to(pilot, "value:dry_breakers")
+        assert "It changes nothing while dry_multiplier is off." in words(chat)
+        await pilot.press("right", "enter")
+        assert panel.field.value == '"\\n", ":", "\\"", "*"'
+        await pilot.press(*'"x"', "enter")
+        assert chat.session.generation.sampling.dry_breakers == ("x",)
+        # Folded again, what is on, or not as usual, stays.
+        await go_to(pilot, "fold:")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "top_a" not in words(chat)
+        assert "xtc_probability 0.5 typed" in words(chat)
+        assert 'dry_breakers "x" typed · idle' in words(chat)
+        assert "order: xtc → draw" in words(chat)
+
+
+async def test_what_does_not_go_together_is_said_in_place(tmp_path: Path) -> None:
+    folder = paths.folders().presets
+    folder.mkdir(parents=True)
+    (folder / "lively.toml").write_text("dynatemp_high = 1.5\n")
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await go_to(pilot, "preset:lively")
+        assert "It cannot be taken now: temperature 0 takes the likeliest token" in words(chat)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "preset lively is not taken: temperature 0 takes the likeliest token" in words(chat)
+        assert chat.session.generation.sampling.greedy
+        await go_to(pilot, "value:temperature")
+        await pilot.press("1", "enter")
+        await go_to(pilot, "preset:lively")
+        await pilot.press("enter")
+        assert chat.session.generation.sampling.dynatemp_high == 1.5
+        # Back at the start of the guide the temperature would be 0.
+        await go_to(pilot, "value:temperature")
+        await pilot.press("r")
+        await pilot.pause()
+        assert "set one of them back" in words(chat)
+        assert chat.session.generation.sampling.temperature == 1.0
+
+
+async def test_a_value_that_the_model_cannot_draw_by_is_refused_wherever_it_is_set(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        chat.session.refusal = lambda sampling: "there is no token 'zz'; name another" if sampling.banned_tokens else ""
+        await say(pilot, "/set banned_tokens zz")
+        assert "there is no token 'zz'" in told(chat)
+        await go_to(pilot, "value:temperature")
+        await pilot.press("m")
+        await go_to(pilot, "value:banned_tokens")
+        await pilot.press("enter", *"zz", "enter")
+        await pilot.pause()
+        assert "there is no token 'zz'" in words(chat)
+        assert chat.session.generation.sampling.banned_tokens == ()
 
 
 async def test_keys_step_a_value_set_it_back_and_move(tmp_path: Path) -> None:
@@ -79,7 +150,7 @@ async def test_keys_step_a_value_set_it_back_and_move(tmp_path: Path) -> None:
         await pilot.press("r")
         assert sampling().temperature == 0.0
         await pilot.press("down", "right", "right")
-        assert sampling().top_k == 2
+        assert sampling().top_k == 60
         await pilot.press("backspace")
         assert sampling().top_k == 0
         assert chat.session.generation.source("top_k") == "default"
@@ -193,7 +264,7 @@ async def test_values_are_saved_as_a_preset_that_can_be_taken_again(tmp_path: Pa
         await pilot.press(*"My own", "enter")
         await pilot.pause()
         assert "Saved as preset my-own" in words(chat)
-        assert find_preset("my-own").preset.wishes == SamplingWishes(1.0, 7, 1.0, 0.0)
+        assert find_preset("my-own").preset.wishes == SamplingWishes(temperature=1.0, top_k=7, others_off=True)
         # It stands in the list, and the chosen row is still the one that was chosen.
         assert "● my-own" in words(chat)
         await pilot.press("right")
@@ -255,6 +326,42 @@ async def test_what_differs_is_kept_as_default_and_holds_at_the_next_start(file:
     assert open_services(AppOptions(None)).generation.sampling.temperature == 1.0
 
 
+async def test_controls_without_a_key_of_their_own_are_kept_in_the_table(file: Path) -> None:
+    file.write_text("# mine\n[sampling]\nskew = 0.2\ndynatemp_high = 1.5\n")
+    chat = ChatApp(open_services(AppOptions(None)))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "/set skew off")
+        await say(pilot, "/set dynatemp_high 3")
+        await say(pilot, "/set dynatemp_low 2")
+        await say(pilot, '/set logit_bias " the"=-2, 5=1')
+        await pilot.press("f6", "k")
+        await pilot.pause()
+        assert "Written into settings.toml: " in words(chat)
+        assert tomllib.loads(file.read_text()) == {
+            "sampling": {"dynatemp_low": 2.0, "dynatemp_high": 3.0, "logit_bias": [[" the", -2.0], [5, 1.0]]}
+        }
+        assert file.read_text().startswith("# mine\n")
+        await pilot.press("k")
+        await pilot.pause()
+        assert "settings.toml says all of this already" in words(chat)
+        held = chat.session.generation.sampling
+    assert open_services(AppOptions(None)).generation.sampling == held
+
+
+async def test_a_table_that_is_edited_while_the_app_runs_holds_from_then_on(file: Path) -> None:
+    chat = ChatApp(open_services(AppOptions(None)))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        file.write_text("temperature = 1\n[sampling]\ndynatemp_low = 1\ndynatemp_high = 2\n")
+        await say(pilot, "/settings temperature")
+        assert chat.session.generation.sampling.dynatemp_low == 1.0
+        await say(pilot, "/set dynatemp_high 1.5")
+        # It would be below what the file wants for the low one now.
+        file.write_text("[sampling]\ndynatemp_low = 1.8\ndynatemp_high = 2\n")
+        await say(pilot, "/settings temperature")
+        assert "dynatemp_low is 1.8 and dynatemp_high 1.5" in told(chat)
+        assert chat.session.generation.sampling.dynatemp_low == 1.0
+
+
 async def test_what_the_environment_beats_is_said_when_it_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXLCHAT_TOP_K", "4")
     chat = ChatApp(open_services(AppOptions(None)))
@@ -302,7 +409,7 @@ async def test_in_a_small_terminal_the_chosen_row_stays_in_sight(tmp_path: Path,
     async with chat.run_test(size=size) as pilot:
         await pilot.press("f6")
         await pilot.pause()
-        for name in NAMES:
+        for name in MAIN:
             await pilot.pause()
             assert name in shown(chat), name
             await pilot.press("down")

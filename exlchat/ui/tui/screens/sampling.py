@@ -15,7 +15,8 @@ from textual.widgets.option_list import Option
 from exlchat.chat.plain_text import one_line
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
-from exlchat.ui.sampling_panel import is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.ui.sampling_idle import idle_reason, order_line
+from exlchat.ui.sampling_panel import groups, is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from exlchat.chat.sampling.shelf import ShelvedPreset
     from exlchat.ui.generation_settings import GenerationSettings
 
-_LISTED = "Esc closes · ←→ steps · Enter or a digit types · r back"
+_LISTED = "Esc closes · ←→ steps · Enter or a digit types · r back · m more"
 _EDITED = "Enter takes it · Esc leaves"
-_NAME_CELLS = 14
-_WIDE_CELLS = 36
+_NAME_CELLS = max(map(len, NAMES))
+_WIDE_CELLS = 44
 """Below, names stand without room up to where the values begin."""
-_VALUE, _PRESET, _DO = "value:", "preset:", "do:"
+_VALUE, _PRESET, _DO, _FOLD = "value:", "preset:", "do:", "fold:"
 _DOES = {"save": ("Save as preset…", "s"), "keep": ("Keep as default", "k")}
 
 
@@ -54,13 +55,13 @@ class Door(Protocol):
         """Raises `ValueError` in one line."""
 
     def set_back(self, name: str) -> None:
-        """To what it was at the start."""
+        """To what it was at the start. Raises `ValueError` in one line."""
 
     def presets(self) -> Sequence[ShelvedPreset]:
         """Those there are."""
 
     def take(self, preset: ShelvedPreset) -> None:
-        """Have its values hold."""
+        """Have its values hold. Raises `ValueError` in one line."""
 
     def save(self) -> None:
         """Ask for a name and write a preset; tells the screen with `said`."""
@@ -88,6 +89,7 @@ class SamplingScreen(ModalScreen[None]):
         self._presets: dict[str, ShelvedPreset] = {}
         self._editing = ""
         self._told = ""
+        self._unfolded = False
 
     def compose(self) -> ComposeResult:
         """The list; below it the field for a value, what was done or cannot be, and what the chosen row means."""
@@ -130,8 +132,20 @@ class SamplingScreen(ModalScreen[None]):
         yield Option(
             Content.assemble(("Values ", "bold $primary"), ("of the next answers", "$quiet-text")), disabled=True
         )
-        for name in NAMES:
-            yield Option(self._value_row(name), id=f"{_VALUE}{name}")
+        off = 0
+        for group, names in groups(self._door.now):
+            off += len(names) if group else 0
+            if group and self._unfolded:
+                heading = Content.assemble((f"  {group} ", "$primary"), ("as usual", "$quiet-text"))
+                yield Option(heading, disabled=True)
+            for name in names if self._unfolded or not group else ():
+                yield Option(self._value_row(name), id=f"{_VALUE}{name}")
+            if not group:
+                yield Option(
+                    Content.assemble(("  ", ""), (order_line(self._door.now.sampling), "$quiet-text")), disabled=True
+                )
+        more = "fewer" if self._unfolded else f"more… {off} that are off, or as usual"
+        yield Option(Content.assemble("  ", more, ("  m", "$quiet-text")), id=_FOLD)
         yield Option(Content.assemble(("Presets ", "bold $primary"), ("Enter takes one", "$quiet-text")), disabled=True)
         for one in self._presets.values():
             yield Option(self._preset_row(one), id=f"{_PRESET}{one.id}")
@@ -144,12 +158,16 @@ class SamplingScreen(ModalScreen[None]):
         mark = ("  ", "") if now.value(name) == self._door.start.value(name) else ("• ", "$primary")
         wide = self.size.width >= _WIDE_CELLS
         title = f"{name:<{_NAME_CELLS}} " if wide else f"{name} "
-        source = f"  {printable(now.source(name))}"
-        return Content.assemble(mark, (title, "bold"), now.shown(name), (source, "$quiet-text"))
+        idle = " · idle" if idle_reason(now.sampling, name) else ""
+        source = f"  {printable(now.source(name))}{idle}"
+        return Content.assemble(mark, (title, "bold"), printable(now.shown(name)), (source, "$quiet-text"))
 
     def _preset_row(self, one: ShelvedPreset) -> Content:
         now = self._door.now
-        holds = one.preset.wishes.given() and now.with_wishes(one.preset.wishes, one.source) == now
+        try:
+            holds = bool(one.preset.wishes.decided()) and now.with_wishes(one.preset.wishes, one.source) == now
+        except ValueError:
+            holds = False
         about = printable(one_line(one.preset.description, 100))
         return Content.assemble(
             ("● " if holds else "  ", "$primary"),
@@ -163,6 +181,11 @@ class SamplingScreen(ModalScreen[None]):
         ident = option.id or "" if option is not None else ""
         return ident.removeprefix(kind) if ident.startswith(kind) else ""
 
+    @property
+    def _is_fold(self) -> bool:
+        option = self.rows.highlighted_option
+        return option is not None and option.id == _FOLD
+
     @on(OptionList.OptionHighlighted, "#sampling-list")
     def _tell_about(self) -> None:
         option = self.rows.highlighted_option
@@ -170,6 +193,8 @@ class SamplingScreen(ModalScreen[None]):
         lines: Iterator[str] = iter(())
         if name := self._chosen(_VALUE):
             lines = value_lines(self._door.now, self._door.start, name)
+        elif ident == _FOLD:
+            lines = iter(["The controls that are off or as usual, by group; each says what it does."])
         elif preset := self._presets.get(self._chosen(_PRESET)):
             lines = preset_lines(preset.preset, self._door.now, preset.source)
         elif what := self._chosen(_DO):
@@ -195,14 +220,28 @@ class SamplingScreen(ModalScreen[None]):
                 self._edit(name, typed_text(self._door.now, name))
                 self.field.select_all()
         elif preset := self._presets.get(self._chosen(_PRESET)):
-            before = self._door.now
-            self._door.take(preset)
-            self._fill()
-            changes = self._door.now.changes_from(before)
-            kept = f". Not applied: {preset.preset.not_applied}" if preset.preset.not_applied else ""
-            self.said(f"{preset.source}: {', '.join(changes) or 'nothing changes'}{kept}")
+            self._take_preset(preset)
+        elif self._is_fold:
+            self.action_fold()
         elif what := self._chosen(_DO):
             self.action_write(what)
+
+    def _take_preset(self, preset: ShelvedPreset) -> None:
+        before = self._door.now
+        try:
+            self._door.take(preset)
+        except ValueError as error:
+            self.said(f"{preset.source} is not taken: {error}", wrong=True)
+            return
+        self._fill()
+        changes = self._door.now.changes_from(before)
+        kept = f". Not applied: {preset.preset.not_applied}" if preset.preset.not_applied else ""
+        self.said(f"{preset.source}: {', '.join(changes) or 'nothing changes'}{kept}")
+
+    def action_fold(self) -> None:
+        """Show the controls that are off, by group, or no longer."""
+        self._unfolded = not self._unfolded
+        self._fill()
 
     def action_step(self, by: int) -> None:
         """Take the chosen value up or down."""
@@ -214,7 +253,11 @@ class SamplingScreen(ModalScreen[None]):
     def action_back(self) -> None:
         """The chosen value as it was at the start."""
         if name := self._chosen(_VALUE):
-            self._door.set_back(name)
+            try:
+                self._door.set_back(name)
+            except ValueError as error:
+                self.said(str(error), wrong=True)
+                return
             self._fill()
             self.said(f"{name} is {self._door.now.shown(name)} again, as at the start")
 
@@ -315,6 +358,7 @@ class SamplingList(OptionList):
         Binding("left,minus", "screen.step(-1)", "Less", show=False),
         Binding("right,plus", "screen.step(1)", "More", show=False),
         Binding("backspace,delete,r", "screen.back", "Back", show=False),
+        Binding("m", "screen.fold", "More", show=False),
         *(Binding(key, f"screen.write('{what}')", title, show=False) for what, (title, key) in _DOES.items()),
     ]
 

@@ -1,0 +1,102 @@
+"""Values of other programs' presets as values of ours. What cannot be taken over is a `ValueError`, whose text nobody
+reads: the key is kept and named with its value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from exlchat.chat.sampling.control_values import from_plain
+from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.sampling_controls import CONTROLS
+
+
+def number(name: str, value: Any) -> Any:
+    """A number that means the same here. -1 is how some backends write "all"."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("not a number")
+    whole = name == "max_tokens" or CONTROLS[name].kind == "whole"
+    if whole and value == -1 and name != "max_tokens":
+        return 0
+    try:
+        found: Any = int(value) if whole else float(value)
+    except OverflowError as error:
+        raise ValueError("too large") from error
+    if found != value:
+        raise ValueError("not a whole number, or none that can be compared")
+    SamplingWishes(**{name: found})
+    return found
+
+
+def per_ten_thousand(name: str, value: Any) -> Any:
+    """Both programs write these probabilities in units of 1e-4."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        raise ValueError("not a number")
+    return number(name, value / 10_000)
+
+
+def breakers(name: str, value: Any) -> tuple[str, ...]:
+    """Texts in quotes with commas between them, with brackets or without."""
+    return _taken(name, _json_list(value))
+
+
+def id_list(name: str, value: Any) -> tuple[int, ...]:
+    """Ids with commas between them."""
+    found = _json_list(value)
+    if not all(isinstance(one, int) for one in found):
+        raise ValueError("not ids")
+    return _taken(name, found)
+
+
+def word_bans(name: str, value: Any) -> tuple[str | int, ...]:
+    """A line each: ids in brackets, or a word. What stands in quotes or has spaces in it is banned as a text."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    found: list[str | int] = []
+    for line in filter(None, map(str.strip, value.splitlines())):
+        if line.startswith("["):
+            found += id_list(name, line)
+        elif '"' in line or len(line.split()) > 1:
+            raise ValueError("more than a token")
+        else:
+            found.append(line)
+    return _taken(name, found)
+
+
+def biases(name: str, value: Any) -> tuple[tuple[str | int, float], ...]:
+    """Entries with a text and a value; the text is ids in brackets, itself in braces, or has a space put before it."""
+    found: list[tuple[str | int, float]] = []
+    for entry in value if isinstance(value, list) else [None]:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("text"), str):
+            raise ValueError("not an entry")
+        text, bias = entry["text"], entry.get("value")
+        if not text or not bias:
+            continue
+        if text.startswith("[") and text.endswith("]"):
+            found += [(one, bias) for one in id_list("banned_tokens", text)]
+        else:
+            verbatim = text.startswith("{") and text.endswith("}")
+            found.append((text[1:-1] if verbatim else f" {text}", bias))
+    return _taken(name, found)
+
+
+def _json_list(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("not a list")
+    text = value.strip()
+    try:
+        found = json.loads(text if text.startswith("[") else f"[{text}]")
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(found, list):
+        raise ValueError("not a list")
+    return found
+
+
+def _taken(name: str, found: list[Any]) -> tuple[Any, ...]:
+    """As `SamplingWishes` has it."""
+    value: tuple[Any, ...] = from_plain(name, found)
+    return value
