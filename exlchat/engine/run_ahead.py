@@ -17,7 +17,7 @@ from typing import Protocol
 
 from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.events import DecodePath, ModelError, RequestError
-from exlchat.engine.sampling import NotNumbersError
+from exlchat.engine.sampling import NothingAllowedError, NotNumbersError
 from exlchat.ext.sampling import DRAWN, NOTHING_ALLOWED, TokenRing
 
 _AHEAD = 2  # replays launched and not read: one at work, one behind it
@@ -145,9 +145,9 @@ class ReportingStep(Protocol):
 
 
 def check_drawn(status: int) -> None:
-    """Raises what a status that is not `DRAWN` means: `NotNumbersError`, or `ModelError` where nothing is allowed."""
+    """Raises what a status that is not `DRAWN` means: `NotNumbersError`, or `NothingAllowedError`."""
     if status == NOTHING_ALLOWED:
-        raise ModelError(
+        raise NothingAllowedError(
             "no token is left to draw; allow more by banned_tokens, no_repeat_ngram, or what the answer must keep to"
         )
     if status != DRAWN:

@@ -88,7 +88,7 @@ def repetitions(context: Sequence[int], breakers: Collection[int]) -> dict[int, 
             and context[at - length] not in breakers
         ):
             length += 1
-        if length:
+        if length and context[at + 1] not in breakers:
             found[context[at + 1]] = max(found.get(context[at + 1], 0), length)
     return found
 

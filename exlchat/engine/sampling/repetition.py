@@ -65,6 +65,9 @@ def dry(
         return nothing
     places, lengths = matches(context, LONGEST, breakers)
     long = lengths >= allowed
+    if breakers is not None:
+        # Nothing lengthens a passage that it breaks; else the token that ends a turn would be held back.
+        long &= ~breakers[context[places + 1]]
     if not long.any():
         return nothing
     tokens, which = np.unique(context[places[long] + 1], return_inverse=True)

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant_
         // The longest passage that ends here and at the end: `same` tokens, of which the first `unbroken` hold no breaker.
         const int most = max(dry_here && at >= dry_first ? EXL_DRY_MOST : 0, ngram - 1);
         int same = 0, unbroken = 0;
-        bool goes_on = dry_here;
+        bool goes_on = dry_here && !has_bit(job.breakers, following);  // a passage is never lengthened by a breaker
         for (; same < most && same <= at; same++) {
             const int earlier = produced(context + at - same);
             if (earlier != produced(context + last - same)) break;

@@ -77,8 +77,8 @@ def repeated(context: list[int], span: int) -> dict[int, int]:
             if token != window[len(window) - 1 - length] or token in BREAKERS:
                 break
             length += 1
-        if length:
-            following = window[place + 1]
+        following = window[place + 1]
+        if length and following not in BREAKERS:
             longest[following] = max(longest.get(following, 0), length)
     return longest
 
