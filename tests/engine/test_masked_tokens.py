@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from exlchat.engine import ModelError, RequestError, SamplingSettings
+from exlchat.engine import RequestError, SamplingSettings
 from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.masked_tokens import MaskedTokens
-from exlchat.engine.sampling import NotNumbersError
+from exlchat.engine.sampling import NothingAllowedError, NotNumbersError
 from exlchat.ext.chain import token_words
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, NOTHING_ALLOWED, TokenRing
 
@@ -74,7 +74,7 @@ def test_the_mask_is_asked_for_while_the_step_runs() -> None:
 
 @pytest.mark.parametrize(
     ("status", "error", "words"),
-    [(NOTHING_ALLOWED, ModelError, "no token is left"), (NOT_NUMBERS, NotNumbersError, "not numbers")],
+    [(NOTHING_ALLOWED, NothingAllowedError, "no token is left"), (NOT_NUMBERS, NotNumbersError, "not numbers")],
 )
 def test_a_draw_without_a_token_is_an_error(status: int, error: type[Exception], words: str) -> None:
     step = Step()
