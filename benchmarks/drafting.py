@@ -44,6 +44,8 @@ from exlchat.paths import bundled_model
 HOUSE = Path(__file__).resolve().parents[1] / "exlchat"
 ROOM = 32768
 ROW_COST = 0.05
+MOST = 1500
+"""Tokens of an answer."""
 
 
 class Given:
@@ -182,7 +184,7 @@ def main() -> None:
     for name in ("engine/kv_cache.py", "engine/pages/pool.py", "chat/turn_plan.py"):
         before = (HOUSE / name).read_text("utf-8")
         ids = tokenizer.encode(before, add_special_tokens=False).ids
-        answer = tokenizer.encode(edit(before), add_special_tokens=False).ids
+        answer = tokenizer.encode(edit(before), add_special_tokens=False).ids[:MOST]
         row(f"edit of {Path(name).name}, n-gram", given, [*ids, 5, 6, 7], answer, NgramDrafter)
     prompt = tokenizer.encode((HOUSE / "engine" / "spec.py").read_text("utf-8"), add_special_tokens=False).ids[:1000]
     answer = tokenizer.encode((HOUSE / "engine" / "rope.py").read_text("utf-8"), add_special_tokens=False).ids[:800]

@@ -97,13 +97,15 @@ def called(step: CapturedRows, cached: int) -> tuple[dict[int, float], dict[int,
     for rows in range(1, MAX_ROWS + 1):
         free, _ = torch.cuda.mem_get_info()
         start = time.perf_counter()
-        step.greedy([1] * rows, cached)
+        step.verify([1] * rows, cached)
+        torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         captures[rows] = seconds, float(free - torch.cuda.mem_get_info()[0])
         times = []
         for _ in range(33):
             start = time.perf_counter()
-            step.greedy([1] * rows, cached)
+            step.verify([1] * rows, cached)
+            torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
         calls[rows] = sorted(times[3:])[15]
     return calls, captures

@@ -132,6 +132,20 @@ class CapturedStep:
         """Enqueues a step without its draw and returns."""
         self._prepare_apart()[0].replay()
 
+    @torch.inference_mode()
+    def forward(self, token: int, position: int) -> Tensor:
+        """Feeds a token and draws nothing: float32 `[vocab]` on the device, valid until the next call.
+
+        Its key and value are stored; the cache is not told.
+        """
+        if position >= self.capacity:
+            self.grow(position + 1)
+        graph, _ = self._prepare_apart()
+        self._chain.token.fill_(token)
+        self._chain.position.fill_(position)
+        graph.replay()
+        return self._chain.logits
+
     def set_mask(self, words: Tensor | None) -> None:
         """What the next draw may give: see `ChainState.set_mask`."""
         self._chain_state.set_mask(words)

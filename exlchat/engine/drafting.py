@@ -52,6 +52,7 @@ class DraftLength:
     def __init__(self, row_cost: float) -> None:
         self._rate = 0.6
         self._cost: list[float | None] = [None] * MOST_ROWS
+        self._seen = [0] * MOST_ROWS
         self._row_cost = row_cost
         self._draw_seconds = 0.0
         self._skipped = 0
@@ -78,6 +79,9 @@ class DraftLength:
 
     def took(self, guesses: int, seconds: float) -> None:
         """A pass with so many guesses, and the first token that was drawn from it; 0 is a plain step."""
+        self._seen[guesses] += 1
+        if self._seen[guesses] == 1:
+            return  # a device prepares what it does first
         before = self._cost[guesses]
         self._cost[guesses] = seconds if before is None else before + 0.2 * (seconds - before)
 

@@ -147,9 +147,7 @@ class ReportingStep(Protocol):
 def check_drawn(status: int) -> None:
     """Raises what a status that is not `DRAWN` means: `NotNumbersError`, or `NothingAllowedError`."""
     if status == NOTHING_ALLOWED:
-        raise NothingAllowedError(
-            "no token is left to draw; allow more by banned_tokens, no_repeat_ngram, or what the answer must keep to"
-        )
+        raise NothingAllowedError(["what holds for it (banned_tokens, no_repeat_ngram, or what it has to be)"])
     if status != DRAWN:
         raise NotNumbersError
 

@@ -28,6 +28,9 @@ _GPU_ROW, _CPU_ROW = 0.05, 0.5
 class AnswerStep(DecodeStep, MaskedStep, Protocol):
     """A captured step that can be launched whole or in two parts."""
 
+    def forward(self, token: int, position: int) -> Tensor:
+        """Feeds a token and draws nothing; float32 `[vocab]`."""
+
 
 class RowPasses(Protocol):
     """See `verify_step.CapturedRows`."""
@@ -130,7 +133,7 @@ class Sources:
     def _plain(self, parts: AnswerParts, answer: Answering) -> TokenSource:
         step, cache, request, rules = self._step, self._feeder.cache, parts.request, parts.rules
         if step is None or not self._on_device(parts):
-            return SynchronousTokens(lambda token: self._feeder.last_logits([token], parts.run), answer.draw)
+            return SynchronousTokens(lambda token: self._logits(token, parts.run), answer.draw)
         draws = DeviceDraws(
             request.sampling,
             parts.clock.seed,
@@ -143,6 +146,16 @@ class Sources:
         room = cache.max_seq_len - len(answer.context)
         most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
         return RunAheadTokens(step, cache, answer.context, draws, most=most)
+
+    def _logits(self, token: int, run: int) -> Tensor:
+        """Behind one more token, float32 `[vocab]`."""
+        if self._step is None:
+            return self._feeder.last_logits([token], run)
+        self._feeder.check(run)
+        cache = self._feeder.cache
+        logits = self._step.forward(token, len(cache))
+        cache.extend([token])
+        return logits
 
     def _on_device(self, parts: AnswerParts) -> bool:
         """Whether the device can draw the next tokens."""

@@ -74,7 +74,7 @@ def test_the_mask_is_asked_for_while_the_step_runs() -> None:
 
 @pytest.mark.parametrize(
     ("status", "error", "words"),
-    [(NOTHING_ALLOWED, NothingAllowedError, "no token is left"), (NOT_NUMBERS, NotNumbersError, "not numbers")],
+    [(NOTHING_ALLOWED, NothingAllowedError, "no token may come here"), (NOT_NUMBERS, NotNumbersError, "not numbers")],
 )
 def test_a_draw_without_a_token_is_an_error(status: int, error: type[Exception], words: str) -> None:
     step = Step()

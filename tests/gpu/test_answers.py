@@ -12,6 +12,7 @@ import pytest
 
 from exlchat.engine import Engine, Finished, GenerationRequest, SamplingSettings, load
 from exlchat.engine.constraint import Constraint
+from exlchat.engine.drafting import DraftLength
 from exlchat.engine.sampling_settings import GREEDY
 from tests.shared_data import DATA, needs_shared
 
@@ -38,9 +39,21 @@ FULL = SamplingSettings(
 )
 
 
+class Always(DraftLength):
+    """Checks as many guesses, whether that pays for so small a model or not."""
+
+    @property
+    def best(self) -> int:
+        return 5
+
+
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return load(EXL2, device="cuda", max_seq_len=4096, draft=load(FLOAT, device="cuda", max_seq_len=4096))
+    draft = load(FLOAT if FLOAT.is_dir() else EXL2, device="cuda", max_seq_len=4096)
+    engine = load(EXL2, device="cuda", max_seq_len=4096, draft=draft)
+    drafters = engine._parts.generator._sources._drafters
+    drafters.update({name: (drafter, Always(0.05)) for name, (drafter, _) in drafters.items()})
+    return engine
 
 
 def finish(events: Iterator[object]) -> Finished:
@@ -109,7 +122,7 @@ def test_the_device_draws_as_the_host(engine: Engine, sampling: SamplingSettings
         request = GenerationRequest(prompt, sampling, max_new_tokens=60, min_new_tokens=60, seed=seed)
         on_device = finish(engine.generate(request))
         assert on_device.stats.decode_path == "run-ahead"
-        # Chances are told by the host, from the same kernels' cache, one token at a time.
+        # Where chances are asked for the host draws, from the logits of the same kernels.
         on_host = finish(engine.generate(dataclasses.replace(request, alternatives=1)))
         assert on_host.stats.decode_path == "synchronous"
         common = next(
@@ -117,8 +130,8 @@ def test_the_device_draws_as_the_host(engine: Engine, sampling: SamplingSettings
             60,
         )
         same += common == 60
-    # Logits of one token alone come from other kernels than those of the captured step, a few last bits apart.
-    assert same >= len(found) - 3
+    # The device adds up in another order: where a share is on the edge of a step, one may keep what the other drops.
+    assert same >= len(found) - 2
 
 
 def test_a_grammar_holds_on_the_device(engine: Engine) -> None:

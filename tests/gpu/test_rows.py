@@ -27,7 +27,6 @@ from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, encode
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import NormCopy, Normed, Products, Residual
-from exlchat.ext.sampling import c_draw
 from tests.gpu.test_products import GPTQ, RECIPES, packed, poisoned, relative_error
 
 CUDA = torch.device("cuda")
@@ -239,14 +238,7 @@ class Both:
         return [part.clone() for layer in pages for part in layer]
 
     def alone(self, ids: list[int], position: int) -> Tensor:
-        greedy = c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0)
-        found = []
-        for place, token in enumerate(ids, position):
-            self.step.begin(token, place, greedy)
-            self.step.launch()
-            torch.cuda.synchronize()
-            found.append(self.step.logits.clone())
-        return torch.stack(found)
+        return torch.stack([self.step.forward(token, place).clone() for place, token in enumerate(ids, position)])
 
     def check(self, rows: int, position: int) -> None:
         ids = torch.randint(2080, (rows,)).tolist()
