@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.answer_clock import AnswerClock
+from exlchat.engine.answer_step import AnswerStep
 from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.constraint import Constraint
 from exlchat.engine.drafting import Drafter
@@ -38,7 +39,7 @@ from exlchat.engine.request_checks import check_request
 from exlchat.engine.sampling import Sampler, check_sampling
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
-from exlchat.engine.sources import AnswerStep, RowPasses, Sources
+from exlchat.engine.sources import RowPasses, Sources
 from exlchat.engine.token_rules import TokenRules
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer

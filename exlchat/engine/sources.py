@@ -7,15 +7,16 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from exlchat.engine.answer_step import AnswerStep
 from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
 from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
 from exlchat.engine.events import DraftKind
 from exlchat.engine.feeding import Feeder
-from exlchat.engine.masked_tokens import MaskedStep, MaskedTokens
+from exlchat.engine.masked_tokens import MaskedTokens
 from exlchat.engine.ngram_drafter import NgramDrafter
-from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
+from exlchat.engine.run_ahead import RunAheadTokens
 from exlchat.engine.token_source import SynchronousTokens, TokenSource
 from exlchat.engine.vocabulary import Vocabulary
 
@@ -23,13 +24,6 @@ _Row = TypeVar("_Row")
 # What each row more of a pass costs beside the first, before one was measured. A GPU reads the weights once for all; a
 # CPU computes each row.
 _GPU_ROW, _CPU_ROW = 0.05, 0.5
-
-
-class AnswerStep(DecodeStep, MaskedStep, Protocol):
-    """A captured step that can be launched whole or in two parts."""
-
-    def forward(self, token: int, position: int) -> Tensor:
-        """Feeds a token and draws nothing; float32 `[vocab]`."""
 
 
 class RowPasses(Protocol):
