@@ -12,6 +12,7 @@ from typing import Any
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import storable
+from exlchat.chat.speech import PLAIN, Speech, unpack_speech
 from exlchat.chat.thinking import unpack_marks
 from exlchat.chat.thought_meter import Thought
 from exlchat.chat.titles import UNTITLED
@@ -44,7 +45,7 @@ def unpack_ids(blob: bytes) -> tuple[int, ...]:
 
 
 def pack_record(record: AnswerRecord | None) -> str | None:
-    """A record as JSON, field names as they are; of the sampling what is not as usual.
+    """A record as JSON, field names as they are; of sampling and speech what is not as usual.
 
     So what is usual never changes: it is what the records of all answers until now mean by what they leave out.
     """
@@ -52,7 +53,8 @@ def pack_record(record: AnswerRecord | None) -> str | None:
         return None
     sampling = {name: getattr(record.sampling, name) for name in CONTROLS}
     changed = {name: value for name, value in sampling.items() if value != CONTROLS[name].off}
-    return storable(json.dumps({**asdict(record), "sampling": changed}, ensure_ascii=False))
+    content = {**asdict(record), "sampling": changed, "speech": record.speech.changed()}
+    return storable(json.dumps(content, ensure_ascii=False))
 
 
 def unpack_record(text: str | None) -> AnswerRecord | None:
@@ -77,10 +79,12 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             thinking=unpack_marks(content.get("thinking")),
             begun_tokens=content.get("begun_tokens", 0),
             prompt_hash=content.get("prompt_hash"),
-            stop=tuple(content.get("stop", ())),
             persona=content.get("persona"),
             thinking_on=content.get("thinking_on"),
             thought=_thought(content.get("thought")),
+            healed=tuple(content.get("healed", ())),
+            speech=_speech(content),
+            chances=content.get("chances"),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
@@ -89,7 +93,8 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
 
 def _is_usable(record: AnswerRecord) -> bool:
     """Whether its values are of the kinds that they are told and drawn as."""
-    optional = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
+    told = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
+    optional = (*told, record.chances)
     counted = {} if record.stats is None else asdict(record.stats)
     counted.pop("decode_path", None)
     return (
@@ -97,9 +102,15 @@ def _is_usable(record: AnswerRecord) -> bool:
         and isinstance(record.template, str)
         and all(one is None or isinstance(one, str) for one in optional)
         and all(isinstance(one, int | float) for one in (record.begun_tokens, *counted.values()))
-        and all(isinstance(one, str | int) for one in record.stop)
+        and all(type(one) is int and 0 <= one < 2**32 for one in record.healed)
         and (record.thinking_on is None or isinstance(record.thinking_on, bool))
     )
+
+
+def _speech(content: Mapping[str, Any]) -> Speech:
+    # What ends an answer stood by itself before answers were asked for more.
+    asked = {"stop": content.get("stop", ()), **content.get("speech", {})}
+    return unpack_speech(asked) if any(asked.values()) or len(asked) > 1 else PLAIN
 
 
 def _thought(content: Any) -> Thought | None:

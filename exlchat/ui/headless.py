@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.chat.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.speech import Speech
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import TurnError, TurnOptions, answer
 from exlchat.engine.events import ModelError, RequestError
@@ -184,7 +185,7 @@ def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings
         seed=start.seed,
         max_new_tokens=start.max_tokens,
         context_policy=start.context_policy,
-        stop=options.stop,
+        speech=Speech(stop=options.stop),
     )
 
 

@@ -76,6 +76,8 @@ class AnswerTelling:
             self._output.finish(event.finished)
             if event.finished.reason == "context_full":
                 self._lines.say("the context is full; the answer was cut")
+            elif event.finished.reason == "repeating":
+                self._lines.say("the answer was stopped: it said the same over and over; --continue goes on")
         if event.error is not None:
             self._lines.say(event.error)
         stopped = event.finished is not None and event.finished.reason == "cancelled"
