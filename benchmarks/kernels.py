@@ -160,7 +160,7 @@ def widened(narrow: PackedMatrix, outputs: int) -> PackedMatrix:
 
 def chain(kernels: Products, layers: list[Layer]) -> list[list[Job]]:
     """The four products of each layer, reading what the ones before have written; attention is left out."""
-    hidden, squares = torch.zeros(1, HIDDEN, device=DEVICE), torch.zeros(HIDDEN // 16, device=DEVICE)
+    hidden, squares = torch.zeros(1, HIDDEN, device=DEVICE), torch.zeros(1, HIDDEN // 16, device=DEVICE)
     # Codes are half a step off centre; random signs keep that from adding up.
     weight = (2 * torch.randint(2, (HIDDEN,), device=DEVICE) - 1).half()
     for_qkv, for_gate = (torch.zeros(1, HIDDEN, device=DEVICE) for _ in range(2))

@@ -15,17 +15,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from exlchat.engine import GREEDY, SamplingSettings
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.run_ahead import RunAheadTokens
 from exlchat.ext.build import ensure_library
-from exlchat.ext.functions import FUNCTIONS, CDraw
+from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.library import open_library
-from exlchat.ext.sampling import SamplerKernels, SamplerState, c_draw
+from exlchat.ext.sampling import SamplerKernels, SamplerState
 
 VOCABULARIES = {"32k": 32000, "128k": 128256, "256k": 256000}
 ALL_FOUR = SamplingSettings(0.8, top_k=50, top_p=0.95, min_p=0.02)
@@ -59,11 +60,11 @@ class Step:
             for _ in range(copies):
                 job.launch(dependent=True)
 
-    def begin(self, token: int, position: int, draw: CDraw) -> None:
+    def begin(self, context: Sequence[int], draws: DeviceDraws) -> None:
         """Sets token, position and draw."""
-        self._token.fill_(token)
-        self._position.fill_(position)
-        self.state.set(draw)
+        self._token.fill_(context[-1])
+        self._position.fill_(len(context) - 1)
+        self.state.set(draws.c_draw())
 
     def grow(self, length: int) -> None:
         """Never needed."""
@@ -100,23 +101,10 @@ def logits_like_a_model(vocab: int) -> torch.Tensor:
     return logits
 
 
-def draw_of(settings: SamplingSettings) -> CDraw:
-    """The first draw by `settings`."""
-    return c_draw(
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        seed=1,
-        index=0,
-        sequence=0,
-    )
-
-
 def sampler_seconds(kernels: SamplerKernels, vocab: int, settings: SamplingSettings) -> float:
     """Median time of one sampler."""
     step = Step(kernels, logits_like_a_model(vocab), cycles=0, copies=COPIES)
-    step.begin(0, 0, draw_of(settings))
+    step.begin([0], DeviceDraws(settings, seed=1, index=0))
     return event_seconds(step.launch, repeat=30) / COPIES
 
 
@@ -138,7 +126,7 @@ def run_ahead_rates(kernels: SamplerKernels, seconds: float) -> list[float]:
     cycles = 10**6
     cycles = int(cycles * seconds / event_seconds(lambda: torch.cuda._sleep(cycles), repeat=20))
     step = Step(kernels, logits_like_a_model(VOCABULARIES["128k"]), cycles)
-    step.begin(0, 0, draw_of(ALL_FOUR))
+    step.begin([0], DeviceDraws(ALL_FOUR, seed=1, index=0))
     step.launch()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -162,7 +150,7 @@ def run_ahead_rates(kernels: SamplerKernels, seconds: float) -> list[float]:
 
 def read_rate(step: Step) -> float:
     """Tokens a second that `RunAheadTokens` reads."""
-    source = RunAheadTokens(step, [], 0, ALL_FOUR, seed=1, most=TOKENS)
+    source = RunAheadTokens(step, [], [0], DeviceDraws(ALL_FOUR, seed=1, index=1), most=TOKENS)
     token = 0
     start = time.perf_counter()
     for _ in range(TOKENS):

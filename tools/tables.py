@@ -1,13 +1,14 @@
-"""Writes the tables of keys, commands and settings into docs/chat.md and docs/settings.md; tests hold them to it."""
+"""Writes the tables of keys, commands, settings and sampling controls into docs; tests hold them to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from exlchat.ui.config.telling import key_rows, page_rows
+from exlchat.ui.config.telling import control_rows, key_rows, page_rows
 from exlchat.ui.tui.screens.help import help_rows
 
+CONTROLS_HEAD = "| control | group | what it does | allowed | off | to begin with |"
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
@@ -28,6 +29,9 @@ def main() -> None:
     for rows in (list(page_rows()), list(key_rows())):
         page = _replaced(page, f"{rows[0]}\n", rows[1:])
     (DOCS / "settings.md").write_text(page, encoding="utf-8")
+    page = (DOCS / "sampling.md").read_text(encoding="utf-8")
+    page = _replaced(page, f"{CONTROLS_HEAD}\n|---|---|---|---|---|---|\n", list(control_rows()))
+    (DOCS / "sampling.md").write_text(page, encoding="utf-8")
 
 
 def _replaced(page: str, before: str, rows: Sequence[str]) -> str:

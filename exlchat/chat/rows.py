@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
@@ -53,8 +54,9 @@ def pack_record(record: AnswerRecord | None) -> str | None:
         return None
     sampling = {name: getattr(record.sampling, name) for name in CONTROLS}
     changed = {name: value for name, value in sampling.items() if value != CONTROLS[name].off}
-    content = {**asdict(record), "sampling": changed, "speech": record.speech.changed()}
-    return storable(json.dumps(content, ensure_ascii=False))
+    content = {one.name: getattr(record, one.name) for one in fields(record)}
+    content = {**content, "sampling": changed, "speech": record.speech.changed()}
+    return storable(json.dumps(content, default=asdict, ensure_ascii=False))
 
 
 def unpack_record(text: str | None) -> AnswerRecord | None:
@@ -70,7 +72,7 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
         record = AnswerRecord(
             model=content["model"],
             template=content["template"],
-            sampling=SamplingSettings(**_known(SamplingSettings, content["sampling"])),
+            sampling=_sampling(json.dumps(content["sampling"])),
             stats=None if stats is None else GenerationStats(**_known(GenerationStats, stats)),
             finish_reason=content["finish_reason"],
             # Records of before these fields existed are of answers that saw everything.
@@ -91,11 +93,18 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
     return record if _is_usable(record) else None
 
 
+@lru_cache(maxsize=256)
+def _sampling(text: str) -> SamplingSettings:
+    """Checked once for all the answers that were drawn by the same values."""
+    return SamplingSettings(**_known(SamplingSettings, json.loads(text)))
+
+
 def _is_usable(record: AnswerRecord) -> bool:
     """Whether its values are of the kinds that they are told and drawn as."""
     told = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
     optional = (*told, record.chances)
-    counted = {} if record.stats is None else asdict(record.stats)
+    stats = record.stats
+    counted = {} if stats is None else {one.name: getattr(stats, one.name) for one in fields(stats)}
     counted.pop("decode_path", None)
     return (
         isinstance(record.model, str)

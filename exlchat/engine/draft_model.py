@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.feeding import Feeder
 from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
 from exlchat.engine.sampling_settings import GREEDY
@@ -33,7 +34,7 @@ class ModelDrafter:
         self._catch_up(list(context))
         if self._step is None:
             return self._one_by_one(context[-1], most)
-        source = RunAheadTokens(self._step, cache, context[-1], GREEDY, seed=0, index=0, most=most)
+        source = RunAheadTokens(self._step, cache, context, DeviceDraws(GREEDY, 0, index=0), most=most)
         guesses, token = [], context[-1]
         for _ in range(most):
             source.go_on()

@@ -11,15 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import Generic, Protocol, TypeVar
 
 from exlchat.engine.events import DecodePath
 from exlchat.engine.token_source import TokenSource
 
 MOST_ROWS = 8
 """Rows of one pass: the last token, and up to seven guesses."""
+
+
+_Row = TypeVar("_Row")
+"""What a pass gives for each of its tokens, and a token is drawn from."""
 
 
 class Drafter(Protocol):
@@ -51,13 +53,14 @@ class DraftLength:
         self._rate = 0.6
         self._cost: list[float | None] = [None] * MOST_ROWS
         self._row_cost = row_cost
+        self._draw_seconds = 0.0
         self._skipped = 0
 
     @property
     def best(self) -> int:
         """Guesses to check now; 0 where none pay. Now and then it tries again."""
         plain = self._seconds(0)
-        gains = [self._tokens(count) * plain / self._seconds(count) for count in range(MOST_ROWS)]
+        gains = [self._tokens(count) * plain / self._pass(count) for count in range(MOST_ROWS)]
         best = max(range(MOST_ROWS), key=gains.__getitem__)
         if best:
             self._skipped = 0
@@ -74,9 +77,17 @@ class DraftLength:
             self._rate += 0.1 * (hit - self._rate)
 
     def took(self, guesses: int, seconds: float) -> None:
-        """A pass with so many guesses; 0 is a plain step."""
+        """A pass with so many guesses, and the first token that was drawn from it; 0 is a plain step."""
         before = self._cost[guesses]
         self._cost[guesses] = seconds if before is None else before + 0.2 * (seconds - before)
+
+    def drew(self, seconds: float) -> None:
+        """A token that was drawn behind a right guess."""
+        self._draw_seconds += 0.1 * (seconds - self._draw_seconds)
+
+    def _pass(self, count: int) -> float:
+        """Seconds of a pass and of all tokens that are drawn from it; in a plain step one is drawn as well."""
+        return self._seconds(count) + (self._tokens(count) - 1) * self._draw_seconds
 
     def _tokens(self, count: int) -> float:
         rate = min(self._rate, 0.98)
@@ -99,14 +110,14 @@ class DraftLength:
         return measured * (1 + self._row_cost * count) / (1 + self._row_cost * near)
 
 
-class DraftedTokens:
+class DraftedTokens(Generic[_Row]):
     """A `TokenSource` that checks guesses where there are any, and takes plain tokens where there are none.
 
     Args:
         plain: another source behind the last token of the context, which is not in the cache yet.
-        check: feeds tokens and gives float32 logits `[tokens, vocab]`; they are in the cache then.
+        check: feeds tokens and gives what is behind each, as logits; they are in the cache then.
         cut: so many tokens stay in the cache.
-        draw: a token of logits `[vocab]`.
+        draw: a token of one of these.
         context: prompt and answer as it grows, with the token that is followed next.
         room: tokens that may be in the cache.
     """
@@ -115,9 +126,9 @@ class DraftedTokens:
         self,
         *,
         plain: Callable[[], TokenSource],
-        check: Callable[[list[int]], Tensor],
+        check: Callable[[list[int]], Sequence[_Row]],
         cut: Callable[[int], None],
-        draw: Callable[[Tensor], int],
+        draw: Callable[[_Row], int],
         context: Sequence[int],
         room: int,
         drafter: Drafter,
@@ -129,7 +140,7 @@ class DraftedTokens:
         self._drafter, self._length, self._count = drafter, length, count
         self._plain: TokenSource | None = None
         self._path: DecodePath = "synchronous"
-        self._rows: deque[tuple[int, Tensor]] = deque()
+        self._rows: deque[tuple[int, _Row]] = deque()
         self._checked = self._right = 0
         self._planned: tuple[int, list[int]] = (-1, [])
         self._followed = len(context) - 1
@@ -148,11 +159,14 @@ class DraftedTokens:
         """See `TokenSource`."""
         self._followed = len(self._context)
         if self._rows:
-            guess, logits = self._rows.popleft()
+            guess, row = self._rows.popleft()
             if guess == token:
                 self._right += 1
                 self._count.accepted += 1
-                return self._draw(logits)
+                start = time.perf_counter()
+                following = self._draw(row)
+                self._length.drew(time.perf_counter() - start)
+                return following
             self._rows.clear()
         self._settle(self._followed - 1)
         guesses = self._guesses()
@@ -162,11 +176,13 @@ class DraftedTokens:
         self._leave_plain()
         start = time.perf_counter()
         rows = self._check([token, *guesses])
-        self._length.took(len(guesses), time.perf_counter() - start)
         self._checked, self._right = len(guesses), 0
         self._count.drafted += len(guesses)
         self._rows.extend(zip(guesses, rows[1:], strict=True))
-        return self._draw(rows[0])
+        # A device may still be computing until something is drawn.
+        following = self._draw(rows[0])
+        self._length.took(len(guesses), time.perf_counter() - start)
+        return following
 
     def go_on(self) -> None:
         """See `TokenSource`. A plain source does not run ahead where there is a guess to check."""

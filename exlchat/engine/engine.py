@@ -41,7 +41,7 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.generator import Generator
 from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.loading import capture_step, check_vocabulary, load_weights, open_extension, warm_up
+from exlchat.engine.loading import capture_step, check_vocabulary, load_weights, open_extension, open_rows, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
 from exlchat.engine.page_disk.folder import clear_pages
 from exlchat.engine.pages.archive import PageArchive, open_archive
@@ -275,6 +275,9 @@ def load(
     archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)
     chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
     step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
+    passes = (
+        None if kernels is None or step is None else open_rows(transformer, cache, kernels, dependent=dependent_launch)
+    )
     if target.type == "cuda":
         warm_up(transformer, cache)
 
@@ -288,6 +291,7 @@ def load(
         stop_ids,
         chunk,
         step=step,
+        rows=passes,
         archive=archive,
         draft_model=guesses,
         other_cache=other_cache,

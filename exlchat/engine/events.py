@@ -15,7 +15,7 @@ from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
 
 FinishReason = Literal["stop_token", "stop_string", "max_new_tokens", "context_full", "cancelled", "repeating"]
 DecodePath = Literal["synchronous", "run-ahead"]
-DraftKind = Literal["off", "ngram", "model"]
+DraftKind = Literal["off", "auto", "ngram", "model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class GenerationRequest:
         guidance_ids: the prompt to lean away from, for `sampling.guidance_scale`.
         stop_repeating: ends an answer that says the same over and over, with "repeating".
         alternatives: so many likeliest tokens are told of each place, with their probabilities; 0 tells none.
-        draft: who guesses tokens ahead, which are all checked: the answer is the same.
+        draft: who guesses tokens ahead, which are all checked: the answer is the same. `ngram` guesses what stood
+            behind the last tokens before, `model` asks the draft model; `auto` is `ngram` where a pass of several
+            tokens costs little and computes the same bits as single ones.
     """
 
     prompt_ids: Sequence[int]

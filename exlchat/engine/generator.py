@@ -35,11 +35,10 @@ from exlchat.engine.healing import Healing, healing_of
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.archive import PageArchive
 from exlchat.engine.request_checks import check_request
-from exlchat.engine.run_ahead import DecodeStep
 from exlchat.engine.sampling import Sampler, check_sampling
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
-from exlchat.engine.sources import Sources
+from exlchat.engine.sources import AnswerStep, RowPasses, Sources
 from exlchat.engine.token_rules import TokenRules
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -54,6 +53,7 @@ class Generator:
         stop_ids: the model's own.
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
+        rows: checks several guesses in one pass.
         archive: pages of earlier runs.
         draft_model: guesses tokens ahead.
         other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
@@ -67,7 +67,8 @@ class Generator:
         stop_ids: tuple[int, ...],
         prefill_chunk: int,
         *,
-        step: DecodeStep | None = None,
+        step: AnswerStep | None = None,
+        rows: RowPasses | None = None,
         archive: PageArchive | None = None,
         draft_model: Drafter | None = None,
         other_cache: Callable[[], KVCache] | None = None,
@@ -80,12 +81,12 @@ class Generator:
         self._archive = archive
         self._other_cache = other_cache
         self._guide: Feeder | None = None
-        self._vocabulary = Vocabulary(tokenizer, transformer.spec.vocab_size)
         self.feeder = Feeder(transformer, cache)
         """Puts tokens into the cache."""
         self.step = step
         """The captured step, where the model has one."""
-        self._sources = Sources(self.feeder, step, draft_model)
+        self._vocabulary = Vocabulary(tokenizer, transformer.spec.vocab_size)
+        self._sources = Sources(self.feeder, self._vocabulary, step=step, rows=rows, draft_model=draft_model)
         self._answering: Answering | None = None
         self._cancelled = Flag()
         self._last_prompt = _LastPrompt([], torch.empty(0))

@@ -18,6 +18,7 @@ from exlchat.engine.quantized_linear import MEDIUM_ROWS
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.step_fit import why_not
 from exlchat.engine.transformer import Transformer
+from exlchat.engine.verify_step import CapturedRows, why_no_rows
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.open import open_kernels
@@ -136,6 +137,18 @@ def capture_step(
             f"the kernels cannot run this model on this card, perhaps for want of shared memory: {error}; "
             "go on without them, slower: --no-ext"
         ) from error
+
+
+def open_rows(
+    transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None
+) -> CapturedRows | None:
+    """Several tokens in one pass, to check drafts; or `None` for a model that it does not suit.
+
+    Nothing is captured before it is first used. Arguments and errors are those of `capture_step`.
+    """
+    if why_no_rows(transformer, cache) is not None:
+        return None
+    return CapturedRows(transformer, cache, kernels, dependent=dependent)
 
 
 def warm_up(transformer: Transformer, cache: KVCache) -> None:

@@ -15,24 +15,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.events import DecodePath, ModelError, RequestError
 from exlchat.engine.sampling import NotNumbersError
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.ext.functions import CDraw
-from exlchat.ext.sampling import DRAWN, TokenRing, c_draw
+from exlchat.ext.sampling import DRAWN, NOTHING_ALLOWED, TokenRing
 
 _AHEAD = 2  # replays launched and not read: one at work, one behind it
 _NAP = 20e-6
 _LOOKS = 64  # between two questions whether the device still works; with naps some 5 ms
-
-
-def why_not_on_device(settings: SamplingSettings) -> str | None:
-    """Why a step cannot draw by these settings, so that the host has to; `None` if it can."""
-    known = {"temperature", "top_k", "top_p", "min_p"}
-    if settings.looks_back or settings.logit_bias or settings.banned_tokens or not known.issuperset(settings.steps):
-        return "its samplers are not all in the decode step"
-    usual = tuple(step for step in ("temperature", "top_k", "top_p", "min_p") if step in settings.steps)
-    return None if settings.steps == usual else "its samplers are in another order than the decode step has them"
 
 
 class DecodeStep(Protocol):
@@ -53,8 +43,11 @@ class DecodeStep(Protocol):
     def grow(self, length: int) -> None:
         """Makes `capacity` at least `length`; token, position and draw stay. Raises `ModelError` for want of memory."""
 
-    def begin(self, token: int, position: int, draw: CDraw) -> None:
-        """The next step feeds `token` at `position` and draws by `draw` (`SamplerState.set`)."""
+    def begin(self, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
+        """The next step feeds the last token of the context, at its place, and draws by `draws`, which are numbered on.
+
+        Steps number their reports from 1 on. `masked`: the parts of a step are launched, see `masked_tokens`.
+        """
 
     def launch(self) -> None:
         """Enqueues one step and returns."""
@@ -74,15 +67,14 @@ class CachedTokens(Protocol):
 
 
 class RunAheadTokens:
-    """The tokens of one answer behind the first.
+    """The tokens of one answer behind those that it has.
 
     Args:
         step: idle.
-        cached: the tokens in the cache, now the prompt's; gets those that the device feeds.
-        first: the answer's first token.
-        settings, seed: of the answer.
-        index: of the next draw; as many tokens as the answer has.
-        most: steps that may be launched, as many as tokens may follow the first.
+        cached: the tokens in the cache, all of the context but its last; gets those that the device feeds.
+        context: prompt and answer so far.
+        draws: of the next token of the answer, and of those behind it.
+        most: steps that may be launched, as many as tokens may follow.
 
     Raises:
         ModelError: no memory for one more token.
@@ -91,33 +83,16 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self,
-        step: DecodeStep,
-        cached: CachedTokens,
-        first: int,
-        settings: SamplingSettings,
-        *,
-        seed: int,
-        index: int,
-        most: int,
+        self, step: DecodeStep, cached: CachedTokens, context: Sequence[int], draws: DeviceDraws, *, most: int
     ) -> None:
         self._step = step
         self._cached = cached
-        self._start = len(cached)
+        self._start = len(context) - 1
         self._most = most
         self._launched = self._read = 0
         self._closed = False
         step.ring.clear()
-        draw = c_draw(
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            min_p=settings.min_p,
-            seed=seed,
-            index=index,
-            sequence=0,
-        )
-        step.begin(first, self._start, draw)
+        step.begin(context, draws)
         self._launch_up_to(1)
 
     @property
@@ -130,10 +105,9 @@ class RunAheadTokens:
         if self._closed:
             raise RequestError("this answer was ended by a newer request to the same engine")
         self._launch_up_to(self._read + 1)
-        found, status = self._wait(self._read + 1)
+        found, status = wait_for(self._step, self._read + 1)
         self._read += 1
-        if status != DRAWN:
-            raise NotNumbersError
+        check_drawn(status)
         self._cached.extend((token,))
         return found
 
@@ -148,7 +122,7 @@ class RunAheadTokens:
         self._closed = True
         if self._launched > self._read:
             with suppress(ModelError):  # a device that has failed works for nobody
-                self._wait(self._launched)
+                wait_for(self._step, self._launched)
 
     def _launch_up_to(self, count: int) -> None:
         while self._launched < min(count, self._most):
@@ -158,24 +132,50 @@ class RunAheadTokens:
             self._step.launch()
             self._launched += 1
 
-    def _wait(self, sequence: int) -> tuple[int, int]:
-        """Token and status of a launched step.
 
-        Looks and naps: a nap of 20 us lasts about 75 on Linux, leaves the interpreter to other threads, and is hidden
-        behind the step that runs meanwhile. Read so, steps of 0.25 ms on an H200 come at the full rate with 8 % of a
-        core; waiting for an event gave 91 % of the rate, and looking without naps took the whole core.
-        """
-        looks = 0
-        while (word := self._step.ring.read(sequence)) is None:
-            looks += 1
-            if looks % _LOOKS == 0 and not self._still_running() and self._step.ring.read(sequence) is None:
-                raise ModelError("the GPU ended a decode step without a token; start exlchat again")
-            time.sleep(_NAP)
-        return word
+class ReportingStep(Protocol):
+    """What is waited for."""
 
-    def _still_running(self) -> bool:
-        try:
-            return self._step.running()
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelError(f"the GPU failed in a decode step ({reason}); start exlchat again") from error
+    @property
+    def ring(self) -> TokenRing:
+        """Where the steps report."""
+
+    def running(self) -> bool:
+        """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
+
+
+def check_drawn(status: int) -> None:
+    """Raises what a status that is not `DRAWN` means: `NotNumbersError`, or `ModelError` where nothing is allowed."""
+    if status == NOTHING_ALLOWED:
+        raise ModelError(
+            "no token is left to draw; allow more by banned_tokens, no_repeat_ngram, or what the answer must keep to"
+        )
+    if status != DRAWN:
+        raise NotNumbersError
+
+
+def wait_for(step: ReportingStep, sequence: int) -> tuple[int, int]:
+    """Token and status of a launched step.
+
+    Looks and naps: a nap of 20 us lasts about 75 on Linux, leaves the interpreter to other threads, and is hidden
+    behind the step that runs meanwhile. Read so, steps of 0.25 ms on an H200 come at the full rate with 8 % of a
+    core; waiting for an event gave 91 % of the rate, and looking without naps took the whole core.
+
+    Raises:
+        ModelError: the device failed.
+    """
+    looks = 0
+    while (word := step.ring.read(sequence)) is None:
+        looks += 1
+        if looks % _LOOKS == 0 and not _still_running(step) and step.ring.read(sequence) is None:
+            raise ModelError("the GPU ended a decode step without a token; start exlchat again")
+        time.sleep(_NAP)
+    return word
+
+
+def _still_running(step: ReportingStep) -> bool:
+    try:
+        return step.running()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"the GPU failed in a decode step ({reason}); start exlchat again") from error

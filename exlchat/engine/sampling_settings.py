@@ -65,9 +65,13 @@ class SamplingSettings:
     order: tuple[str, ...] = STEPS
 
     def __post_init__(self) -> None:
-        for name in CONTROLS:
+        for name, control in CONTROLS.items():
+            value, off = getattr(self, name), control.off
+            if type(value) is type(off) and value == off:
+                # Most are; records of thousands of answers are read at once.
+                continue
             # A frozen value: what came as lists, as from JSON, becomes what it is declared as.
-            object.__setattr__(self, name, checked_value(name, getattr(self, name)))
+            object.__setattr__(self, name, checked_value(name, value))
         self._check_together()
 
     @property

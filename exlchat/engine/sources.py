@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from exlchat.engine.answering import Answering, AnswerParts
-from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
-from exlchat.engine.feeding import Feeder
-from exlchat.engine.ngram_drafter import NgramDrafter
-from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens, why_not_on_device
-from exlchat.engine.token_source import SynchronousTokens, TokenSource
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
+from torch import Tensor
+
+from exlchat.engine.answering import Answering, AnswerParts
+from exlchat.engine.device_rules import DeviceRules
+from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
+from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
+from exlchat.engine.events import DraftKind
+from exlchat.engine.feeding import Feeder
+from exlchat.engine.masked_tokens import MaskedStep, MaskedTokens
+from exlchat.engine.ngram_drafter import NgramDrafter
+from exlchat.engine.run_ahead import DecodeStep, RunAheadTokens
+from exlchat.engine.token_source import SynchronousTokens, TokenSource
+from exlchat.engine.vocabulary import Vocabulary
+
+_Row = TypeVar("_Row")
 # What each row more of a pass costs beside the first, before one was measured. A GPU reads the weights once for all; a
 # CPU computes each row.
 _GPU_ROW, _CPU_ROW = 0.05, 0.5
+
+
+class AnswerStep(DecodeStep, MaskedStep, Protocol):
+    """A captured step that can be launched whole or in two parts."""
+
+
+class RowPasses(Protocol):
+    """See `verify_step.CapturedRows`."""
+
+    def verify(self, ids: Sequence[int], position: int) -> Tensor:
+        """Logits `[len(ids), vocab]` of tokens that stand from `position` on."""
+
+    def greedy(self, ids: Sequence[int], position: int) -> list[int]:
+        """The best token behind each."""
 
 
 class Sources:
@@ -20,12 +45,23 @@ class Sources:
     Args:
         feeder: computes on the host's call.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
+        rows: several tokens in one pass, each to the last bit as alone; without it they go through the transformer.
         draft_model: guesses by a smaller model.
     """
 
-    def __init__(self, feeder: Feeder, step: DecodeStep | None, draft_model: Drafter | None) -> None:
+    def __init__(
+        self,
+        feeder: Feeder,
+        vocabulary: Vocabulary,
+        *,
+        step: AnswerStep | None,
+        rows: RowPasses | None,
+        draft_model: Drafter | None,
+    ) -> None:
         self._feeder = feeder
+        self._device_rules = DeviceRules(vocabulary)
         self._step = step
+        self._rows = rows
         row = _GPU_ROW if feeder.cache.on_gpu else _CPU_ROW
         self._drafters: dict[str, tuple[Drafter, DraftLength]] = {"ngram": (NgramDrafter(), DraftLength(row))}
         if draft_model is not None:
@@ -38,14 +74,32 @@ class Sources:
 
     def open(self, parts: AnswerParts, answer: Answering) -> TokenSource:
         """A source behind the last token of an answer, which is not in the cache yet."""
-        drafter = self._drafters.get(parts.request.draft)
+        drafter = self._drafter(parts.request.draft)
         if drafter is None or parts.guidance is not None:
             return self._plain(parts, answer)
+        if self._rows is not None and self._takes_the_best(parts, answer):
+            return self._drafted(parts, answer, drafter, self._best_rows, lambda best: best)
+        return self._drafted(parts, answer, drafter, lambda ids: self._logit_rows(ids, parts.run), answer.draw)
+
+    def _drafter(self, kind: DraftKind) -> tuple[Drafter, DraftLength] | None:
+        if kind == "auto":
+            # Elsewhere the last bits of several rows are others than those of single steps.
+            kind = "ngram" if self._step is None or self._rows is not None else "off"
+        return self._drafters.get(kind)
+
+    def _drafted(
+        self,
+        parts: AnswerParts,
+        answer: Answering,
+        drafter: tuple[Drafter, DraftLength],
+        check: Callable[[list[int]], Sequence[_Row]],
+        draw: Callable[[_Row], int],
+    ) -> TokenSource:
         return DraftedTokens(
             plain=lambda: self._plain(parts, answer),
-            check=lambda ids: self._feeder.row_logits(ids, parts.run),
+            check=check,
             cut=self._cut,
-            draw=answer.draw,
+            draw=draw,
             context=answer.context,
             room=self._feeder.cache.max_seq_len,
             drafter=drafter[0],
@@ -53,27 +107,51 @@ class Sources:
             count=parts.clock.drafts,
         )
 
+    def _best_rows(self, ids: list[int]) -> list[int]:
+        assert self._rows is not None
+        best = self._rows.greedy(ids, len(self._feeder.cache))
+        self._feeder.cache.extend(ids)
+        return best
+
+    def _logit_rows(self, ids: list[int], run: int) -> list[Tensor]:
+        if self._rows is None:
+            return list(self._feeder.row_logits(ids, run))
+        logits = self._rows.verify(ids, len(self._feeder.cache))
+        self._feeder.cache.extend(ids)
+        return list(logits)
+
+    def _takes_the_best(self, parts: AnswerParts, answer: Answering) -> bool:
+        """Whether each token is the best of its logits, and nothing else is asked of them."""
+        sampling, rules = parts.request.sampling, parts.rules
+        bare = not (sampling.looks_back or sampling.logit_bias or sampling.banned_tokens)
+        early = answer.count < parts.request.min_new_tokens
+        return sampling.greedy and bare and not (rules.hold or early or parts.request.alternatives)
+
     def _plain(self, parts: AnswerParts, answer: Answering) -> TokenSource:
-        request = parts.request
-        if self._step is None or not self._on_device(parts):
+        step, cache, request, rules = self._step, self._feeder.cache, parts.request, parts.rules
+        if step is None or not self._on_device(parts):
             return SynchronousTokens(lambda token: self._feeder.last_logits([token], parts.run), answer.draw)
-        room = self._feeder.cache.max_seq_len - len(answer.context)
-        most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
-        return RunAheadTokens(
-            self._step,
-            self._feeder.cache,
-            answer.context[-1],
+        draws = DeviceDraws(
             request.sampling,
-            seed=parts.clock.seed,
+            parts.clock.seed,
             index=answer.count,
-            most=most,
+            attempt=parts.sampler.attempt,
+            rules=self._device_rules.of(request.sampling, parts.stop_ids, request.min_new_tokens),
         )
+        if rules.hold:
+            return MaskedTokens(step, cache, answer.context, draws, lambda _: rules.mask)
+        room = cache.max_seq_len - len(answer.context)
+        most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
+        return RunAheadTokens(step, cache, answer.context, draws, most=most)
 
     def _on_device(self, parts: AnswerParts) -> bool:
-        """Whether nothing has to be said of the next token that only the host knows."""
-        request, rules = parts.request, parts.rules
-        host = request.alternatives or parts.guidance is not None or rules.hold
-        return not host and why_not_on_device(request.sampling) is None
+        """Whether the device can draw the next tokens."""
+        request = parts.request
+        if request.alternatives or parts.guidance is not None or why_not_on_device(request.sampling) is not None:
+            return False
+        # Mirostat's state is on the device then, and what goes back or begins anew would begin without it.
+        steered = "mirostat" in request.sampling.steps
+        return not (steered and (request.banned or request.draft != "off" or request.constraint or request.thoughts))
 
     def _cut(self, length: int) -> None:
         """Layers with a window may have lost what the next token sees; it is computed again."""

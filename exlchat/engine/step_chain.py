@@ -1,4 +1,4 @@
-"""The decode step as a chain of operations of the CUDA extension: five a layer, from a token to logits.
+"""The decode step as a chain of operations of the CUDA extension: five a layer, from a token, or a few, to logits.
 
 Everything that changes from one step to the next lies in tensors with fixed addresses, so that the chain can be
 captured once and replayed. Each product leaves its result where the next one reads it, in that one's stored order.
@@ -6,22 +6,24 @@ captured once and replayed. Each product leaves its result where the next one re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from exlchat.engine.experts import Mlp
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.linear import Joined, Linear
 from exlchat.engine.norms import Norm
-from exlchat.engine.quantized_linear import Launch, QuantizedLinear, Run
+from exlchat.engine.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.spec import ModelSpec
-from exlchat.engine.step_kernels import StepKernels, TorchJob
+from exlchat.engine.step_kernels import StepKernels
 from exlchat.engine.step_parts import attention_rules, is_whole
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionScratch
+from exlchat.ext.functions import HEAD_INPUTS
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
@@ -38,6 +40,8 @@ def why_not_fused(transformer: Transformer) -> str | None:
             return f"layer {index} is not quantized in a way that the kernels hold"
         if len(_quantized(mlp.gate_up).runs) > 1:
             return f"gate and up of layer {index} order their inputs differently"
+    if isinstance(transformer.head, Linear) and transformer.spec.hidden_size % HEAD_INPUTS:
+        return f"its head is not quantized and reads {transformer.spec.hidden_size} numbers"
     return None
 
 
@@ -85,16 +89,28 @@ def _only_matrix(part: Joined) -> PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Matrices that read one copy of the normed residual: `copy` as it is written, `x` as they read it."""
+    """Who reads one copy of the normed residual: `copy` as it is written, `x` as it is read.
 
-    run: Run
+    Args:
+        matrices: none of a head that is not quantized.
+        column: where their outputs begin among those of the part.
+    """
+
+    matrices: Sequence[PackedMatrix]
+    column: int
     copy: NormCopy
     x: Normed
+
+    def cut(self, rows: int) -> _Reader:
+        """The first rows."""
+        values = self.x.values[:rows]
+        x = replace(self.x, values=values, squares=self.x.squares[:rows])
+        return replace(self, copy=replace(self.copy, values=values), x=x)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer and the vectors between its products, `[1, n]`, each in the stored order of its reader."""
+    """One layer and the vectors between its products, `[rows, n]`, each in the stored order of its reader."""
 
     qkv: list[_Reader]
     output: PackedMatrix
@@ -104,6 +120,17 @@ class _Layer:
     mixed: Tensor
     inner: Tensor
 
+    def cut(self, rows: int) -> _Layer:
+        """The first rows."""
+        return replace(
+            self,
+            qkv=[reader.cut(rows) for reader in self.qkv],
+            gate_up=[reader.cut(rows) for reader in self.gate_up],
+            heads=self.heads[:rows],
+            mixed=self.mixed[:rows],
+            inner=self.inner[:rows],
+        )
+
 
 class StepChain:
     """The operations of a step and the tensors between them.
@@ -112,33 +139,42 @@ class StepChain:
         transformer, cache: of one model for which `step_fit.why_not` and `why_not_fused` give `None`.
         kernels: on the model's device.
         splits: blocks over which the attention of a head is spread.
+        rows: the most tokens of a step. What each comes to, to the last bit, is what it would alone.
     """
 
-    def __init__(self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int) -> None:
+    def __init__(
+        self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int, rows: int = 1
+    ) -> None:
         spec, device = transformer.spec, transformer.device
-        self.token = torch.zeros(1, dtype=torch.int64, device=device)
-        """int64 `[1]`: the token that the step feeds."""
-        self.position = torch.zeros(1, dtype=torch.int32, device=device)
-        """int32 `[1]`: how many tokens are cached."""
+        self.token = torch.zeros(rows, dtype=torch.int64, device=device)
+        """int64 `[rows]`: the tokens that the step feeds."""
+        self.position = torch.zeros(rows, dtype=torch.int32, device=device)
+        """int32 `[rows]`: how many tokens are before each."""
+        self._rows = rows
         self._transformer = transformer
         self._cache = cache
         self._kernels = kernels
-        self._hidden = torch.zeros(1, spec.hidden_size, device=device)
-        self._squares = torch.zeros(spec.hidden_size // TILE_COLUMNS, device=device)
-        self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device)
+        self._hidden = torch.zeros(rows, spec.hidden_size, device=device)
+        self._squares = torch.zeros(rows, spec.hidden_size // TILE_COLUMNS, device=device)
+        self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device, rows=rows)
         self._layers = [self._layer(layer) for layer in transformer.layers]
-        self._before_head = (
-            [] if isinstance(transformer.head, Linear) else self._readers(transformer.head, transformer.norm)
-        )
-        self._logits = torch.zeros(1, self._head_outputs(), device=device)
+        self._before_head = self._head_readers()
+        self._logits = torch.zeros(rows, self._head_outputs(), device=device)
 
     @property
     def logits(self) -> Tensor:
-        """float32 `[vocab]`, of the step that ran last."""
-        return self._logits[0, : self._transformer.spec.vocab_size]
+        """float32 `[vocab]`, of the first token of the step that ran last."""
+        return self.row_logits[0]
 
-    def jobs(self) -> list[Launch]:
-        """The operations in order."""
+    @property
+    def row_logits(self) -> Tensor:
+        """float32 `[rows, vocab]`, of the step that ran last."""
+        return self._logits[:, : self._transformer.spec.vocab_size]
+
+    def jobs(self, rows: int | None = None) -> list[Launch]:
+        """The operations in order; of the first so many tokens, or of all."""
+        if rows is not None and rows != self._rows:
+            return self._cut(rows).jobs()
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
         turns = [rope.slice(0, len(self._cache.page_table) * PAGE_TOKENS) for rope in self._transformer.ropes]
@@ -147,17 +183,27 @@ class StepChain:
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
 
+    def _cut(self, rows: int) -> StepChain:
+        """The first rows of all tensors."""
+        one = copy.copy(self)
+        one._rows = rows
+        one.token, one.position, one._logits = self.token[:rows], self.position[:rows], self._logits[:rows]
+        one._hidden, one._squares = self._hidden[:rows], self._squares[:rows]
+        one._layers = [layer.cut(rows) for layer in self._layers]
+        one._before_head = [reader.cut(rows) for reader in self._before_head]
+        return one
+
     def _attention_jobs(self, index: int, layer: _Layer, turns: Tensor) -> list[Launch]:
         jobs = []
         for reader in layer.qkv:
-            columns = sum(matrix.outputs for matrix in reader.run.matrices)
-            place = layer.heads[:, reader.run.column : reader.run.column + columns]
-            jobs.append(self._kernels.product(reader.run.matrices, reader.x, place, "half"))
+            columns = sum(matrix.outputs for matrix in reader.matrices)
+            place = layer.heads[:, reader.column : reader.column + columns]
+            jobs.append(self._kernels.product(reader.matrices, reader.x, place, "half"))
         head_dim = self._transformer.spec.head_dim
         jobs.append(
             self._kernels.attention(
-                layer.heads.view(-1, head_dim),
-                layer.mixed[0],
+                layer.heads.view(self._rows, -1, head_dim),
+                layer.mixed,
                 pages=self._cache.pages(index),
                 page_table=self._cache.table(index),
                 position=self.position,
@@ -172,27 +218,15 @@ class StepChain:
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up
         return [
-            self._kernels.product(reader.run.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
+            self._kernels.product(reader.matrices, reader.x, layer.inner, "gated", scatter=layer.down.scatter),
             self._kernels.add_product(layer.down, layer.inner, self._residual(following)),
         ]
 
     def _head_job(self) -> Launch:
-        head = self._transformer.head
+        head, (reader,) = self._transformer.head, self._before_head
         if isinstance(head, Linear):
-            return self._float_head(head)
-        (reader,) = self._before_head
-        return self._kernels.product(reader.run.matrices, reader.x, self._logits, "float")
-
-    def _float_head(self, head: Linear) -> Launch:
-        """A head in float16 (GPTQ and AWQ files, tied embeddings): norm and product by torch."""
-        hidden, logits, eps = self._hidden, self._logits, self._transformer.norm.eps
-        norm = self._transformer.norm.weight.float()
-
-        def work() -> None:
-            x = functional.rms_norm(hidden, hidden.shape[1:], norm, eps)
-            logits.copy_(functional.linear(x.half(), head.weight))
-
-        return TorchJob(work)
+            return self._kernels.head_product(head.weight, reader.x, self._logits)
+        return self._kernels.product(reader.matrices, reader.x, self._logits, "float")
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
         mlp = _mlp(layer)
@@ -211,16 +245,31 @@ class StepChain:
         )
 
     def _zeros(self, columns: int) -> Tensor:
-        return torch.zeros(1, columns, dtype=torch.float16, device=self._transformer.device)
+        return torch.zeros(self._rows, columns, dtype=torch.float16, device=self._transformer.device)
 
     def _readers(self, part: Joined, norm: Norm) -> list[_Reader]:
         """Who reads the residual behind a norm, each with a copy in its own order."""
-        readers = []
-        for run in _quantized(part).runs:
-            values = torch.zeros(1, run.matrices[0].stored, device=self._transformer.device)
-            copy = NormCopy(values, run.matrices[0].scatter, norm.weight)
-            readers.append(_Reader(run, copy, Normed(values, self._squares, norm.eps)))
-        return readers
+        return [
+            self._reader(run.matrices, run.column, run.matrices[0].stored, run.matrices[0].scatter, norm)
+            for run in _quantized(part).runs
+        ]
+
+    def _head_readers(self) -> list[_Reader]:
+        """The head, which reads features in their own order where it is in float16 (GPTQ files, tied embeddings)."""
+        head, norm = self._transformer.head, self._transformer.norm
+        if not isinstance(head, Linear):
+            return self._readers(head, norm)
+        width = self._transformer.spec.hidden_size
+        order = torch.arange(width, device=self._transformer.device).to(torch.int16)
+        return [self._reader((), 0, width, order, norm)]
+
+    def _reader(
+        self, matrices: Sequence[PackedMatrix], column: int, stored: int, scatter: Tensor, norm: Norm
+    ) -> _Reader:
+        values = torch.zeros(self._rows, stored, device=self._transformer.device)
+        return _Reader(
+            matrices, column, NormCopy(values, scatter, norm.weight), Normed(values, self._squares, norm.eps)
+        )
 
     def _residual(self, following: list[_Reader]) -> Residual:
         """The residual stream as the product before these readers leaves it."""

@@ -39,6 +39,9 @@ class StepKernels(Protocol):
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Launch:
         """See `products.Products`."""
 
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Launch:
+        """See `products.Products`."""
+
     def attention(
         self,
         qkv: Tensor,

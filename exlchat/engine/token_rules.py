@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -17,6 +18,9 @@ class Grammar(Protocol):
 
     def allowed(self) -> Tensor:
         """bool `[vocab]` on the CPU: what may come next; stop tokens where it may end."""
+
+    def words(self) -> Tensor:
+        """The same as bits: uint32 `[ceil(vocab / 32)]`."""
 
     def accept(self, token: int) -> None:
         """The next token, one of those that may come."""
@@ -55,8 +59,13 @@ class TokenRules:
 
     @property
     def hold(self) -> bool:
-        """Whether they may say something of the next token, or of one behind it."""
-        return self._count < self._least or (self._grammar is not None and self.grammar_holds)
+        """Whether the next token depends on the ones before it, by a grammar."""
+        return self._grammar is not None and self.grammar_holds
+
+    @property
+    def mask(self) -> Tensor | None:
+        """What the grammar allows, as bits: int32 `[ceil(vocab / 32)]` on the CPU; `None` where none holds."""
+        return self._grammar.words().view(torch.int32) if self._grammar is not None and self.hold else None
 
     @property
     def barred(self) -> frozenset[int]:

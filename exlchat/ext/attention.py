@@ -1,4 +1,4 @@
-"""Decode attention as an operation: one new token against the pages of a layer's cache, in one kernel.
+"""Decode attention as an operation: one new token, or a few, against the pages of a layer's cache.
 
 `reference_attention.py` defines what it computes, `kv_formats.py` how keys and values are stored.
 """
@@ -20,6 +20,7 @@ MAX_SPLITS = 64
 CACHE_FORMATS = {FLOAT16: c.CACHE_HALF, FLOAT8: c.CACHE_FLOAT8, CODES8: c.CACHE_CODES8, CODES4: c.CACHE_CODES4}
 """What the kernels read."""
 _TILE = 8  # query heads of a block
+_MOST_TOKENS = 8
 _MOST_ROWS = 2**31
 
 
@@ -86,14 +87,17 @@ class AttentionScratch:
 
     Args:
         splits: 1 to 64 blocks over which the tokens of a head are spread; `best_splits` knows a good number.
+        rows: the most new tokens of a call.
     """
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, splits: int, device: torch.device) -> None:
+    def __init__(
+        self, heads: int, kv_heads: int, head_dim: int, splits: int, device: torch.device, *, rows: int = 1
+    ) -> None:
         if not 1 <= splits <= MAX_SPLITS:
             raise ValueError(f"splits is {splits}; it must be 1 to {MAX_SPLITS}")
         self.splits = splits
-        self.partial = torch.empty(_scratch_shape(heads, kv_heads, head_dim, splits), device=device)
-        self.tickets = torch.zeros(_blocks(heads, kv_heads), dtype=torch.int32, device=device)
+        self.partial = torch.empty(rows, *_scratch_shape(heads, kv_heads, head_dim, splits), device=device)
+        self.tickets = torch.zeros(rows, _blocks(heads, kv_heads), dtype=torch.int32, device=device)
 
 
 def best_splits(heads: int, kv_heads: int, multiprocessors: int) -> int:
@@ -134,14 +138,21 @@ class Attention:
         scratch: AttentionScratch,
         scatter: Tensor | None = None,
     ) -> Job:
-        """One new token attends to the cached ones and itself; its key and value are stored.
+        """New tokens attend to the cached ones and themselves; their keys and values are stored.
+
+        Each of several tokens comes to the same, and is stored the same, to the last bit, as it would alone behind
+        those before it.
 
         Args:
-            qkv: float16 `[heads + 2 * kv_heads, head_dim]`, biases added, before norms and rotary positions.
-            out: float16 `[heads * head_dim]` or, with `scatter`, `[stored]`; places that nothing scatters to stay.
+            qkv: float16 `[rows, heads + 2 * kv_heads, head_dim]` of 1 to 8 tokens, biases added, before norms and
+                rotary positions; without the first dimension for one.
+            out: float16 `[rows, heads * head_dim]` or, with `scatter`, `[rows, stored]`, and without the first
+                dimension where `qkv` has none; places that nothing scatters to stay.
             pages: of this layer.
-            page_table: int32 `[pages of the sequence]`: which page holds tokens `256 i` and on.
-            position: int32 `[1]`: how many tokens are cached.
+            page_table: int32 `[pages of the sequence]`: which page holds tokens `256 i` and on; or `[rows, pages]`
+                where tokens are of several sequences.
+            position: int32 `[rows]`: how many tokens are before each. Tokens of one sequence stand in their order, one
+                position apart.
             turns: float32 `[positions, rotary_dim / 2, 2]`: cos and sin of each position, for the first `rotary_dim`
                 elements of a head, which may be none.
             scatter: int16 (holding uint16) `[heads * head_dim]`: where each element goes.
@@ -150,15 +161,18 @@ class Attention:
             ValueError: a tensor of another device, dtype, shape or layout, or a head that the kernels do not know.
         """
         check_pages(pages)
-        kv_heads, head_dim = pages.keys.shape[0], pages.head_dim
-        heads = qkv.shape[0] - 2 * kv_heads
+        kv_heads, head_dim, rows = pages.keys.shape[0], pages.head_dim, len(position)
+        heads = qkv.shape[-2] - 2 * kv_heads
         if heads < 1 or heads % kv_heads:
-            raise ValueError(f"qkv has {qkv.shape[0]} rows, which do not fit {kv_heads} key-value heads")
-        check("qkv", qkv, torch.float16, (heads + 2 * kv_heads, head_dim))
-        check("out", out, torch.float16, (heads * head_dim,) if scatter is None else (out.numel(),))
-        check("position", position, torch.int32, (1,))
-        check("scratch", scratch.partial, torch.float32, _scratch_shape(heads, kv_heads, head_dim, scratch.splits))
-        _check_positions(page_table, turns, head_dim)
+            raise ValueError(f"qkv has {qkv.shape[-2]} rows, which do not fit {kv_heads} key-value heads")
+        if not 1 <= rows <= min(_MOST_TOKENS, len(scratch.tickets)):
+            raise ValueError(f"position is of {rows} tokens; scratch and kernels take 1 to {len(scratch.tickets)}")
+        first = () if rows == 1 and qkv.ndim == 2 else (rows,)
+        check("qkv", qkv, torch.float16, (*first, heads + 2 * kv_heads, head_dim))
+        check("out", out, torch.float16, (*first, heads * head_dim if scatter is None else out.shape[-1]))
+        check("position", position, torch.int32, (rows,))
+        check("scratch", scratch.partial[0], torch.float32, _scratch_shape(heads, kv_heads, head_dim, scratch.splits))
+        _check_positions(page_table, rows, turns, head_dim)
         if scatter is not None:
             check("scatter", scatter, torch.int16, (heads * head_dim,))
         for name, weight in (("query_norm", rules.query_norm), ("key_norm", rules.key_norm)):
@@ -201,13 +215,21 @@ class Attention:
             window=rules.window,
             splits=scratch.splits,
             interleaved=rules.interleaved,
+            rows=rows,
+            out_stride=out.shape[-1],
+            table_stride=0 if page_table.ndim == 1 else page_table.stride(0),
         )
         return Job(self._attention, job, tuple(tensors.values()))
 
 
-def _check_positions(page_table: Tensor, turns: Tensor, head_dim: int) -> None:
-    check("page_table", page_table, torch.int32, (len(page_table),))
-    tokens = len(page_table) * PAGE_TOKENS
+def _check_positions(page_table: Tensor, rows: int, turns: Tensor, head_dim: int) -> None:
+    pages = page_table.shape[-1]
+    # Rows may all be one sequence's, at the same place.
+    for table in (page_table,) if page_table.ndim == 1 else page_table:
+        check("page_table", table, torch.int32, (pages,))
+    if page_table.ndim > 1 and len(page_table) != rows:
+        raise ValueError(f"page_table is of {len(page_table)} tokens; it must be of {rows}, or of all alike")
+    tokens = pages * PAGE_TOKENS
     if turns.ndim != 3 or turns.shape[0] < tokens or 2 * turns.shape[1] > head_dim:
         raise ValueError(
             f"turns is {tuple(turns.shape)}; it must have {tokens} positions and at most {head_dim // 2} pairs"

@@ -62,13 +62,17 @@ class CMatrix(Structure):
 class CNormCopy(Structure):
     """`ExlNormCopy`."""
 
-    _fields_ = [(name, c_void_p) for name in ("values", "scatter", "weight")]
+    _fields_ = [*((name, c_void_p) for name in ("values", "scatter", "weight")), ("stored", c_int64)]
 
 
 class CResidual(Structure):
     """`ExlResidual`."""
 
-    _fields_ = [("hidden", c_void_p), ("squares", c_void_p), ("copies", CNormCopy * MAX_MATRICES)]
+    _fields_ = [
+        *((name, c_void_p) for name in ("hidden", "squares")),
+        ("copies", CNormCopy * MAX_MATRICES),
+        ("columns", c_int64),
+    ]
 
 
 class CGemv(Structure):
@@ -122,8 +126,21 @@ class CEmbed(Structure):
         *((name, c_void_p) for name in ("table", "token")),
         ("residual", CResidual),
         ("multiplier", c_float),
-        ("width", c_int32),
+        *((name, c_int32) for name in ("width", "rows")),
     ]
+
+
+class CHead(Structure):
+    """`ExlHead`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("x", "squares", "weight", "y")),
+        ("eps", c_float),
+        *((name, c_int32) for name in ("width", "outputs", "rows", "y_stride")),
+    ]
+
+
+HEAD_INPUTS = 32
 
 
 class CSettleCopy(Structure):
@@ -185,6 +202,7 @@ class CAttention(Structure):
             )
         ),
         *((name, c_int32) for name in ("page_stride", "head_stride", "interleaved")),
+        *((name, c_int32) for name in ("rows", "out_stride", "table_stride")),
     ]
 
 
@@ -206,9 +224,11 @@ class CDraw(Structure):
     _fields_ = [
         ("top_p", c_double),
         *((name, c_uint64) for name in ("seed", "index")),
+        ("mu", c_double),
         *((name, c_float) for name in ("octaves_per_logit", "deepest")),
         *((name, c_int32) for name in ("top_k", "greedy")),
-        *((name, c_uint32) for name in ("sequence", "unused")),
+        *((name, c_uint32) for name in ("sequence", "attempt")),
+        ("unused", c_uint32 * 2),
     ]
 
 
@@ -220,8 +240,53 @@ class CSample(Structure):
     """`ExlSample`."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("logits", "draw", "token", "position", "ring", "scratch")),
-        *((name, c_int32) for name in ("vocab", "ring_slots")),
+        *((name, c_void_p) for name in ("logits", "draw", "token", "position", "ring", "context", "numbers")),
+        ("scratch", c_void_p),
+        *((name, c_int32) for name in ("vocab", "ring_slots", "room")),
+    ]
+
+
+DRY_MOST = 50
+CHAIN_STEPS = 13
+CHAIN_BLOCKS = 256
+CHAIN_SCRATCH_BYTES, CHAIN_SCRATCH_BYTES_A_TOKEN = 307216, 24
+
+
+class CChain(Structure):
+    """`ExlChain`."""
+
+    _fields_ = [
+        *((name, c_double) for name in ("repetition", "frequency", "presence")),
+        ("dry", c_double * DRY_MOST),
+        *((name, c_double) for name in ("smoothing_factor", "smoothing_curve", "temperature")),
+        *((name, c_double) for name in ("dynatemp_low", "dynatemp_high", "dynatemp_exponent")),
+        *((name, c_double) for name in ("top_n_sigma", "top_p", "top_a", "min_p", "tfs", "typical", "epsilon", "eta")),
+        *((name, c_double) for name in ("mirostat_tau", "mirostat_eta", "xtc_probability", "xtc_threshold")),
+        *((name, c_int32) for name in ("penalties", "penalty_range", "penalty_decay", "dry_on", "dry_range", "ngram")),
+        *((name, c_int32) for name in ("biased", "barred", "top_k", "step_count")),
+        ("steps", c_int32 * CHAIN_STEPS),
+        ("unused", c_int32),
+    ]
+
+
+class CAdjust(Structure):
+    """`ExlAdjust`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("logits", "adjusted", "draw", "chain", "position", "context", "bias")),
+        *((name, c_void_p) for name in ("barred_until", "mask", "breakers")),
+        *((name, c_void_p) for name in ("counted", "newest", "repeated", "numbers")),
+        *((name, c_int32) for name in ("vocab", "room", "blocks")),
+    ]
+
+
+class CChainJob(Structure):
+    """`ExlChainJob`."""
+
+    _fields_ = [
+        ("sample", CSample),
+        *((name, c_void_p) for name in ("chain", "sheltered", "scratch")),
+        ("blocks", c_int32),
     ]
 
 
@@ -283,6 +348,7 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_read_pages": [POINTER(CPages), c_void_p],
     "exl_write_pages": [POINTER(CPages), c_void_p],
     "exl_embed": [POINTER(CEmbed), c_int, c_void_p],
+    "exl_head": [POINTER(CHead), c_int, c_void_p],
     "exl_settle": [POINTER(CSettle), c_int, c_void_p],
     "exl_norm_heads": [POINTER(CNormHeads), c_int, c_void_p],
     "exl_scale_logits": [POINTER(CScaleLogits), c_int, c_void_p],
@@ -290,6 +356,8 @@ FUNCTIONS: dict[str, list[type[Any]]] = {
     "exl_gate": [c_void_p, c_void_p, c_int, c_int, c_int, c_void_p],
     "exl_turn": [c_void_p, c_void_p, *([c_int] * 6), c_void_p],
     "exl_sample": [POINTER(CSample), c_int, c_void_p],
+    "exl_adjust": [POINTER(CAdjust), c_int, c_void_p],
+    "exl_chain": [POINTER(CChainJob), c_int, c_void_p],
     "exl_route": [POINTER(CRoute), c_int, c_void_p],
     "exl_expert_product": [POINTER(CExpertProduct), c_int, c_void_p],
     "exl_dense_product": [POINTER(CDenseProduct), c_int, c_void_p],

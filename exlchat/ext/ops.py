@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from exlchat.ext.attention import Attention
+from exlchat.ext.chain import ChainKernels
 from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.heads import HeadKernels
@@ -22,6 +23,7 @@ class Kernels(
     HeadKernels,
     Attention,
     SamplerKernels,
+    ChainKernels,
     PromptKernels,
     PageKernels,
 ):
@@ -34,6 +36,7 @@ class Kernels(
         HeadKernels.__init__(self, library)
         Attention.__init__(self, library)
         SamplerKernels.__init__(self, library)
+        ChainKernels.__init__(self, library)
         PromptKernels.__init__(self, library)
         PageKernels.__init__(self, library)
         ExpertKernels.__init__(self, library)

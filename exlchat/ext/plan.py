@@ -31,7 +31,7 @@ _UNIT_WORDS = 4
 _STEP_COST = 2048
 # The same of a run of pieces, at the end of which sums go to shared memory.
 _RUN_COST = 2048
-_MOST_COLUMNS, _MOST_COLUMNS_OF_ROWS = 32, 6
+_MOST_COLUMNS = 32
 # Numbers of the kernels' kinds: width number * 4 + group number; behind them those with plain scales.
 _WIDTHS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
@@ -97,25 +97,23 @@ class _Share:
         return found
 
 
-def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool, several_rows: bool = False) -> Plan:
-    """Cuts a product up.
+def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) -> Plan:
+    """Cuts a product up, for any number of rows of x: what a row comes to depends on nothing else.
 
     Args:
         matrices: one to three that are multiplied with the same x.
         blocks: one a multiprocessor; the plan has a multiple.
         paired: a block takes the same columns of both matrices, as a gated product needs.
-        several_rows: of x, which leave no room for the sums of many columns, nor for copies of a row in several warps.
     """
     tiles = [matrix.outputs // TILE_COLUMNS for matrix in matrices]
     sizes = [matrix.bytes // (matrix.outputs // TILE_COLUMNS) for matrix in matrices]
     bounds = _block_bounds(tiles, sizes, blocks, paired=paired)
     times = 1
-    most = _MOST_COLUMNS_OF_ROWS if several_rows else _MOST_COLUMNS
-    while max(sum(count for _, count in parts) for parts in bounds) > most:
+    while max(sum(count for _, count in parts) for parts in bounds) > _MOST_COLUMNS:
         times += 1
         bounds = _block_bounds(tiles, sizes, blocks * times, paired=paired)
     steps = [_steps(matrix) for matrix in matrices]
-    ways = WARPS if several_rows else min(_ways(mine) for mine in steps)
+    ways = min(_ways(mine) for mine in steps)
     shares: dict[tuple[int, ...], _Share] = {}
     for parts in bounds:
         counts = tuple(count for _, count in parts)

@@ -35,8 +35,8 @@ class Normed:
     """The input of a product behind an RMS norm, as a `Residual` leaves it.
 
     Args:
-        values: float32 `[1, stored]`: the vector times the norm's weights, in the stored order of the matrices.
-        squares: float32 `[width / 16]`: sums of squares of 16 neighbours of the vector each.
+        values: float32 `[rows, stored]`: vectors times the norm's weights, in the stored order of the matrices.
+        squares: float32 `[rows, width / 16]`: sums of squares of 16 neighbours of a vector each.
         eps: of the norm.
     """
 
@@ -50,7 +50,7 @@ class NormCopy:
     """What a residual leaves for the product after it.
 
     Args:
-        values: float32 `[1, stored]`, zero where no feature stands.
+        values: float32 `[rows, stored]`, zero where no feature stands.
         scatter: int16 `[width]`: the stored row of each feature of that product's matrices.
         weight: float16 `[width]`, the norm's.
     """
@@ -65,8 +65,8 @@ class Residual:
     """The residual stream.
 
     Args:
-        hidden: float32 `[1, width]`.
-        squares: float32 `[width / 16]`.
+        hidden: float32 `[rows, width]`.
+        squares: float32 `[rows, width / 16]`.
         copies: at most three.
     """
 
@@ -87,6 +87,7 @@ class Products:
         self._gemv = library.function("exl_gemv")
         self._dequantize = library.function("exl_dequantize")
         self._embed = library.function("exl_embed")
+        self._head = library.function("exl_head")
         self._plans: dict[object, tuple[Plan, Tensor]] = {}
 
     def product(
@@ -101,9 +102,12 @@ class Products:
     ) -> Job:
         """`y = x W + b` for 1 to 8 rows and up to three matrices with one stored order, their columns side by side.
 
+        A row of y is the same to the last bit however many rows there are.
+
         Args:
-            x: float16 `[rows, stored]`, or what a residual left, one row.
-            y: float16, or float32 for `float`; `[rows, columns]`, or `[rows, any]` with a scatter.
+            x: float16 `[rows, stored]`, or what a residual left.
+            y: float16, or float32 for `float`; `[rows, columns]`, or `[rows, any]` with a scatter. Its rows may be
+                parts of longer ones.
             kind: `gated` is `activation(x W0 + b0) * (x W1 + b1)` of exactly two matrices, `activated` is
                 `activation(x W + b)`.
             scatter: int16 `[columns]`, where in y each column of a gated or activated product goes.
@@ -116,9 +120,10 @@ class Products:
         columns = matrices[0].outputs if kind == "gated" else sum(matrix.outputs for matrix in matrices)
         if kind == "gated" and (len(matrices) != 2 or matrices[1].outputs != columns):
             raise ValueError("a gated product has two matrices of equal width")
-        check("y", y, dtype, (job.rows, columns if scatter is None else y.shape[1]))
+        _check_y(y, dtype, (job.rows, columns if scatter is None else y.shape[1]))
         check_on_gpu(y=y)
-        job.y, job.y_kind, job.y_stride, job.activation = y.data_ptr(), number, y.shape[1], ACTIVATIONS[activation]
+        job.y, job.y_kind, job.y_stride = y.data_ptr(), number, y.stride(0) if job.rows > 1 else y.shape[1]
+        job.activation = ACTIVATIONS[activation]
         if scatter is not None:
             if kind not in _SCATTERED:
                 raise ValueError("only a gated or activated product takes a scatter")
@@ -129,38 +134,63 @@ class Products:
         return Job(self._gemv, job, (*tensors, y))
 
     def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Job:
-        """`hidden += x W + b` for one row, with everything that a residual leaves behind."""
+        """`hidden += x W + b` for 1 to 8 rows, with everything that a residual leaves behind; see `product`."""
         job, tensors = self._job([matrix], x, paired=False)
-        if job.rows != 1:
-            raise ValueError(f"x has {job.rows} rows; a residual has one")
         job.y_kind = c.Y_ADD
-        job.residual = _c_residual(residual, matrix.outputs, tensors)
+        job.residual = _c_residual(residual, job.rows, matrix.outputs, tensors)
         check_together(*tensors)
         return Job(self._gemv, job, tuple(tensors))
 
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Job:
-        """`hidden` becomes row `token` (int64 `[1]`) of a float16 table `[vocab, width]`, times a multiplier.
+        """`hidden` becomes the rows `token` (int64 `[rows]`) of a float16 table `[vocab, width]`, times a multiplier.
 
         Args:
-            residual: with all that it leaves behind, or `hidden` alone, float32 `[1, width]`.
+            residual: with all that it leaves behind, or `hidden` alone, float32 `[rows, width]`.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
         """
         hidden = residual if isinstance(residual, Tensor) else residual.hidden
         check("table", table, torch.float16, (table.shape[0], hidden.shape[1]))
-        check("token", token, torch.int64, (1,))
+        _check_rows(len(token), "token")
+        rows, width = len(token), table.shape[1]
+        check("token", token, torch.int64, (rows,))
         check_on_gpu(table=table, token=token)
         tensors = [table, token]
-        job = c.CEmbed(table=table.data_ptr(), token=token.data_ptr(), width=table.shape[1], multiplier=multiplier)
+        job = c.CEmbed(table=table.data_ptr(), token=token.data_ptr(), width=width, rows=rows, multiplier=multiplier)
         if isinstance(residual, Tensor):
-            check("hidden", hidden, torch.float32, (1, table.shape[1]))
+            check("hidden", hidden, torch.float32, (rows, width))
             job.residual.hidden = hidden.data_ptr()
             tensors.append(hidden)
         else:
-            job.residual = _c_residual(residual, table.shape[1], tensors)
+            job.residual = _c_residual(residual, rows, width, tensors)
         check_together(*tensors)
         return Job(self._embed, job, tuple(tensors))
+
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Job:
+        """`y = x W^T` for 1 to 8 rows and weights that are not quantized; see `product`.
+
+        Args:
+            weight: float16 `[outputs, width]`; width a multiple of 32.
+            x: `[rows, width]`, in the order of the features.
+            y: float32 `[rows, outputs]`.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout.
+        """
+        (outputs, width), rows = weight.shape, len(x.values)
+        _check_rows(rows, "x")
+        if width % c.HEAD_INPUTS:
+            raise ValueError(f"weight has {width} inputs; these kernels take multiples of {c.HEAD_INPUTS}")
+        check("weight", weight, torch.float16, (outputs, width))
+        check("x", x.values, torch.float32, (rows, width))
+        check("squares", x.squares, torch.float32, (rows, width // 16))
+        check("y", y, torch.float32, (rows, outputs))
+        tensors = (x.values, x.squares, weight, y)
+        check_on_gpu(x=x.values, squares=x.squares, weight=weight, y=y)
+        check_together(*tensors)
+        pointers = (tensor.data_ptr() for tensor in tensors)
+        return Job(self._head, c.CHead(*pointers, x.eps, width, outputs, rows, outputs), tensors)
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         """Writes the weights, float16 `[features, outputs]`, into `out`."""
@@ -177,19 +207,19 @@ class Products:
         stored = matrices[0].stored
         job = c.CGemv(matrices=len(matrices), room=self._room)
         if isinstance(x, Normed):
-            check("x", x.values, torch.float32, (1, stored))
-            check("squares", x.squares, torch.float32, (matrices[0].features // 16,))
-            job.x, job.squares, job.eps, job.rows = x.values.data_ptr(), x.squares.data_ptr(), x.eps, 1
+            rows = len(x.values)
+            check("x", x.values, torch.float32, (rows, stored))
+            check("squares", x.squares, torch.float32, (rows, matrices[0].features // 16))
+            job.x, job.squares, job.eps, job.rows = x.values.data_ptr(), x.squares.data_ptr(), x.eps, rows
             job.x_kind, job.width = c.X_NORM, matrices[0].features
             tensors = [x.values, x.squares]
         else:
             check("x", x, torch.float16, (len(x), stored))
-            if not 1 <= len(x) <= MAX_ROWS:
-                raise ValueError(f"x has {len(x)} rows; these kernels take 1 to {MAX_ROWS}")
             job.x, job.rows = x.data_ptr(), len(x)
             tensors = [x]
+        _check_rows(job.rows, "x")
         check_on_gpu(x=tensors[0], weights=matrices[0].words)
-        plan, table = self._plan(matrices, rows=job.rows, paired=paired)
+        plan, table = self._plan(matrices, paired=paired)
         job.plan, (job.blocks, job.plan_ints) = table.data_ptr(), table.shape
         job.columns, job.segments, job.x_rows = plan.columns, plan.segments, plan.x_rows
         tensors.append(table)
@@ -200,15 +230,27 @@ class Products:
                 tensors.append(matrix.bias)
         return job, tensors
 
-    def _plan(self, matrices: Sequence[PackedMatrix], *, rows: int, paired: bool) -> tuple[Plan, Tensor]:
+    def _plan(self, matrices: Sequence[PackedMatrix], *, paired: bool) -> tuple[Plan, Tensor]:
         """The plan of a product and its table on the device; products of equal structure share one."""
         device = matrices[0].words.device
-        key = (device, rows > 1, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))
+        key = (device, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))
         if key not in self._plans:
             blocks = torch.cuda.get_device_properties(device).multi_processor_count
-            plan = make_plan(matrices, blocks=blocks, paired=paired, several_rows=rows > 1)
+            plan = make_plan(matrices, blocks=blocks, paired=paired)
             self._plans[key] = plan, plan.table.to(device)
         return self._plans[key]
+
+
+def _check_rows(rows: int, name: str) -> None:
+    if not 1 <= rows <= MAX_ROWS:
+        raise ValueError(f"{name} has {rows} rows; these kernels take 1 to {MAX_ROWS}")
+
+
+def _check_y(y: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """As `check`, but rows may lie apart."""
+    apart = y.ndim == 2 and y.shape[1] > 0 and y.stride(1) == 1 and y.stride(0) >= y.shape[1]
+    if not apart or tuple(y.shape) != shape or y.dtype != dtype:
+        check("y", y, dtype, shape)
 
 
 def check_matrices(matrices: Sequence[PackedMatrix]) -> None:
@@ -254,20 +296,20 @@ def c_matrix(matrix: PackedMatrix) -> c.CMatrix:
     return structure
 
 
-def _c_residual(residual: Residual, width: int, tensors: list[Tensor]) -> c.CResidual:
+def _c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]) -> c.CResidual:
     """The C structure of a residual; adds what it points to, to `tensors`."""
-    check("hidden", residual.hidden, torch.float32, (1, width))
-    check("squares", residual.squares, torch.float32, (width // 16,))
+    check("hidden", residual.hidden, torch.float32, (rows, width))
+    check("squares", residual.squares, torch.float32, (rows, width // 16))
     check_on_gpu(hidden=residual.hidden, squares=residual.squares)
     if len(residual.copies) > c.MAX_MATRICES:
         raise ValueError(f"{len(residual.copies)} copies of a residual; there can be {c.MAX_MATRICES}")
-    structure = c.CResidual(hidden=residual.hidden.data_ptr(), squares=residual.squares.data_ptr())
+    structure = c.CResidual(hidden=residual.hidden.data_ptr(), squares=residual.squares.data_ptr(), columns=width)
     tensors += [residual.hidden, residual.squares]
     for index, copy in enumerate(residual.copies):
-        check("values", copy.values, torch.float32, (1, copy.values.shape[1]))
+        check("values", copy.values, torch.float32, (rows, copy.values.shape[1]))
         check("scatter", copy.scatter, torch.int16, (width,))
         check("norm", copy.weight, torch.float16, (width,))
         pointers = (copy.values.data_ptr(), copy.scatter.data_ptr(), copy.weight.data_ptr())
-        structure.copies[index] = c.CNormCopy(*pointers)
+        structure.copies[index] = c.CNormCopy(*pointers, copy.values.shape[1])
         tensors += [copy.values, copy.scatter, copy.weight]
     return structure

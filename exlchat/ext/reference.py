@@ -19,7 +19,7 @@ def product(matrices: Sequence[PackedMatrix], x: Tensor | Normed) -> Tensor:
 
 def _one_product(matrix: PackedMatrix, x: Tensor | Normed) -> Tensor:
     if isinstance(x, Normed):
-        mean = x.squares.double().sum() / matrix.features
+        mean = x.squares.double().sum(1, keepdim=True) / matrix.features
         x = (x.values.double() * torch.rsqrt(mean + x.eps)).half()
     features = x.double()[:, unsigned(matrix.scatter)]
     y = features @ decode(matrix).double()
@@ -38,10 +38,16 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
+def head_product(weight: Tensor, x: Normed) -> Tensor:
+    """float64 `[rows, outputs]`: `x W^T`."""
+    mean = x.squares.double().sum(1, keepdim=True) / weight.shape[1]
+    return (x.values.double() * torch.rsqrt(mean + x.eps)).half().double() @ weight.double().T
+
+
 def put_residual(residual: Residual, value: Tensor) -> None:
-    """Makes float `[1, width]` the residual stream, with all that it leaves behind."""
+    """Makes float `[rows, width]` the residual stream, with all that it leaves behind."""
     residual.hidden.copy_(value)
-    residual.squares.copy_(value.double().square().view(-1, 16).sum(1))
+    residual.squares.copy_(value.double().square().view(len(value), -1, 16).sum(2))
     for copy in residual.copies:
         copy.values[:, unsigned(copy.scatter)] = (value.double() * copy.weight.double()).float()
 
@@ -52,7 +58,7 @@ def add_product(matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) ->
 
 
 def embed(table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> None:
-    """`hidden` becomes a row of a table, times a multiplier."""
+    """`hidden` becomes rows of a table, times a multiplier."""
     value = table[token].float() * multiplier
     if isinstance(residual, Tensor):
         residual.copy_(value)

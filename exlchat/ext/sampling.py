@@ -20,7 +20,7 @@ from exlchat.ext.library import Library
 MAX_VOCAB = c.MAX_VOCAB
 RING_SLOTS = 64
 """A power of two, and more steps than ever run ahead of the host."""
-DRAWN, NOT_NUMBERS = 0, 1
+DRAWN, NOT_NUMBERS, NOTHING_ALLOWED = 0, 1, 2
 
 _STEEPEST = 1e30
 _SEQUENCES = 2**32
@@ -54,26 +54,38 @@ class TokenRing:
 
 
 def c_draw(
-    *, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, index: int, sequence: int
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    index: int,
+    sequence: int,
+    attempt: int = 0,
+    mu: float = 0.0,
 ) -> c.CDraw:
     """The C structure of a distribution and of the next draw from it.
 
     Args:
         temperature: logits are divided by it; 0 takes the best.
         top_k, top_p, min_p: as `exlchat.engine.sampling_settings` has them; 0, 1 and 0 are off.
-        seed, index: of the next draw, see `philox.uniform_bits`.
+        seed, index, attempt: of the next draw, see `philox.uniform_bits`.
         sequence: number of the last step before; the next reports one more.
+        mu: Mirostat's, of a chain that has it.
     """
     steepness = math.log2(math.e) / temperature if temperature > 0.0 else _STEEPEST
     return c.CDraw(
         top_p=top_p,
         seed=seed & 2**64 - 1,
         index=index,
+        mu=mu,
         octaves_per_logit=min(max(steepness, 1 / _STEEPEST), _STEEPEST),
         deepest=-math.log2(min_p) if min_p > 0.0 else math.inf,
         top_k=min(top_k, MAX_VOCAB),
         greedy=temperature == 0.0 or top_k == 1,
         sequence=sequence % _SEQUENCES,
+        attempt=attempt % _SEQUENCES,
     )
 
 
@@ -97,6 +109,10 @@ class SamplerState:
         self._staging.copy_(torch.frombuffer(bytearray(draw), dtype=torch.uint8))
         self.draw.copy_(self._staging, non_blocking=True)
 
+    def mu(self) -> float:
+        """Mirostat's, after the steps that have been launched; waits for them."""
+        return float(c.CDraw.from_buffer_copy(bytes(self.draw.tolist())).mu)
+
 
 class SamplerKernels:
     """The sampler of one open library."""
@@ -119,33 +135,69 @@ class SamplerKernels:
             raise ValueError("there is neither a scale nor a softcap; leave the operation out")
         if not (math.isfinite(scale) and math.isfinite(softcap) and softcap >= 0.0):
             raise ValueError(f"scale is {scale} and softcap {softcap}; they must be finite, the softcap not below 0")
-        _check_logits(logits)
+        check_logits(logits)
         check_on_gpu(logits=logits)
         job = c.CScaleLogits(logits=logits.data_ptr(), scale=scale, softcap=softcap, vocab=len(logits))
         return Job(self._scale_logits, job, (logits,))
 
-    def sample(self, logits: Tensor, state: SamplerState, *, token: Tensor, position: Tensor) -> Job:
-        """Three kernels that draw a token and end the step.
+    def sample(
+        self,
+        logits: Tensor,
+        state: SamplerState,
+        *,
+        token: Tensor,
+        position: Tensor,
+        context: Tensor | None = None,
+        numbers: Tensor | None = None,
+    ) -> Job:
+        """Four kernels that draw a token and end the step.
 
         Args:
             logits: float32 `[vocab]`, at most `MAX_VOCAB`.
             state: of this sampler alone.
-            token: int64 `[1]`, becomes the token; 0 where the logits are not numbers, which the status says.
+            token: int64 `[1]`, becomes the token; 0 where there is none, which the status says.
             position: int32 `[1]`, grows by one.
+            context, numbers: of `chain.ChainState`, where the logits are its adjusted ones: the token goes there too.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
         """
-        _check_logits(logits)
+        check_logits(logits)
         check("token", token, torch.int64, (1,))
         check("position", position, torch.int32, (1,))
         check_on_gpu(logits=logits, token=token, position=position, state=state.draw)
-        tensors = (logits, state.draw, token, position, state.ring.words, state.scratch)
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        return Job(self._sample, c.CSample(*pointers, len(logits), RING_SLOTS), tensors)
+        return Job(self._sample, *sample_structure(logits, state, token, position, context=context, numbers=numbers))
 
 
-def _check_logits(logits: Tensor) -> None:
+def sample_structure(
+    logits: Tensor,
+    state: SamplerState,
+    token: Tensor,
+    position: Tensor,
+    *,
+    context: Tensor | None,
+    numbers: Tensor | None,
+) -> tuple[c.CSample, tuple[Tensor, ...]]:
+    """The C structure of checked tensors, and all that it points to."""
+    optional = tuple(tensor for tensor in (context, numbers) if tensor is not None)
+    structure = c.CSample(
+        logits=logits.data_ptr(),
+        draw=state.draw.data_ptr(),
+        token=token.data_ptr(),
+        position=position.data_ptr(),
+        ring=state.ring.words.data_ptr(),
+        context=None if context is None else context.data_ptr(),
+        numbers=None if numbers is None else numbers.data_ptr(),
+        scratch=state.scratch.data_ptr(),
+        vocab=len(logits),
+        ring_slots=RING_SLOTS,
+        room=0 if context is None else len(context),
+    )
+    return structure, (logits, state.draw, token, position, state.ring.words, state.scratch, *optional)
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raises `ValueError` where they are not float32 `[vocab]`, at most `MAX_VOCAB`."""
     if logits.ndim != 1 or not 1 <= len(logits) <= MAX_VOCAB:
         raise ValueError(f"logits is {tuple(logits.shape)}; it must be one row of 1 to {MAX_VOCAB} logits")
     check("logits", logits, torch.float32, (len(logits),))

@@ -98,6 +98,7 @@ def open_services(options: AppOptions) -> Services:
 
     Raises:
         ThemeError: the installation is broken.
+        SettingsError: what was typed about how answers are drawn contradicts the settings.
     """
     notices = list(options.notices)
     folders = paths.folders()

@@ -73,8 +73,8 @@ def answer(
 ) -> Answer:
     """An answer of at most `most` tokens.
 
-    `temperature` 0 is greedy. From token `hurry` on what ends something is taken where it may stand: small models do not
-    know when a number has digits enough. `through_words`: the mask comes as bits.
+    `temperature` 0 is greedy. From token `hurry` on what ends something is taken where it may stand: small models
+    do not know when a number has digits enough. `through_words`: the mask comes as bits.
     """
     transformer, draw = model.transformer, random.Random(seed)
     matcher = GrammarMatcher(constraint, model.vocabulary, model.stop_ids)

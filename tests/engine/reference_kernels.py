@@ -94,6 +94,9 @@ class ReferenceKernels:
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> ReferenceJob:
         return ReferenceJob(lambda: reference.embed(table, token, residual, multiplier))
 
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> ReferenceJob:
+        return ReferenceJob(lambda: y.copy_(reference.head_product(weight, x)))
+
     def settle(
         self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: Norm | None, joining: Joining | None = None
     ) -> ReferenceJob:
@@ -187,12 +190,16 @@ class ReferenceKernels:
         scatter: Tensor | None = None,
     ) -> ReferenceJob:
         def work() -> None:
-            mixed = reference_attention.attention(
-                qkv, pages=pages, page_table=page_table, position=int(position), turns=turns, rules=rules
-            ).flatten()
-            if scatter is None:
-                out.copy_(mixed)
-            else:
-                out[layout.unsigned(scatter)] = mixed.to(out.dtype)
+            for row, place in enumerate(position.tolist()):
+                mixed = reference_attention.attention(
+                    qkv if qkv.ndim == 2 else qkv[row],
+                    pages=pages,
+                    page_table=page_table if page_table.ndim == 1 else page_table[row],
+                    position=place,
+                    turns=turns,
+                    rules=rules,
+                ).flatten()
+                to = out if out.ndim == 1 else out[row]
+                to[slice(None) if scatter is None else layout.unsigned(scatter)] = mixed.to(out.dtype)
 
         return ReferenceJob(work)

@@ -46,7 +46,7 @@ def lower(text: str) -> str:
     text=st.text(ALPHABET, max_size=40),
     cuts=st.lists(st.integers(0, 5), max_size=20),
 )
-def test_nothing_banned_is_ever_shown_however_the_text_comes(
+def test_nothing_banned_is_ever_shown_however_the_text_comes(  # noqa: PLR0917
     make: object, choices: list[list[int]], banned: list[str], stop: list[str], text: str, cuts: list[int]
 ) -> None:
     """A writer that wants a text, and takes other tokens where it is sent back to."""

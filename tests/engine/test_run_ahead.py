@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.generator import Generator
 from exlchat.engine.sampling import NotNumbersError, probabilities
 from exlchat.ext.functions import CDraw
@@ -50,9 +51,9 @@ class Device:
         self._done = 0
         threading.Thread(target=self._run, daemon=True).start()
 
-    def begin(self, token: int, position: int, draw: CDraw) -> None:
+    def begin(self, context: Sequence[int], draws: DeviceDraws) -> None:
         assert self.reported == self.launches
-        self._token, self.position, self._draw = token, position, draw
+        self._token, self.position, self._draw = context[-1], len(context) - 1, draws.c_draw()
 
     def grow(self, length: int) -> None:
         self.grown += 1

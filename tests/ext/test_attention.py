@@ -162,7 +162,8 @@ def test_more_rows_than_the_kernels_count() -> None:
 def test_scratch_and_splits() -> None:
     with pytest.raises(ValueError, match="1 to 64"):
         AttentionScratch(4, 2, 64, 65, torch.device("cpu"))
-    assert AttentionScratch(36, 2, 64, 3, torch.device("cpu")).partial.shape == (6, 3, 8, 66)
+    assert AttentionScratch(36, 2, 64, 3, torch.device("cpu")).partial.shape == (1, 6, 3, 8, 66)
+    assert AttentionScratch(36, 2, 64, 3, torch.device("cpu"), rows=4).tickets.shape == (4, 6)
 
 
 def test_splits_fill_an_h200() -> None:

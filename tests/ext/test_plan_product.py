@@ -79,10 +79,10 @@ def block_sums(row: list[int], plan: Plan, matrices: list[PackedMatrix], x: Tens
     return sums.sum(1)
 
 
-def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False, several_rows: bool = False) -> None:
+def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False) -> None:
     first = matrices[0]
     matrices = [replace(matrix, gather=first.gather) for matrix in matrices]
-    plan = make_plan(matrices, blocks=blocks, paired=paired, several_rows=several_rows)
+    plan = make_plan(matrices, blocks=blocks, paired=paired)
     x = torch.randn(1, first.features, dtype=torch.float64)
     found = [torch.full((matrix.outputs // 16, 16), NAN, dtype=torch.float64) for matrix in matrices]
     for row in plan.table.tolist():
@@ -95,18 +95,16 @@ def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False, se
         assert torch.allclose(y.flatten(), (x @ layout.decode(matrix).double())[0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("several_rows", [False, True])
 @pytest.mark.parametrize("blocks", [1, 5, 200])
 @pytest.mark.parametrize("features", [32, 96, 160, 1376])
-def test_three_matrices(features: int, blocks: int, several_rows: bool) -> None:
+def test_three_matrices(features: int, blocks: int) -> None:
     matrices = [exl2(features, 160, ALL), exl2(features, 32, FOUR), exl2(features, 64, MIXED)]
-    check(matrices, blocks=blocks, several_rows=several_rows)
+    check(matrices, blocks=blocks)
 
 
-@pytest.mark.parametrize("several_rows", [False, True])
 @pytest.mark.parametrize("blocks", [1, 7])
-def test_a_pair_of_different_mixes(blocks: int, several_rows: bool) -> None:
-    check([exl2(1376, 320, ALL), exl2(1376, 320, FOUR)], blocks=blocks, paired=True, several_rows=several_rows)
+def test_a_pair_of_different_mixes(blocks: int) -> None:
+    check([exl2(1376, 320, ALL), exl2(1376, 320, FOUR)], blocks=blocks, paired=True)
 
 
 @pytest.mark.parametrize("every", [32, 64, 128])

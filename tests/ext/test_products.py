@@ -39,8 +39,9 @@ def rows(count: int, width: int, dtype: torch.dtype = HALF) -> torch.Tensor:
         (rows(1, 64, FLOAT), rows(1, 32), "half", "x is torch.float32"),
         (rows(64, 2).T[:1], rows(1, 32), "half", "not contiguous"),
         (rows(9, 64), rows(9, 32), "half", "x has 9 rows"),
-        (Normed(rows(2, 64, FLOAT), rows(1, 4, FLOAT)[0], 1e-5), rows(1, 32), "half", "x is torch.float32 (2, 64)"),
-        (Normed(rows(1, 64, FLOAT), rows(1, 5, FLOAT)[0], 1e-5), rows(1, 32), "half", "squares is"),
+        (Normed(rows(2, 64, FLOAT), rows(1, 4, FLOAT), 1e-5), rows(2, 32), "half", "squares is"),
+        (Normed(rows(9, 64, FLOAT), rows(9, 4, FLOAT), 1e-5), rows(9, 32), "half", "x has 9 rows"),
+        (Normed(rows(1, 64, FLOAT), rows(1, 5, FLOAT), 1e-5), rows(1, 32), "half", "squares is"),
     ],
 )
 def test_a_product_names_the_tensor_that_does_not_fit(
@@ -83,9 +84,9 @@ def test_the_reference_multiplies_the_weights_of_the_file() -> None:
 
 def test_the_reference_of_a_norm_is_that_of_torch() -> None:
     packed, weight = small_matrix(96), torch.randn(96).half()
-    copy = NormCopy(torch.zeros(1, packed.stored), packed.scatter, weight)
-    residual = Residual(torch.zeros(1, 96), torch.zeros(6), (copy,))
-    hidden = torch.randn(1, 96)
+    copy = NormCopy(torch.zeros(2, packed.stored), packed.scatter, weight)
+    residual = Residual(torch.zeros(2, 96), torch.zeros(2, 6), (copy,))
+    hidden = torch.randn(2, 96) * torch.tensor([[1.0], [5.0]])
     reference.put_residual(residual, hidden)
     found = reference.product([packed], Normed(copy.values, residual.squares, 1e-5))
     normed = (torch.nn.functional.rms_norm(hidden.double(), (96,), eps=1e-5) * weight.double()).half()
@@ -109,6 +110,23 @@ def test_an_activated_product_names_the_tensor_that_does_not_fit(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(multi_processor_count=4))
     with pytest.raises(ValueError) as error:
         products.product([small_matrix()], rows(1, 64), given.get("y", rows(1, 32)), kind, scatter=given.get("scatter"))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("weight", "y", "words"),
+    [
+        (rows(5, 64), rows(2, 5, FLOAT), "x is on the cpu"),
+        (rows(5, 48), rows(2, 5, FLOAT), "weight has 48 inputs; these kernels take multiples of 32"),
+        (rows(5, 64, FLOAT), rows(2, 5, FLOAT), "weight is torch.float32"),
+        (rows(5, 64), rows(2, 6, FLOAT), "y is torch.float32 (2, 6)"),
+    ],
+)
+def test_a_head_names_the_tensor_that_does_not_fit(
+    products: Products, weight: torch.Tensor, y: torch.Tensor, words: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        products.head_product(weight, Normed(rows(2, 64, FLOAT), rows(2, 4, FLOAT), 1e-5), y)
     assert words in str(error.value)
 
 

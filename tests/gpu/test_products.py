@@ -154,7 +154,7 @@ def test_norm_gate_and_residual(build_cache: Path, dependent: bool, activation: 
         copies = tuple(
             NormCopy(torch.zeros(1, m.stored, device="cuda"), m.scatter, weight) for m in (gate, packed(1024, 32, "4"))
         )
-        hidden, squares = poisoned(1, 1024, dtype=torch.float32), poisoned(64, dtype=torch.float32)
+        hidden, squares = poisoned(1, 1024, dtype=torch.float32), poisoned(1, 64, dtype=torch.float32)
         return Residual(hidden, squares, copies)
 
     table, token = torch.randn(50, 1024, device="cuda").half(), torch.tensor([37], device="cuda")
@@ -236,10 +236,10 @@ def test_embeddings_with_a_multiplier(kernels: Kernels, width: int, multiplier: 
     hidden = poisoned(1, width, dtype=torch.float32)
     kernels.embed(table, token, hidden, multiplier).launch(dependent=dependent)
     assert relative_error(hidden[0], wanted) < 1e-6
-    residual = Residual(torch.zeros_like(hidden), poisoned(width // 16, dtype=torch.float32), ())
+    residual = Residual(torch.zeros_like(hidden), poisoned(1, width // 16, dtype=torch.float32), ())
     kernels.embed(table, token, residual, multiplier).launch(dependent=dependent)
     assert torch.equal(residual.hidden, hidden)
-    assert relative_error(residual.squares, wanted.square().view(-1, 16).sum(1)) < 1e-6
+    assert relative_error(residual.squares[0], wanted.square().view(-1, 16).sum(1)) < 1e-6
 
 
 @pytest.mark.parametrize("wrong", [lambda t: t.cpu(), lambda t: t.float(), lambda t: t[:, ::2]])

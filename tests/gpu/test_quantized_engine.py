@@ -10,11 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, SamplingSettings, load
+from exlchat.engine import GREEDY, Engine, Finished, GenerationRequest, ModelError, SamplingSettings, load
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.assembly import load_transformer
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.decode_step import CapturedStep
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.formats import exl2_writer
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
@@ -23,7 +24,6 @@ from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.transformer import Transformer
 from exlchat.ext.ops import Kernels
-from exlchat.ext.sampling import c_draw
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.gptq_vectors import DEVICE_CASES, device_case, weights_of
 from tests.random_models import edit_json, save_random_llama
@@ -57,10 +57,10 @@ def step_logits(transformer: Transformer, kernels: Kernels, ids: list[int], *, d
     cache = KVCache(transformer.spec, "fp16", torch.float16, CUDA, len(ids))
     step = CapturedStep(transformer, cache, kernels, dependent=dependent)
     step.grow(len(ids))
-    greedy = c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0)
+    greedy = DeviceDraws(GREEDY, seed=0, index=0)
     found = []
-    for position, token in enumerate(ids):
-        step.begin(token, position, greedy)
+    for position in range(len(ids)):
+        step.begin(ids[: position + 1], greedy)
         step.launch()
         torch.cuda.synchronize()
         assert not step.running()

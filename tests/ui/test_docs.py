@@ -10,9 +10,10 @@ import pytest
 
 from exlchat import paths
 from exlchat.chat.sampling.shelf import all_presets
+from exlchat.engine.sampling_controls import STEPS
 from exlchat.ui.command_line import ask_parser
 from exlchat.ui.config.command_line import config_parser
-from exlchat.ui.config.telling import key_rows, page_rows
+from exlchat.ui.config.telling import control_rows, key_rows, page_rows
 from exlchat.ui.presets.command_line import presets_parser
 from exlchat.ui.sessions.parser import sessions_parser
 from exlchat.ui.theme_files import load_themes
@@ -107,3 +108,10 @@ def test_the_pages_have_every_command_of_config(name: str) -> None:
     rows = {line.split("`")[1].split()[0] for line in section.splitlines() if line.startswith("| `")}
     (commands,) = (one for one in config_parser()._actions if isinstance(one, argparse._SubParsersAction))
     assert rows == commands.choices.keys()
+
+
+def test_the_page_of_sampling_has_every_control_and_step() -> None:
+    page = (DOCS / "sampling.md").read_text(encoding="utf-8")
+    assert "\n".join(control_rows()) in page
+    for step in STEPS:
+        assert f"\n| {step} | " in page

@@ -234,7 +234,7 @@ def test_each_value_knows_where_it_comes_from() -> None:
 def test_the_greedy_default_of_the_guide_gives_way_to_a_dynamic_temperature() -> None:
     wish = AppOptions(None, sampling=SamplingWishes(dynatemp_high=1.5))
     assert at_start(wish, Settings(), paths.bundled_model()).sampling.steps == ("temperature", "min_p")
-    with pytest.raises(SettingsError, match="does not go with settings[.]toml: temperature 0 takes"):
+    with pytest.raises(SettingsError, match=r"does not go with settings\.toml: temperature 0 takes"):
         at_start(wish, Settings(temperature=0.0), None)
 
 

@@ -17,6 +17,12 @@ BODY = "exlchat-answer"
 
 # The library gives up at a depth of its own; the reader here calls itself for each bracket.
 _DEEPEST = 100
+_ROUNDS = 50
+# Of rules and terminals that ask for the next. The library calls itself for each, and at some thousands the program
+# would end without a word.
+_LONGEST_CHAIN = 400
+# Preparing one takes some milliseconds.
+_MOST_TERMINALS = 100
 
 _TOKENS = re.compile(
     r"""(?P<space>[ \t\r]+|(?:\#|//)[^\n]*)
@@ -60,10 +66,9 @@ def check_grammar(text: str) -> None:
                 f"the grammar, line {word.line}: {word.text[:40]} names a token; a grammar can ask for text only, and "
                 "ends an answer by matching it as a whole"
             )
-    rules = _rules(words)
-    ends: set[str] = set()
-    while found := {name for name, rule in rules.items() if name not in ends and _Reader(rule, rules, ends).ends()}:
-        ends |= found
+    _check_chains(_definitions(words, ("rule", "terminal")))
+    rules = _definitions(words, ("rule",))
+    ends = _ending(rules)
     endless = [name for name in _reachable(rules) if name not in ends]
     if endless:
         # The last one asks for itself, or for one that does.
@@ -74,6 +79,22 @@ def check_grammar(text: str) -> None:
         )
 
 
+def _ending(rules: dict[str, list[_Word]]) -> set[str]:
+    """The rules that have a text that ends."""
+    ends: set[str] = set()
+    names = list(rules)
+    for _ in range(_ROUNDS):
+        before = len(ends)
+        for name in names:
+            if name not in ends and _Reader(rules[name], rules, ends).ends():
+                ends.add(name)
+        if len(ends) == before:
+            return ends
+        # A long chain is followed in one round, whichever way it was written.
+        names.reverse()
+    raise ConstraintError("the grammar's rules ask for each other in too many ways; make it simpler")
+
+
 def behind_a_space(text: str) -> str | None:
     """The grammar with a space in front; None where that would let it ignore more than it does."""
     if any(word.text == "%ignore" for word in _scan(text)):
@@ -82,12 +103,21 @@ def behind_a_space(text: str) -> str | None:
 
 
 def terminals(text: str) -> Iterator[tuple[str, int, str]]:
-    """Of each terminal of its own: its name, its line, and a grammar that is nothing but it."""
-    renamed, begins = _renamed(text), True
+    """Terminals that nothing may match, because they are made with `&` or `~`; of grammars with many the first ones.
+
+    Yields:
+        the name, the line, and a grammar that is nothing but it.
+    """
+    renamed, count = _renamed(text), 0
+    name: _Word | None = None
+    begins = True
     for word in _scan(text):
-        if begins and word.kind == "terminal":
-            yield word.text, word.line, f"{renamed}\nstart: {word.text}\n"
+        if begins and word.kind != "newline" and word.text not in ("|", "&"):
+            name = word if word.kind == "terminal" else None
         begins = word.kind == "newline"
+        if name is not None and word.text in ("&", "~") and count < _MOST_TERMINALS:
+            yield name.text, name.line, f"{renamed}\nstart: {name.text}\n"
+            name, count = None, count + 1
 
 
 def _renamed(text: str) -> str:
@@ -124,15 +154,15 @@ def _behind_json(text: str, place: int) -> int:
         return len(text)
 
 
-def _rules(words: list[_Word]) -> dict[str, list[_Word]]:
-    """What stands behind the colon of each rule, by its name; the name itself comes first."""
+def _definitions(words: list[_Word], kinds: tuple[str, ...]) -> dict[str, list[_Word]]:
+    """What stands behind the colon of each rule or terminal, by its name; the name itself comes first."""
     rules: dict[str, list[_Word]] = {}
     current: list[_Word] | None = None
     for place, word in enumerate(words):
         begins = place == 0 or words[place - 1].kind == "newline"
         if begins and word.kind in ("rule", "terminal", "command", "json") and word.text != "%json":
             current = None
-            if word.kind == "rule":
+            if word.kind in kinds:
                 current = rules.setdefault(_name(word), [])
         if current is not None and word.kind != "newline":
             current.append(word)
@@ -150,14 +180,32 @@ def _behind_colon(rule: list[_Word]) -> list[_Word]:
     return []
 
 
+def _check_chains(definitions: dict[str, list[_Word]]) -> None:
+    seen: set[str] = set()
+    for first in definitions:
+        waiting = [(first, 0)]
+        while waiting:
+            name, depth = waiting.pop()
+            if depth > _LONGEST_CHAIN:
+                raise ConstraintError(
+                    f"the grammar, line {definitions[first][0].line}: {first[:40]} begins a chain of more than "
+                    f"{_LONGEST_CHAIN} names, each asking for the next"
+                )
+            if name not in seen:
+                seen.add(name)
+                words = definitions[name][1:]
+                waiting += [(_name(word), depth + 1) for word in words if _name(word) in definitions]
+
+
 def _reachable(rules: dict[str, list[_Word]]) -> list[str]:
-    found, waiting = [], ["start"]
+    found: dict[str, None] = {}
+    waiting = ["start"]
     while waiting:
         name = waiting.pop()
         if name in rules and name not in found:
-            found.append(name)
+            found[name] = None
             waiting += [_name(word) for word in rules[name][1:] if word.kind == "rule"]
-    return found
+    return list(found)
 
 
 class _Reader:

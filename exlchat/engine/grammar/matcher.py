@@ -29,8 +29,10 @@ _Words = NDArray[np.uint32]
 class GrammarMatcher:
     """One answer on its way through a constraint. Not safe to use from two threads at once.
 
-    A mask takes TIME_MASK on one core. The library lets
-    go of Python's lock meanwhile, so a thread can compute one while another waits for a GPU.
+    On one core a mask takes 0.1 ms in the median, of 4,096 tokens as of 128,000 (JSON and choices; one in ten 0.3 ms,
+    the first ones of a text up to 5 ms), and 6 ms of 128,000 with a regex as `(\\w+ ){3,30}`; `accept` takes 0.02 ms.
+    The library lets go of Python's lock meanwhile: a thread beside it counts on at full speed, so that a mask can be
+    computed while another thread waits for a GPU.
 
     Args:
         constraint: what the answer as a whole has to match.
@@ -180,7 +182,7 @@ class GrammarMatcher:
             matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         if matcher.is_error():
             # With nothing that could come next the library calls the mask an error, too.
-            if not matcher.stop_reason().startswith("NoExtension"):
+            if not _at_dead_end(matcher):
                 self._running = matcher
                 raise self._broken()
             words[:] = 0
@@ -251,7 +253,8 @@ def _check(constraint: Constraint, vocabulary: GrammarVocabulary | None) -> None
     if constraint.kind == "grammar":
         _check_terminals(constraint)
     if vocabulary is not None:
-        GrammarMatcher(constraint, vocabulary, ()).allowed()
+        # Not as the start of a text, where a lone space that is not shown seems to be a beginning of anything.
+        GrammarMatcher(constraint, vocabulary, (), at_start=False).allowed()
 
 
 def _check_terminals(constraint: Constraint) -> None:
@@ -275,9 +278,14 @@ def open_matcher(library: LLTokenizer, source: str, constraint: Constraint) -> L
 
     limits = LLParserLimits(verbose_errors=False)
     matcher = LLMatcher(library, LLMatcher.grammar_from_lark(source), log_level=0, limits=limits)
-    if matcher.is_error() and not matcher.stop_reason().startswith("NoExtension"):
+    if matcher.is_error() and not _at_dead_end(matcher):
         raise ConstraintError(_explain(constraint, matcher.get_error()))
     return matcher
+
+
+def _at_dead_end(matcher: LLMatcher) -> bool:
+    """Whether its error is that nothing can come next."""
+    return any(text.startswith("NoExtension") for text in (matcher.stop_reason(), matcher.get_error()))
 
 
 def _explain(constraint: Constraint, error: str) -> str:

@@ -11,6 +11,10 @@ from exlchat.engine.constraint import ConstraintError
 
 # The library's parser gives up at 128, and the walks here need no more.
 _DEEPEST = 100
+_ROUNDS = 50
+# Of schemas within schemas, references followed. The library calls itself for each, and at some thousands the program
+# would end without a word.
+_LONGEST_CHAIN = 400
 # Between values a model may write nothing, a space, or a line break and an indentation: each model has its habit, most
 # were trained on `json.dumps` or on indented text, and answer worse when each ": " is forbidden. But there is an end to
 # it: with JSON's own white space, which has none, small models fill an answer with line breaks. The rest is stated
@@ -106,17 +110,19 @@ def _check_depth(value: Any) -> None:
 def _walk(root: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each object that a value may have to match, by its pointer, as "#/properties/a"."""
     seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("#", root)]
+    waiting: list[tuple[str, Any, int]] = [("#", root, 0)]
     while waiting:
-        name, schema = waiting.pop()
+        name, schema, depth = waiting.pop()
         if not isinstance(schema, dict) or id(schema) in seen:
             continue
+        if depth > _LONGEST_CHAIN:
+            raise ConstraintError(f"the JSON schema has a chain of more than {_LONGEST_CHAIN} schemas within schemas")
         seen.add(id(schema))
         yield name, schema
-        waiting += [(f"{name}/{part}", inner) for part, inner in _parts(schema)]
+        waiting += [(f"{name}/{part}", inner, depth + 1) for part, inner in _parts(schema)]
         target = schema.get("$ref")
         if isinstance(target, str):
-            waiting.append((target, _find(root, target)))
+            waiting.append((target, _find(root, target), depth + 1))
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -169,14 +175,18 @@ def _ends(schemas: dict[str, dict[str, Any]], root: dict[str, Any]) -> dict[str,
     def has_end(schema: Any) -> bool:
         return ends.get(id(schema), True)
 
-    # Inner ones come last, so this takes a few rounds even of long chains.
-    backwards = list(reversed(schemas.values()))
-    for _ in range(len(backwards) + 1):
-        found = [schema for schema in backwards if not has_end(schema) and _one_ends(schema, root, has_end)]
+    order = list(schemas.values())
+    for _ in range(_ROUNDS):
+        # A long chain is followed in one round, whichever way it was written.
+        order.reverse()
+        found = False
+        for schema in order:
+            if not has_end(schema) and _one_ends(schema, root, has_end):
+                ends[id(schema)] = found = True
         if not found:
             break
-        for schema in found:
-            ends[id(schema)] = True
+    else:
+        raise ConstraintError("the JSON schema's parts ask for each other in too many ways; make it simpler")
     return {name: has_end(schema) for name, schema in schemas.items()}
 
 

@@ -62,8 +62,8 @@ def _check_characters(text: str) -> None:
 def _as_regex(pattern: str) -> str:
     from llguidance import regex_to_lark
 
-    # "": the classes \\d, \\w and \\s are those of Unicode, as in Python.
-    return f"/{regex_to_lark(pattern, '')}/" if pattern else '""'
+    # "d": a digit is one of 0 to 9, as nobody who asks for numbers wants Tibetan ones; \w and \s are Unicode's.
+    return f"/{regex_to_lark(pattern, 'd')}/" if pattern else '""'
 
 
 def _literal(text: str) -> str:

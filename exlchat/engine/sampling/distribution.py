@@ -16,7 +16,7 @@ from torch import Tensor
 from exlchat.engine.sampling.candidates import Candidates
 from exlchat.engine.sampling_settings import SamplingSettings
 
-_LOWEST = -1e30  # of a logit below the best: its probability is 0 long before, and its cube is still a number
+_LOWEST = -1e60  # of a logit below the best: its probability is 0 long before, and its cube is still a number
 _COLDEST = 1e-2
 
 
@@ -129,14 +129,17 @@ def tail_free(left: Candidates, share: float) -> Candidates:
 def typical(left: Candidates, share: float) -> Candidates:
     """With `s = -ln p` and `H = sum p * s`: by `|s - H|`, the smallest beginning whose sum reaches `share`.
 
-    Of tokens that are as far from H the one that is first in order comes first.
+    Of tokens that are as far from H the likelier comes first, and of equally likely ones the lower id.
 
     Meister et al. 2022, "Locally typical sampling", arXiv:2202.00666.
     """
-    left = left.in_order()
-    nearest = (-left.p.log() - left.entropy).abs().sort(stable=True).indices
-    p = left.p[nearest]
-    kept = nearest[p.cumsum(0) - p < share]
+    by_id = left.ids.argsort() if left.ranked else None
+    p = left.p if by_id is None else left.p[by_id]
+    far = (-p.log() - left.entropy).abs()
+    likeliest = p.sort(descending=True, stable=True).indices
+    nearest = likeliest[far[likeliest].sort(stable=True).indices]
+    kept = nearest[p[nearest].cumsum(0) - p[nearest] < share]
+    kept = kept if by_id is None else by_id[kept]
     return left.at(kept.sort().values)
 
 

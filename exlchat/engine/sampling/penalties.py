@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_HIGHEST = 1e30  # of a logit: a penalty far below 1 must not make it infinite
+_HIGHEST = 1e60  # of a logit: a penalty far below 1 must not make it infinite
 
 
 @dataclass(frozen=True, slots=True)

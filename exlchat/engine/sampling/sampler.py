@@ -49,7 +49,7 @@ class Sampler:
         """The prompt; forgets the answer."""
         self._context = _Ids(context)
         self._prompt = len(self._context)
-        self._attempts: dict[int, int] = {}
+        self._attempt = 0
         # Mirostat's mu at each place of the answer, the next one last.
         self._surprises = [2.0 * self._settings.mirostat_tau]
         self._drawn: tuple[int, float] | None = None
@@ -61,8 +61,8 @@ class Sampler:
 
     @property
     def attempt(self) -> int:
-        """Of the next draw: how often a token was taken back there, see `philox.uniform_bits`."""
-        return self._attempts.get(self.index, 0)
+        """Of the next draw: how often the answer has gone back, see `philox.uniform_bits`."""
+        return self._attempt
 
     @property
     def surprise(self) -> float:
@@ -121,17 +121,16 @@ class Sampler:
         self._drawn = None
 
     def back(self, count: int) -> None:
-        """Forgets the last `count` accepted tokens; the next draw at each of their places is another attempt.
+        """Forgets the last `count` accepted tokens, perhaps none; all draws from now on have other random numbers.
 
-        0 forgets none: the next draw, where a token was drawn and not accepted, is another attempt.
+        With the number that has drawn a token that may not stay, those left would not come as often as they should.
 
         Raises:
             ValueError: the answer has not so many tokens.
         """
         if not 0 <= count <= self.index:
             raise ValueError(f"{count} tokens are to be taken back; the answer has {self.index:,}")
-        for place in range(self.index - count, self.index) if count else (self.index,):
-            self._attempts[place] = self._attempts.get(place, 0) + 1
+        self._attempt += 1
         self._context.shorten(count)
         del self._surprises[len(self._surprises) - count :]
         self._drawn = None

@@ -5,6 +5,9 @@
 // tokens before this one were stored by earlier steps, so the rings are filled before the previous kernel has ended.
 // The new token comes from registers, as a part of its own. Warps are merged in the block; the last block of a head to
 // arrive merges the ranges, in their order.
+//
+// Several tokens at once: blocks as for each alone, but the new tokens are stored by a kernel before this one, because
+// those of the same sequence see each other. What that may write is not asked for before it has ended.
 #pragma once
 #include "attention_math.cuh"
 #include "launch.cuh"
@@ -19,6 +22,17 @@ constexpr int AT_ONCE = 8;               // ranges whose parts are read together
 // Blocks that read different queries.
 __host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
     return job.kv_heads * ((job.heads / job.kv_heads + HEADS - 1) / HEADS);
+}
+
+// Row of the cache that holds token `at` of the sequence of a new token.
+__device__ __forceinline__ int cache_row(const ExlAttention &job, int token, int kv, unsigned at) {
+    const int *table = static_cast<const int *>(job.page_table) + (size_t)token * job.table_stride;
+    return __ldg(table + at / PAGE) * job.page_stride + kv * job.head_stride + (int)(at % PAGE);
+}
+
+// Queries, keys and values of a new token.
+template <int DIM> __device__ __forceinline__ const half *heads_of(const ExlAttention &job, int token) {
+    return static_cast<const half *>(job.qkv) + (size_t)token * (job.heads + 2 * job.kv_heads) * DIM;
 }
 
 template <int KEY, int VALUE, int DIM> struct Attention {
@@ -47,14 +61,14 @@ template <int KEY, int VALUE, int DIM> struct Attention {
     Common &common;
     uint8_t *rings;
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    const int column, split;  // which queries, and which of the ranges of tokens
+    const int column, token, split;  // which queries, of which new token, and which of the ranges of cached ones
     const Range range;
     int kv, from, heads, first_head;  // heads of this block: from `from` on among those of key-value head kv
 
     __device__ __forceinline__ Attention(const ExlAttention &job, uint8_t *shared)
         : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)),
-          column(blockIdx.x % columns_of(job)), split(blockIdx.x / columns_of(job)),
-          range(range_of(job, split, warp, warps)) {
+          column(blockIdx.x % columns_of(job)), token(blockIdx.x / columns_of(job) % job.rows),
+          split(blockIdx.x / columns_of(job) / job.rows), range(range_of(job, token, split, warp, warps)) {
         const int group = job.heads / job.kv_heads, tiles = (group + HEADS - 1) / HEADS;
         kv = column / tiles, from = column % tiles * HEADS;
         heads = min(group - from, HEADS), first_head = kv * group + from;
@@ -62,23 +76,28 @@ template <int KEY, int VALUE, int DIM> struct Attention {
 
     __device__ __forceinline__ Part &part(int w) const { return *reinterpret_cast<Part *>(rings + w * RING); }
     __device__ __forceinline__ bool newest() const { return split == 0; }  // this block has the new token
+    // Where blocks of the same heads meet.
+    __device__ __forceinline__ int meeting() const { return token * columns_of(job) + column; }
     __device__ __forceinline__ float *record(int split) const {
-        return static_cast<float *>(job.partial) + ((size_t)column * job.splits + split) * RECORD;
+        return static_cast<float *>(job.partial) + ((size_t)meeting() * job.splits + split) * RECORD;
     }
-    __device__ __forceinline__ int row_of(unsigned token) const {
-        const int page = __ldg(static_cast<const int *>(job.page_table) + token / PAGE);
-        return page * job.page_stride + kv * job.head_stride + (int)(token % PAGE);
-    }
+    __device__ __forceinline__ int row_of(unsigned at) const { return cache_row(job, token, kv, at); }
 
-    // Before the previous kernel has ended: where results go, and the first pieces.
-    int wanted, row, to_fill = 0;
+    // Before the previous kernel has ended: where results go, and the first pieces. The new tokens before this one are not
+    // there yet.
+    int wanted, row, to_fill = 0, asked = 0;
     __device__ __forceinline__ void start() {
         if (job.scatter)
             for (int i = threadIdx.x; i < heads * DIM / 8; i += blockDim.x)
                 copy16(common.places + i * 8, static_cast<const uint16_t *>(job.scatter) + first_head * DIM + i * 8);
         wanted = range.unit;
+        ask_first(range.cached - token);
+    }
+    // The first pieces of tokens before `end`, as far as they were not asked for.
+    __device__ __forceinline__ void ask_first(int end) {
 #pragma unroll 1
-        for (int i = 0; i < SLOTS / 2; i++) ask_keys(), ask_values();
+        for (; asked < SLOTS / 2 && (wanted >= range.end || min(wanted * UNIT + UNIT, range.cached) <= end); asked++)
+            ask_keys(), ask_values();
     }
     static __device__ __forceinline__ int after(int slot) { return slot == SLOT * (SLOTS - 1) ? 0 : slot + SLOT; }
     __device__ __forceinline__ void ask_keys() {
@@ -100,21 +119,16 @@ template <int KEY, int VALUE, int DIM> struct Attention {
 
     // The new token's heads, a warp each, into shared memory: queries in the order of the keys' product.
     __device__ __forceinline__ void prepare(const Turns<DIM> &turns) {
-        const half *qkv = static_cast<const half *>(job.qkv);
+        const half *qkv = heads_of<DIM>(job, token);
         const float factor = query_factor(job);
         for (int g = warp; g < heads + 2 * newest(); g += warps) {
             float x[SHARE<DIM>];
-            if (g <= heads) {
-                const int head = g < heads ? first_head + g : job.heads + kv;
-                const void *norm = g < heads ? job.query_norm : job.key_norm;
-                read_head<DIM>(x, qkv + (size_t)head * DIM, norm, job.eps, turns, lane);
+            if (g < heads) {
+                read_head<DIM>(x, qkv + (size_t)(first_head + g) * DIM, job.query_norm, job.eps, turns, lane);
+                if constexpr (TURNED) hadamard<DIM>(x, lane);
             } else {
-                const half *value = qkv + (size_t)(job.heads + job.kv_heads + kv) * DIM;
-#pragma unroll
-                for (int i = 0; i < SHARE<DIM>; i++)
-                    x[i] = i * LANES + lane < DIM ? __half2float(produced(value + i * LANES + lane)) : 0.f;
+                read_new<KEY, DIM>(x, job, qkv, kv, g > heads, turns, lane);
             }
-            if constexpr (TURNED) hadamard<DIM>(x, lane);
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++) {
                 const int d = i * LANES + lane;
@@ -174,30 +188,8 @@ template <int KEY, int VALUE, int DIM> struct Attention {
     // The new token into the cache, by the warps that have no head to merge.
     __device__ __forceinline__ void store_newest() {
         const int others = warps > heads ? warps - heads : warps, mine = warps > heads ? warp - heads : warp;
-        if (!newest() || from > 0 || mine < 0) return;
-        const size_t at = row_of(range.cached);
-        if constexpr (!TURNED) {
-            for (int d = mine * LANES + lane; d < DIM; d += others * LANES) {
-                static_cast<half *>(job.keys)[at * DIM + d] = __float2half_rn(common.key[d]);
-                static_cast<half *>(job.values)[at * DIM + d] = __float2half_rn(common.value[d]);
-            }
-        } else if constexpr (KEY == EXL_CACHE_FLOAT8) {
-            for (int d = mine * LANES + lane; d < DIM; d += others * LANES) {
-                static_cast<uint8_t *>(job.keys)[at * DIM + d] = float8_of(common.key[d], 0.f);
-                static_cast<uint8_t *>(job.values)[at * DIM + d] = float8_of(common.value[d], 0.f);
-            }
-        } else {
-            constexpr int GROUPS = DIM / GROUP;
-#pragma unroll 1
-            for (int i = mine; i < 2 * GROUPS; i += others) {
-                const bool key = i < GROUPS;
-                const int g = key ? i : i - GROUPS, bits = key ? K::BITS : V::BITS;
-                const float x = (key ? common.key : common.value)[g * GROUP + lane];
-                uint8_t *codes = static_cast<uint8_t *>(key ? job.keys : job.values);
-                half *scales = static_cast<half *>(key ? job.key_scales : job.value_scales);
-                store_group(codes + (at * DIM + g * GROUP) * bits / 8, scales + at * GROUPS + g, x, bits, lane);
-            }
-        }
+        if (job.rows > 1 || !newest() || from > 0 || mine < 0) return;
+        store_token<KEY, VALUE, DIM>(job, row_of(range.cached), common.key, common.value, mine, others, lane);
     }
 
     // The warps' parts and the new token: the finished head, or this range's record.
@@ -231,7 +223,7 @@ template <int KEY, int VALUE, int DIM> struct Attention {
                 if (i * LANES + lane < DIM) x[i] += weight * values[i * LANES + lane];
         }
         if (range.active == 1) {
-            write_head<DIM, TURNED>(job, x, total, first_head + g, common.places + g * DIM, lane);
+            write_head<DIM, TURNED>(job, x, total, token, first_head + g, common.places + g * DIM, lane);
         } else {
             float *to = record(split);
 #pragma unroll
@@ -286,7 +278,7 @@ template <int KEY, int VALUE, int DIM> struct Attention {
                 for (int i = 0; i < SHARE<DIM>; i++)
                     if (i * LANES + lane < DIM) x[i] += weight * part(share).mixed[g][i * LANES + lane];
             }
-            write_head<DIM, TURNED>(job, x, total, first_head + g, common.places + g * DIM, lane);
+            write_head<DIM, TURNED>(job, x, total, token, first_head + g, common.places + g * DIM, lane);
         }
     }
 };
@@ -305,6 +297,7 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     block.start();
     const Turns<DIM> turns(job, block.range.cached, block.lane);
     wait_for_previous();
+    block.ask_first(block.range.cached);
     block.prepare(turns);
     __syncthreads();
     block.walk();
@@ -313,9 +306,37 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     for (int g = block.warp; g < block.heads; g += block.warps) block.merge_warps(g);
     if (block.range.active == 1) return;
     __syncthreads();
-    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + block.column, block.range.active);
+    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + block.meeting(), block.range.active);
     __syncthreads();
     if (last) block.merge_ranges();
+}
+
+constexpr int STORE_WARPS = 4;
+
+// New tokens into the cache, a block for each and each key-value head.
+template <int KEY, int VALUE, int DIM>
+__global__ void __launch_bounds__(STORE_WARPS *LANES) store_tokens(const __grid_constant__ ExlAttention job) {
+    __shared__ float parts[2][DIM];
+    let_next_start();
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int token = blockIdx.x / job.kv_heads, kv = blockIdx.x % job.kv_heads;
+    if (token >= job.rows) {  // it only keeps its place
+        wait_for_previous();
+        return;
+    }
+    const int position = produced(static_cast<const int *>(job.position) + token);
+    const Turns<DIM> turns(job, position, lane);
+    const int at = cache_row(job, token, kv, position);
+    wait_for_previous();
+    if (warp < 2) {
+        float x[SHARE<DIM>];
+        read_new<KEY, DIM>(x, job, heads_of<DIM>(job, token), kv, warp == 1, turns, lane);
+#pragma unroll
+        for (int i = 0; i < SHARE<DIM>; i++)
+            if (i * LANES + lane < DIM) parts[warp][i * LANES + lane] = x[i];
+    }
+    __syncthreads();
+    store_token<KEY, VALUE, DIM>(job, at, parts[0], parts[1], warp, STORE_WARPS, lane);
 }
 
 // As many warps as the card has shared memory for.
@@ -331,7 +352,13 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     const int warps = room / A::RING < MOST_WARPS ? room / A::RING : MOST_WARPS;
     // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
     // this start there early, and it takes twice as long.
-    const int working = columns_of(job) * job.splits, grid = working > processors ? working : processors;
+    const int working = columns_of(job) * job.rows * job.splits, grid = working > processors ? working : processors;
+    if (job.rows > 1) {
+        int blocks = job.rows * job.kv_heads;
+        if ((error = places_to_keep(dependent, blocks)) != cudaSuccess) return error;
+        const int code = launch(store_tokens<KEY, VALUE, DIM>, blocks, STORE_WARPS * LANES, 0, dependent, stream, job);
+        if (code) return code;
+    }
     return launch(attention<KEY, VALUE, DIM>, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 

@@ -19,9 +19,9 @@ struct Range {
     int active;                // blocks that share the head
 };
 
-__device__ __forceinline__ Range range_of(const ExlAttention &job, int split, int warp, int warps) {
+__device__ __forceinline__ Range range_of(const ExlAttention &job, int token, int split, int warp, int warps) {
     Range r;
-    r.cached = produced(static_cast<const int *>(job.position));
+    r.cached = token < job.rows ? produced(static_cast<const int *>(job.position) + token) : 0;
     r.visible_from = job.window > 0 ? max(r.cached + 1 - job.window, 0) : 0;
     const int begin = r.visible_from / UNIT;
     const int end = r.visible_from < r.cached ? (r.cached + UNIT - 1) / UNIT : begin, units = end - begin;
@@ -61,7 +61,8 @@ template <int DIM> struct Turns {
     }
 };
 
-// A head as the product left it -> normed where the model does so, and turned to its position.
+// A head as the product left it -> normed where the model does so, and turned to its position. Rounded step by step, so
+// that it is the same in every kernel.
 template <int DIM>
 __device__ __forceinline__ void read_head(float (&x)[SHARE<DIM>], const half *in, const void *norm, float eps,
                                           const Turns<DIM> &turns, int lane) {
@@ -71,7 +72,7 @@ __device__ __forceinline__ void read_head(float (&x)[SHARE<DIM>], const half *in
         const int d = i * LANES + lane;
         x[i] = d < DIM ? __half2float(produced(in + d)) : 0.f;
         other[i] = d < DIM ? __half2float(produced(in + turns.partner[i])) : 0.f;
-        squares += x[i] * x[i];
+        squares = __fmaf_rn(x[i], x[i], squares);
     }
     if (norm) {
         const half *weight = static_cast<const half *>(norm);
@@ -86,7 +87,51 @@ __device__ __forceinline__ void read_head(float (&x)[SHARE<DIM>], const half *in
         }
     }
 #pragma unroll
-    for (int i = 0; i < SHARE<DIM>; i++) x[i] = x[i] * turns.turn[i].x + other[i] * turns.turn[i].y;
+    for (int i = 0; i < SHARE<DIM>; i++)
+        x[i] = __fmaf_rn(x[i], turns.turn[i].x, __fmul_rn(other[i], turns.turn[i].y));
+}
+
+// A new token's key, or its value, as it is stored but not rounded. qkv: the token's.
+template <int KEY, int DIM>
+__device__ __forceinline__ void read_new(float (&x)[SHARE<DIM>], const ExlAttention &job, const half *qkv, int kv,
+                                         bool value, const Turns<DIM> &turns, int lane) {
+    const half *in = qkv + (size_t)(job.heads + (value ? job.kv_heads : 0) + kv) * DIM;
+    if (!value) {
+        read_head<DIM>(x, in, job.key_norm, job.eps, turns, lane);
+    } else {
+#pragma unroll
+        for (int i = 0; i < SHARE<DIM>; i++)
+            x[i] = i * LANES + lane < DIM ? __half2float(produced(in + i * LANES + lane)) : 0.f;
+    }
+    if constexpr (turned(KEY)) hadamard<DIM>(x, lane);
+}
+
+// Into row `at` of the cache, by several warps, of which this is number `mine` of `others`. key, value: float [DIM].
+template <int KEY, int VALUE, int DIM>
+__device__ __forceinline__ void store_token(const ExlAttention &job, size_t at, const float *key, const float *value,
+                                            int mine, int others, int lane) {
+    if constexpr (!turned(KEY)) {
+        for (int d = mine * LANES + lane; d < DIM; d += others * LANES) {
+            static_cast<half *>(job.keys)[at * DIM + d] = __float2half_rn(key[d]);
+            static_cast<half *>(job.values)[at * DIM + d] = __float2half_rn(value[d]);
+        }
+    } else if constexpr (KEY == EXL_CACHE_FLOAT8) {
+        for (int d = mine * LANES + lane; d < DIM; d += others * LANES) {
+            static_cast<uint8_t *>(job.keys)[at * DIM + d] = float8_of(key[d], 0.f);
+            static_cast<uint8_t *>(job.values)[at * DIM + d] = float8_of(value[d], 0.f);
+        }
+    } else {
+        constexpr int GROUPS = DIM / GROUP;
+#pragma unroll 1
+        for (int i = mine; i < 2 * GROUPS; i += others) {
+            const bool of_key = i < GROUPS;
+            const int g = of_key ? i : i - GROUPS, bits = width_of(of_key ? KEY : VALUE);
+            const float x = (of_key ? key : value)[g * GROUP + lane];
+            uint8_t *codes = static_cast<uint8_t *>(of_key ? job.keys : job.values);
+            half *scales = static_cast<half *>(of_key ? job.key_scales : job.value_scales);
+            store_group(codes + (at * DIM + g * GROUP) * bits / 8, scales + at * GROUPS + g, x, bits, lane);
+        }
+    }
 }
 
 // Queries are multiplied by this, so that a product is the logarithm to base 2 of its weight or, with a softcap, what
@@ -139,15 +184,15 @@ __device__ __forceinline__ void soften(const ExlAttention &job, const Range &ran
 
 // A finished head: turned back, divided by its sum, to the places where the next product reads it.
 template <int DIM, bool TURNED>
-__device__ __forceinline__ void write_head(const ExlAttention &job, float (&x)[SHARE<DIM>], float sum, int head,
-                                           const uint16_t *places, int lane) {
+__device__ __forceinline__ void write_head(const ExlAttention &job, float (&x)[SHARE<DIM>], float sum, int token,
+                                           int head, const uint16_t *places, int lane) {
     if constexpr (TURNED) hadamard<DIM>(x, lane);
     const float inverse = __fdividef(1.f, sum);
+    half *out = static_cast<half *>(job.out) + (size_t)token * job.out_stride;
 #pragma unroll
     for (int i = 0; i < SHARE<DIM>; i++) {
         const int d = i * LANES + lane;
-        if (d < DIM)
-            static_cast<half *>(job.out)[job.scatter ? places[d] : head * DIM + d] = __float2half_rn(x[i] * inverse);
+        if (d < DIM) out[job.scatter ? places[d] : head * DIM + d] = __float2half_rn(x[i] * inverse);
     }
 }
 

@@ -77,6 +77,12 @@ __device__ __forceinline__ void load8_if(bool wanted, uint2 &value, const void *
     asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.shared.v2.u32 {%0,%1}, [%3];}"
                  : "+r"(value.x), "+r"(value.y) : "r"((int)wanted), "r"((uint32_t)__cvta_generic_to_shared(from)));
 }
+// The same of 16 bytes.
+__device__ __forceinline__ void load16_if(bool wanted, uint4 &value, const void *from) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%5];}"
+                 : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+                 : "r"((int)wanted), "r"((uint32_t)__cvta_generic_to_shared(from)));
+}
 __device__ __forceinline__ void end_of_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -111,6 +117,30 @@ __device__ __forceinline__ bool arrive(unsigned *ticket, int blocks) {
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
                  : "=r"(before) : "l"(ticket), "r"(blocks - 1) : "memory");
     return before == blocks - 1;
+}
+
+// A whole aligned word at once, to be seen by the host.
+__device__ __forceinline__ void tell_host(unsigned long long *slot, unsigned long long word) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
+}
+
+// All blocks of a grid wait for each other here, so all of them must be on the card at once. What they wrote before is
+// seen then by loads that bypass L1 (`produced`). turn: counts the meetings; both words begin at 0.
+__device__ __forceinline__ unsigned acquired(const unsigned *p) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
+}
+__device__ __forceinline__ void meet(unsigned *ticket, unsigned *turn, int blocks) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const unsigned before = acquired(turn);
+        if (arrive(ticket, blocks))
+            asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(before + 1) : "memory");
+        else
+            while (acquired(turn) == before) {}
+    }
+    __syncthreads();
 }
 
 // Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 6
+#define EXL_ABI_VERSION 7
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -32,27 +32,30 @@ typedef struct {
 /* What a residual leaves for the product after it: its values times the weights of a norm, in the stored order of that
    product's matrices, still to be divided by the root mean square. */
 typedef struct {
-    float *values;           /* [stored], null where there is no such product */
+    float *values;           /* [rows][stored], null where there is no such product */
     const uint16_t *scatter; /* [columns] */
     const void *weight;      /* half [columns] */
+    int64_t stored;          /* from a row of values to the next */
 } ExlNormCopy;
 
 typedef struct {
-    float *hidden;  /* [columns] */
-    float *squares; /* [columns / 16]: sums of squares of 16 columns each */
+    float *hidden;  /* [rows][columns] */
+    float *squares; /* [rows][columns / 16]: sums of squares of 16 columns each */
     ExlNormCopy copies[EXL_MAX_MATRICES];
+    int64_t columns;
 } ExlResidual;
 
 enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
 enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3, EXL_Y_ACTIVATED = 4 };
 enum { EXL_SILU = 0, EXL_GELU_TANH = 1, EXL_GELU_ERF = 2 };
 
-/* y = x W for up to three matrices that read the same x, their columns one behind the other.
+/* y = x W for up to three matrices that read the same x, their columns one behind the other. A row of y is the same to
+   the last bit however many rows there are.
    x:  EXL_X_HALF   half [rows][stored]
-       EXL_X_NORM   float [1][stored], divided by the root mean square that `squares` tells
+       EXL_X_NORM   float [rows][stored], divided by the root mean square that `squares`, [rows][width / 16], tells
    y:  EXL_Y_HALF   half [rows][y_stride]
        EXL_Y_FLOAT  float [rows][y_stride]
-       EXL_Y_ADD    residual, one row
+       EXL_Y_ADD    residual
        EXL_Y_GATED  half [rows][y_stride], activation(first) * second of exactly two matrices of equal width, at
                     scatter[column] where there is a scatter
        EXL_Y_ACTIVATED  half [rows][y_stride], activation(x W), at scatter[column] where there is a scatter
@@ -86,7 +89,9 @@ int exl_cuda_version(void);
 /* 0 if the current card can run this library; cudaErrorInsufficientDriver or cudaErrorNoKernelImageForDevice if not. */
 int exl_card_status(void);
 
-/* rows: 1 to 8. dependent: launch with programmatic stream serialization (sm_90 and later). */
+#define EXL_MAX_ROWS 8
+
+/* rows: 1 to EXL_MAX_ROWS. dependent: launch with programmatic stream serialization (sm_90 and later). */
 int exl_gemv(const ExlGemv *job, int dependent, void *stream);
 
 /* y half [rows][y_stride] = x W + b for 1 to EXL_GEMM_MAX_ROWS rows and up to three matrices that read the same x, their
@@ -114,9 +119,12 @@ int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream);
    or a code of 8 or 4 bits with a scale for each 32, of a vector that was turned by a Walsh-Hadamard transform. */
 enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE_CODES4 = 3 };
 
-/* One new token attends to the cached ones and to itself; its key and value are stored.
-   qkv: half [heads + 2 * kv_heads][head_dim], not rotated yet; out: half, element i of all heads at scatter[i].
-   position: int32, how many tokens are cached. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
+/* One new token attends to the cached ones and to itself; its key and value are stored. Or several, each of which
+   attends to what its own sequence has before it, tokens of the same call included, and comes to the same to the last bit
+   as it would alone.
+   qkv: half [rows][heads + 2 * kv_heads][head_dim], not rotated yet; out: half [rows][out_stride], element i of all heads
+   at scatter[i]. position: int32 [rows], how many tokens are before each; those of one sequence grow by one from row to
+   row. page_table: int32, that of a row begins table_stride (0: all have the same) behind that of the row before. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first
    rotary_dim elements of a head: element i with i + rotary_dim / 2, or where `interleaved` elements 2 i and 2 i + 1.
    query_norm, key_norm: half [head_dim] or null.
    keys, values, and where they are codes the scales, of one layer: token t of head h is row
@@ -126,15 +134,15 @@ enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE
    window: how many tokens are seen, the new one included; 0: all. softcap: c tanh(score / c); 0: none.
    sinks: float [heads] or null: a score of each head that weighs in the softmax and has no value.
    head_dim: 64, 96, 128, 256, and 80 of halves. Work is split over at most `splits` (1 to 64) blocks a head.
-   partial: float [kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [kv_heads * tiles], zero at first,
-   where tiles is heads / kv_heads / 8 rounded up.
+   partial: float [rows][kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [rows][kv_heads * tiles], zero at
+   first, where tiles is heads / kv_heads / 8 rounded up. rows: at most EXL_MAX_ROWS.
    page_table and the cached rows may only change between steps. */
 typedef struct {
     const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter, *sinks;
     void *keys, *values, *key_scales, *value_scales, *out, *partial, *tickets;
     float scale, softcap, eps;
     int32_t heads, kv_heads, head_dim, rotary_dim, key_format, value_format, window, splits, page_stride, head_stride;
-    int32_t interleaved;
+    int32_t interleaved, rows, out_stride, table_stride;
 } ExlAttention;
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
@@ -156,16 +164,29 @@ int exl_read_pages(const ExlPages *job, void *stream);
 /* The plain vectors into the cache; the bytes are those that exl_attention stores. */
 int exl_write_pages(const ExlPages *job, void *stream);
 
-/* residual = row `*token` (int64) of a half table [vocab][width] times multiplier; width a multiple of 16. Where the
-   residual has no squares it has no copies either: `hidden` alone is written. */
+/* residual = for each of `rows` tokens (int64) its row of a half table [vocab][width] times multiplier; width a multiple of
+   16. Where the residual has no squares it has no copies either: `hidden` alone is written. */
 typedef struct {
     const void *table, *token;
     ExlResidual residual;
     float multiplier;
-    int32_t width;
+    int32_t width, rows;
 } ExlEmbed;
 
 int exl_embed(const ExlEmbed *job, int dependent, void *stream);
+
+/* y float [rows][y_stride] = x over its root mean square, as halves, times weights that are halves, [outputs][width]; a row is
+   the same to the last bit however many there are.
+   x: float [rows][width]; squares as for EXL_X_NORM. width: a multiple of 32. weight begins at whole 16 bytes. */
+typedef struct {
+    const float *x, *squares;
+    const void *weight;
+    float *y;
+    float eps;
+    int32_t width, outputs, rows, y_stride;
+} ExlHead;
+
+int exl_head(const ExlHead *job, int dependent, void *stream);
 
 /* A normed row as a product reads it: half, feature i at scatter[i]. */
 typedef struct {
@@ -239,32 +260,100 @@ int exl_turn(void *x, const void *turns, int rows, int heads, int all_heads, int
 typedef struct {
     double top_p;            /* 1: all */
     uint64_t seed, index;    /* key and counter of the draw: index of the token in the answer */
+    double mu;               /* Mirostat's, which moves from step to step */
     float octaves_per_logit; /* log2(e) / temperature, between 1e-30 and 1e30 */
     float deepest;           /* -log2(min_p); infinity: all */
     int32_t top_k;           /* 0: all */
     int32_t greedy;          /* 1: the best token, whatever the rest says */
     uint32_t sequence;       /* of the last step that was reported */
-    uint32_t unused;
+    uint32_t attempt;        /* third word of the counter */
+    uint32_t unused[2];
 } ExlDraw;
 
 #define EXL_MAX_VOCAB 327680
 #define EXL_SAMPLE_SCRATCH_BYTES 51728
-enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1 };
+enum { EXL_DRAWN = 0, EXL_NOT_NUMBERS = 1, EXL_NOTHING_ALLOWED = 2 };
 
 /* The end of a step: from float logits [vocab] a token, which goes to `token` (int64, for the next step's embed) and
    to the host; *position (int32), draw->index and draw->sequence grow by one. Where a logit is NaN or +inf, or all are
-   -inf, the token is 0 and the status EXL_NOT_NUMBERS.
+   -inf, the token is 0 and the status EXL_NOT_NUMBERS; EXL_NOTHING_ALLOWED where exl_adjust made them so.
    ring: uint64 [ring_slots] of mapped host memory, a power of two; slot `sequence % ring_slots` becomes
    sequence << 32 | status << 24 | token in one store.
+   context: int32 [room] or null; where it is not null the token is written behind *position.
+   numbers: uint32 or null: what exl_adjust says of the logits that it was given.
    scratch: EXL_SAMPLE_SCRATCH_BYTES, zero at first. */
 typedef struct {
     const void *logits;
     ExlDraw *draw;
-    void *token, *position, *ring, *scratch;
-    int32_t vocab, ring_slots;
+    void *token, *position, *ring, *context;
+    const void *numbers;
+    void *scratch;
+    int32_t vocab, ring_slots, room;
 } ExlSample;
 
 int exl_sample(const ExlSample *job, int dependent, void *stream);
+
+#define EXL_DRY_MOST 50
+#define EXL_CHAIN_STEPS 13
+enum {
+    EXL_SMOOTHING, EXL_TEMPERATURE, EXL_TOP_N_SIGMA, EXL_TOP_K, EXL_TOP_P, EXL_TOP_A, EXL_MIN_P, EXL_TFS, EXL_TYPICAL,
+    EXL_EPSILON, EXL_ETA, EXL_MIROSTAT, EXL_XTC
+};
+
+/* What an answer asks for beyond ExlDraw. Device memory, which the host writes between steps. The formulas stand in
+   exlchat/ext/reference_adjust.py and reference_chain.py. */
+typedef struct {
+    double repetition, frequency, presence;
+    double dry[EXL_DRY_MOST]; /* taken off the logit that lengthens a repetition of n + 1 tokens; 0: none */
+    double smoothing_factor, smoothing_curve, temperature, dynatemp_low, dynatemp_high, dynatemp_exponent;
+    double top_n_sigma, top_p, top_a, min_p, tfs, typical, epsilon, eta, mirostat_tau, mirostat_eta;
+    double xtc_probability, xtc_threshold;
+    int32_t penalties;                     /* 1: any of the first three is on */
+    int32_t penalty_range, penalty_decay;  /* 0: the whole context; 0: none */
+    int32_t dry_on, dry_range;             /* 0: the whole context */
+    int32_t ngram;                         /* 0: off; else 2 or more */
+    int32_t biased, barred;                /* 1: `bias` or `barred_until` holds anything */
+    int32_t top_k, step_count;
+    int32_t steps[EXL_CHAIN_STEPS];        /* each at most once */
+    int32_t unused;
+} ExlChain;
+
+/* Logits as they are after everything that looks back, biases and bars; the logits themselves stay.
+   adjusted float [vocab] from logits float [vocab]. context int32 [room], of which *position + 1 tokens are there.
+   bias float [vocab]. barred_until uint32 [vocab]: the token is not drawn while draw->index is below.
+   mask uint32 [(vocab + 31) / 32 + 1]: where the last word is not 0, only tokens whose bit is set are drawn.
+   breakers uint32 [(vocab + 31) / 32]: tokens over which no repetition goes on.
+   counted uint64 [vocab], newest and repeated uint32 [vocab]: zero at first, and after every step.
+   numbers uint32: becomes the number of this step (draw->sequence + 1) where a logit is a finite number.
+   blocks: of the kernel that looks back. */
+typedef struct {
+    const void *logits;
+    void *adjusted;
+    const ExlDraw *draw;
+    const ExlChain *chain;
+    const void *position, *context, *bias, *barred_until, *mask, *breakers;
+    void *counted, *newest, *repeated, *numbers;
+    int32_t vocab, room, blocks;
+} ExlAdjust;
+
+int exl_adjust(const ExlAdjust *job, int dependent, void *stream);
+
+#define EXL_CHAIN_BLOCKS 256
+#define EXL_CHAIN_SCRATCH_BYTES 307216 /* and 24 for each token of the vocabulary */
+
+/* The end of a step by the steps of `chain` in their order; sample.logits are adjusted ones. draw->mu moves.
+   sheltered uint32 [(vocab + 31) / 32]: tokens that XTC leaves alone.
+   scratch: EXL_CHAIN_SCRATCH_BYTES + 24 vocab, zero at first.
+   blocks: at most EXL_CHAIN_BLOCKS and the multiprocessors of the card, since they wait for each other. */
+typedef struct {
+    ExlSample sample;
+    const ExlChain *chain;
+    const void *sheltered;
+    void *scratch;
+    int32_t blocks;
+} ExlChainJob;
+
+int exl_chain(const ExlChainJob *job, int dependent, void *stream);
 
 #define EXL_MAX_EXPERTS 512
 #define EXL_MAX_CHOSEN 16   /* experts of one token */

@@ -1,12 +1,17 @@
-// The C entry: checks, then the kernel for one row or for up to eight.
-#include "activation.cuh"
-
-#include <cuda_runtime.h>
+// The C entry: checks, then the kernel for one row or for several.
+#include "gemv_launch.cuh"
 
 namespace exl {
 
-template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream);
-template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream);
+extern template int launch_one<4>(const ExlGemv &, int, cudaStream_t);
+#define EXL_ELSEWHERE(ROWS)                                                      \
+    extern template int launch_rows<ROWS, 2>(const ExlGemv &, int, cudaStream_t); \
+    extern template int launch_rows<ROWS, 3>(const ExlGemv &, int, cudaStream_t); \
+    extern template int launch_rows<ROWS, 4>(const ExlGemv &, int, cudaStream_t);
+EXL_ELSEWHERE(2)
+EXL_ELSEWHERE(4)
+EXL_ELSEWHERE(8)
+#undef EXL_ELSEWHERE
 
 // Copies go by 16 bytes.
 static bool aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -38,14 +43,14 @@ bool residual_ok(const ExlResidual &r) {
 }
 
 static bool job_ok(const ExlGemv &job) {
-    if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.rows < 1 || job.rows > 8) return false;
+    if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.rows < 1 || job.rows > EXL_MAX_ROWS) return false;
     if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1 || job.x_rows < 1) return false;
     if (job.segments < 2 || job.plan_ints % 4 || job.room < 0) return false;
     if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
     if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_ACTIVATED) return false;
     if (!is_activation(job.activation)) return false;
-    if (job.x_kind == EXL_X_NORM && (job.rows != 1 || !job.squares || job.width < 16 || job.width % 16)) return false;
-    if (job.y_kind == EXL_Y_ADD ? job.rows != 1 || !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
+    if (job.x_kind == EXL_X_NORM && (!job.squares || job.width < 16 || job.width % 16)) return false;
+    if (job.y_kind == EXL_Y_ADD ? !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
     if (job.y_kind == EXL_Y_GATED && (job.matrices != 2 || job.matrix[0].column_tiles != job.matrix[1].column_tiles))
         return false;
     if (!aligned(job.x) || !aligned(job.plan)) return false;
@@ -57,19 +62,64 @@ static bool job_ok(const ExlGemv &job) {
     }
     if (job.y_kind == EXL_Y_GATED) return job.scatter || job.y_stride >= columns / 2;
     if (job.y_kind == EXL_Y_ACTIVATED && job.scatter) return true;
-    return job.y_kind == EXL_Y_ADD || job.y_stride >= columns;
+    return job.y_kind == EXL_Y_ADD ? job.residual.columns == columns : job.y_stride >= columns;
 }
 
-// Several rows one by one, where what eight add up leaves no room for x: wide x, or the columns of a large vocabulary
-// on few multiprocessors.
-static int launch_singly(const ExlGemv &job, int dependent, cudaStream_t stream) {
-    for (int row = 0; row < job.rows; row++) {
-        ExlGemv one = job;
-        one.rows = 1;
-        one.x = static_cast<const char *>(job.x) + (size_t)row * job.matrix[0].stored * 2;
-        one.y = static_cast<char *>(job.y) + (size_t)row * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
-        const int code = launch_one<4>(one, dependent, stream);
+// Rows `first` to `first` + `count` - 1 of a product.
+static ExlGemv rows_of(const ExlGemv &job, int first, int count) {
+    ExlGemv part = job;
+    part.rows = count;
+    part.x = static_cast<const char *>(job.x) + (size_t)first * job.matrix[0].stored * (job.x_kind == EXL_X_NORM ? 4 : 2);
+    if (job.x_kind == EXL_X_NORM) part.squares = job.squares + (size_t)first * (job.width / 16);
+    if (job.y_kind != EXL_Y_ADD) {
+        part.y = static_cast<char *>(job.y) + (size_t)first * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
+        return part;
+    }
+    part.residual.hidden += first * job.residual.columns;
+    part.residual.squares += first * (job.residual.columns / 16);
+    for (ExlNormCopy &copy : part.residual.copies)
+        if (copy.values) copy.values += first * copy.stored;
+    return part;
+}
+
+static int at_once(int rows) { return rows <= 2 ? 2 : (rows <= 4 ? 4 : 8); }
+
+// How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
+// where blocks of two kernels then fit a multiprocessor together, as for one row.
+static int depth_of(const ExlGemv &job, int room, int of_sm, int dependent) {
+    const int deepest = product_of(job, at_once(job.rows), 4).bytes, middle = product_of(job, at_once(job.rows), 3).bytes;
+    const int half = of_sm / 2 - 1024;
+    if (deepest <= room && !(dependent && deepest > half && middle <= half)) return 4;
+    if (middle <= room) return 3;
+    return product_of(job, at_once(job.rows), 2).bytes <= room ? 2 : 0;
+}
+
+template <int DEPTH> static int launch_depth(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    if (job.rows == 1) return launch_one<4>(job, dependent, stream);
+    switch (at_once(job.rows)) {
+        case 2: return launch_rows<2, DEPTH>(job, dependent, stream);
+        case 4: return launch_rows<4, DEPTH>(job, dependent, stream);
+        default: return launch_rows<8, DEPTH>(job, dependent, stream);
+    }
+}
+
+// Several rows, as many at a time as fit: fewer passes over the weights are worth more than a deep ring. Where not even
+// two do (wide x, or the columns of a large vocabulary on few multiprocessors), one by one.
+static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    int device = 0, room = 0, of_sm = 0, passes = 1, depth = 0;
+    cudaError_t error = find_room(job, room);
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (error != cudaSuccess) return error;
+    for (; passes < job.rows; passes++)
+        if ((depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), room, of_sm, dependent))) break;
+    for (int done = 0, left = passes; left > 0; left--) {
+        const ExlGemv part = rows_of(job, done, (job.rows - done) / left);
+        const int code = depth == 4   ? launch_depth<4>(part, dependent, stream)
+                         : depth == 3 ? launch_depth<3>(part, dependent, stream)
+                                      : launch_depth<2>(part, dependent, stream);
         if (code) return code;
+        done += part.rows;
     }
     return 0;
 }
@@ -79,7 +129,5 @@ static int launch_singly(const ExlGemv &job, int dependent, cudaStream_t stream)
 extern "C" int exl_gemv(const ExlGemv *job, int dependent, void *stream) {
     if (!job || !exl::job_ok(*job)) return EXL_BAD_ARGUMENT;
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
-    if (job->rows == 1) return exl::launch_one<4>(*job, dependent, s);
-    const int code = exl::launch_gemv<8, 4>(*job, dependent, s);
-    return code == EXL_BAD_ARGUMENT ? exl::launch_singly(*job, dependent, s) : code;
+    return job->rows == 1 ? exl::launch_one<4>(*job, dependent, s) : exl::launch_several(*job, dependent, s);
 }

@@ -19,7 +19,7 @@ constexpr int PIECE_ROWS = 128;
 constexpr int STEP_BYTES = 2048;  // the most codes of a step
 template <int BITS> constexpr int PIECE_BYTES = PIECE_ROWS * 16 * BITS / 8;
 
-// What the kernel needs of an ExlGemv.
+// What the kernel needs of an ExlGemv; or, where they are too many for a block's memory, of some of its rows.
 struct Product {
     const int32_t *plan;
     const uint32_t *words[EXL_MAX_MATRICES], *scales[EXL_MAX_MATRICES];
@@ -41,7 +41,7 @@ struct Product {
     int x_at, x_stride;  // half [rows][x_stride], the parts of the warps one behind the other
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
     int sums;            // float [columns][WARPS][16][ROWS]
-    int squares_at;      // float [WARPS]
+    int squares_at;      // float [ROWS][WARPS]
     int bytes;
 };
 static_assert(sizeof(Product) % 8 == 0, "");

@@ -76,7 +76,7 @@ __device__ __forceinline__ void write_result(const Smem &s, const Output &o, int
     } else if (job.y_kind == EXL_Y_FLOAT) {
         static_cast<float *>(job.y)[(size_t)row * job.y_stride + o.to] = sum;
     } else {
-        put_residual(job.residual, ahead.constants, o.to, ahead.hidden + sum, threadIdx.x % LANES);
+        put_residual(job.residual, ahead.constants, row, o.to, ahead.hidden + sum, threadIdx.x % LANES);
     }
 }
 
@@ -87,8 +87,8 @@ __device__ __forceinline__ void ask_constants(const Product &job, const Output &
     else if (job.y_kind != EXL_Y_ACTIVATED) return;
     ahead.place = job.scatter ? __ldg(job.scatter + o.to) : o.to;
 }
-__device__ __forceinline__ void ask_hidden(const Product &job, const Output &o, Ahead &ahead) {
-    if (job.y_kind == EXL_Y_ADD) ahead.hidden = produced(job.residual.hidden + o.to);
+__device__ __forceinline__ void ask_hidden(const Product &job, const Output &o, int row, Ahead &ahead) {
+    if (job.y_kind == EXL_Y_ADD) ahead.hidden = produced(job.residual.hidden + row * job.residual.columns + o.to);
 }
 
 // The job, the block's counts and every warp's own list, to shared memory. False for a block that has nothing to do.
@@ -110,7 +110,7 @@ __device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *pla
 }
 
 template <int ROWS, int DEPTH>
-__global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_constant__ Product parameters) {
+__global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Product parameters) {
     extern __shared__ __align__(128) char base[];
     let_next_start();
     const int t = threadIdx.x, warp = t / LANES;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
     // Where x is there already, it comes first.
     if (job.early) ring.start();
     const int mine = s.count(0) + (job.y_kind == EXL_Y_GATED ? 0 : s.count(1) + s.count(2));
-    const int outputs = mine * 16 * job.rows;
+    const int outputs = mine * 16 * (ROWS > 1 ? job.rows : 1);
     const bool any = t < outputs;
     const Output first(s, any ? t / 16 % mine : 0, t % 16);
     const int first_row = any && ROWS > 1 ? t / 16 / mine : 0;
@@ -141,9 +141,9 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
     float *x_sums = s.x_sums + range.at / 32 * ROWS;
     __syncthreads();
     wait_for_previous();
-    if (ROWS == 1 && job.x_kind == EXL_X_NORM) stage_normed(job, range, x, s.squares, ring);
-    else stage_halves(job, range, x, ring);
-    if (any) ask_hidden(job, first, ahead);
+    if (job.x_kind == EXL_X_NORM) stage_normed<ROWS>(job, range, x, s.squares, ring);
+    else stage_halves<ROWS>(job, range, x, ring);
+    if (any) ask_hidden(job, first, first_row, ahead);
     __syncwarp();
     sum_blocks<ROWS>(job, range, x, x_sums);
     __syncwarp();
@@ -155,9 +155,10 @@ __global__ void __launch_bounds__(THREADS, ROWS == 1 ? 2 : 1) gemv(const __grid_
 #pragma unroll 1
     for (int i = t + THREADS; i < outputs; i += THREADS) {
         const Output o(s, i / 16 % mine, i % 16);
+        const int row = ROWS > 1 ? i / 16 / mine : 0;
         ask_constants(job, o, ahead);
-        ask_hidden(job, o, ahead);
-        write_result<ROWS>(s, o, mine, ROWS > 1 ? i / 16 / mine : 0, ahead);
+        ask_hidden(job, o, row, ahead);
+        write_result<ROWS>(s, o, mine, row, ahead);
     }
 }
 

@@ -7,8 +7,8 @@ namespace exl {
 
 inline int align16(int bytes) { return (bytes + 15) / 16 * 16; }
 
-// rows: how many of x are staged.
-template <int ROWS> Product product_of(const ExlGemv &job, int rows, int depth) {
+// at_once: rows that the kernel is made for, 1, 2, 4 or 8.
+inline Product product_of(const ExlGemv &job, int at_once, int depth) {
     Product p = {};
     p.plan = job.plan;
     int scales = 0;
@@ -20,7 +20,7 @@ template <int ROWS> Product product_of(const ExlGemv &job, int rows, int depth) 
             scales = scales > m.sections[n].scale_words * 4 ? scales : m.sections[n].scale_words * 4;
     }
     p.x = job.x, p.squares = job.squares, p.y = job.y, p.scatter = job.scatter, p.residual = job.residual;
-    p.eps = job.eps, p.stored = job.matrix[0].stored, p.width = job.width, p.rows = rows;
+    p.eps = job.eps, p.stored = job.matrix[0].stored, p.width = job.width, p.rows = job.rows;
     p.x_kind = job.x_kind, p.y_kind = job.y_kind, p.y_stride = job.y_stride, p.activation = job.activation;
     p.plan_ints = job.plan_ints, p.segments = job.segments, p.columns = job.columns;
     p.counts = align16(sizeof(Product));
@@ -31,15 +31,15 @@ template <int ROWS> Product product_of(const ExlGemv &job, int rows, int depth) 
     p.x_at = p.scale_rings + WARPS * depth * p.scale_slot;
     // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
     p.x_stride = (job.x_rows + 63) / 64 * 64 + 32;
-    p.x_sums = p.x_at + p.x_stride * 2 * rows;
-    p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * ROWS);
-    p.squares_at = p.sums + job.columns * WARPS * 16 * ROWS * 4;
-    p.bytes = p.squares_at + align16(WARPS * 4);
+    p.x_sums = p.x_at + p.x_stride * 2 * job.rows;
+    p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * at_once);
+    p.squares_at = p.sums + job.columns * WARPS * 16 * at_once * 4;
+    p.bytes = p.squares_at + align16(WARPS * 4 * at_once);
     return p;
 }
 
 template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int dependent, cudaStream_t stream) {
-    Product p = product_of<ROWS>(job, job.rows, DEPTH);
+    Product p = product_of(job, ROWS, DEPTH);
     p.early = dependent;
     return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, p.bytes, dependent, stream, p);
 }
@@ -53,37 +53,13 @@ inline cudaError_t find_room(const ExlGemv &job, int &room) {
     return error;
 }
 
-template <int ROWS, int DEPTH> int rows_that_fit(const ExlGemv &job, int room) {
-    int fit = job.rows;
-    while (fit > 0 && product_of<ROWS>(job, fit, DEPTH).bytes > room) fit--;
-    return fit;
-}
-inline int passes(int rows, int at_once) { return at_once ? (rows + at_once - 1) / at_once : rows + 1; }
-
-// As many rows at a time as fit: fewer passes over the weights are worth more than a deep ring, for which the room is
-// taken otherwise. EXL_BAD_ARGUMENT, and nothing launched, where not even one row fits, or one of several, for which the
-// kernel of one row is made.
-template <int ROWS, int DEPTH> int launch_gemv(const ExlGemv &job, int dependent, cudaStream_t stream) {
+// One row, with as deep a ring as there is room for. EXL_BAD_ARGUMENT, and nothing launched, where none fits.
+template <int DEPTH> int launch_deepest(const ExlGemv &job, int dependent, cudaStream_t stream) {
     int room = 0;
     if (const cudaError_t error = find_room(job, room)) return error;
-    const int fit = rows_that_fit<ROWS, DEPTH>(job, room);
-    if constexpr (DEPTH > (ROWS == 1 ? 1 : 2)) {
-        constexpr int LESS = ROWS == 1 ? DEPTH - 1 : DEPTH / 2;
-        const bool fewer = passes(job.rows, rows_that_fit<ROWS, LESS>(job, room)) < passes(job.rows, fit);
-        if (fit == 0 || fewer) return launch_gemv<ROWS, LESS>(job, dependent, stream);
-    }
-    if (fit == 0 || (fit == 1 && job.rows > 1)) return EXL_BAD_ARGUMENT;
-    for (int done = 0, left = passes(job.rows, fit); left > 0; left--) {
-        ExlGemv part = job;
-        part.rows = (job.rows - done) / left;
-        part.x = static_cast<const half *>(job.x) + (size_t)done * job.matrix[0].stored;
-        const size_t offset = (size_t)done * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
-        part.y = job.y ? static_cast<char *>(job.y) + offset : nullptr;
-        const int code = launch_rows<ROWS, DEPTH>(part, dependent, stream);
-        if (code) return code;
-        done += part.rows;
-    }
-    return 0;
+    if (product_of(job, 1, DEPTH).bytes <= room) return launch_rows<1, DEPTH>(job, dependent, stream);
+    if constexpr (DEPTH > 1) return launch_deepest<DEPTH - 1>(job, dependent, stream);
+    return EXL_BAD_ARGUMENT;
 }
 
 // One row. Where the next kernel's blocks start early, blocks of two kernels must fit a multiprocessor together: if they
@@ -94,10 +70,10 @@ template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStrea
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (error != cudaSuccess) return error;
-    const bool shorter = product_of<1>(job, 1, DEPTH).bytes > of_sm / 64 * 29 &&
-                         product_of<1>(job, 1, DEPTH - 1).bytes <= of_sm / 64 * 34;
-    if (dependent && shorter) return launch_gemv<1, DEPTH - 1>(job, dependent, stream);
-    return launch_gemv<1, DEPTH>(job, dependent, stream);
+    const bool shorter = product_of(job, 1, DEPTH).bytes > of_sm / 64 * 29 &&
+                         product_of(job, 1, DEPTH - 1).bytes <= of_sm / 64 * 34;
+    if (dependent && shorter) return launch_deepest<DEPTH - 1>(job, dependent, stream);
+    return launch_deepest<DEPTH>(job, dependent, stream);
 }
 
 }  // namespace exl

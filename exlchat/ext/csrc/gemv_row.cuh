@@ -21,12 +21,24 @@ struct RowSum {
 struct ScalePlace {
     int value, byte;
 
-    template <bool PLAIN> __device__ __forceinline__ static ScalePlace of(int group, int lane) {
-        const int r = lane >> 2, g = (lane & 3) >> group, count = 4 >> group;
+    template <bool PLAIN> __device__ __forceinline__ static ScalePlace of_block(int group, int lane, int block) {
+        const int r = lane >> 2, g = block >> group, count = 4 >> group;
         if constexpr (PLAIN) return {(g * 8 + r) * 4, 32 * count + r * count + g};
         else return {8 * count + 2 * g, r * count + g};
     }
 };
+
+// What 32 rows of x add to the sums of columns r and r + 8: `low` and `both` are products of x with 1024 + the codes as
+// row_operand makes them, s is the sum of x. Rounded step by step, so that no compiler makes another number of it in
+// another kernel.
+template <int BITS>
+__device__ __forceinline__ void add_block(float &low_sum, float &high_sum, float2 scale, float2 offset, float low,
+                                          float both, float s) {
+    const float lower = __fmaf_rn(offset.x, s, low);
+    const float upper = BITS == 4 ? __fmaf_rn(offset.y + 1024.f, s, both - low) : __fmaf_rn(offset.y, s, both);
+    low_sum = __fmaf_rn(scale.x * (1.f / Codes<BITS>::LOWER), lower, low_sum);
+    high_sum = __fmaf_rn(scale.y * (1.f / Codes<BITS>::UPPER), upper, high_sum);
+}
 
 // What a lane needs for a piece times one row of x.
 template <int BITS, bool PLAIN> struct RowPiece {
@@ -58,11 +70,7 @@ template <int BITS, bool PLAIN> struct RowPiece {
             row_operand<BITS, 3>(a, w + i * BITS);
             mma(odd, a[0], a[1], a[2], a[3], parts[2 * i + 1].x, parts[2 * i + 1].y);
         }
-        const float2 scale = one.scale(), offset = one.offset();
-        const float low = even[0] + odd[1], both = even[2] + odd[3];
-        const float high = BITS == 4 ? both - low + (offset.y + 1024.f) * s : both + offset.y * s;
-        sum.low += scale.x * (1.f / Codes<BITS>::LOWER) * (low + offset.x * s);
-        sum.high += scale.y * (1.f / Codes<BITS>::UPPER) * high;
+        add_block<BITS>(sum.low, sum.high, one.scale(), one.offset(), even[0] + odd[1], even[2] + odd[3], s);
     }
 };
 
@@ -90,7 +98,7 @@ template <int BITS, bool PLAIN, int DEPTH> __device__ __forceinline__ void run(R
     Segment segment = *work.list;
     const int width = segment.width();
     do {
-        const ScalePlace place = ScalePlace::of<PLAIN>(segment.group(), ring.lane);
+        const ScalePlace place = ScalePlace::of_block<PLAIN>(segment.group(), ring.lane, ring.lane & 3);
         const half *x = work.x + segment.x_block() * 32;
         const float *sums = work.x_sums + segment.x_block();
         const int scale_bytes = segment.scale_bytes();

@@ -1,84 +1,121 @@
-// Up to ROWS rows of x times a warp's segments.
+// Up to ROWS (2, 4 or 8) rows of x times a warp's segments: of each row the sums that multiply_row gives, to the last bit.
+//
+// The eight columns of the tensor cores' second operand hold ROWS rows of 8 / ROWS blocks of 32 inputs, the first row of
+// all of them, then the second. As for one row, every block gets a product of its even 16 inputs and one of its odd 16
+// that begin at zero: blocks that share a fragment are zeros in each other's products, and to add zeros changes nothing.
+// What follows is `add_block` of gemv_row.cuh, and the sums of blocks 0, 1, 2 and 3 of a piece are kept apart as there.
+// So the tensor cores have as much to do as for one row, and the codes are taken apart once.
 #pragma once
-#include "gemv.cuh"
+#include "gemv_row.cuh"
 
 namespace exl {
 
-// What a lane adds up, r and q being its row and column in the fragments: columns r and r + 8 of the tile with x rows 2 q
-// and 2 q + 1.
-struct RowsSum {
-    float c[4] = {0.f, 0.f, 0.f, 0.f};
+template <int ROWS> struct Fragment {
+    static_assert(ROWS == 2 || ROWS == 4 || ROWS == 8, "");
+    static constexpr int BLOCKS = 8 / ROWS;  // of 32 inputs that share a fragment
+    static constexpr int SETS = 4 / BLOCKS;  // of such blocks in a piece
+
+    // Of what a lane adds up: its block in each set, and the first of its two rows.
+    __device__ __forceinline__ static int block(int lane) { return lane % 4 * 2 / ROWS; }
+    __device__ __forceinline__ static int row(int lane) { return lane % 4 * 2 % ROWS; }
 };
 
-// 32 input rows: two products of 16. H is their number in the piece.
-template <int BITS, int H> __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t *w, const half *x) {
-    const uint4 b = *reinterpret_cast<const uint4 *>(x + H * 32);
-    uint32_t a[4];
-    operand<BITS, H % 2 * 2>(a, w + H / 2 * BITS);
-    mma(c, a[0], a[1], a[2], a[3], b.x, b.y);
-    operand<BITS, H % 2 * 2 + 1>(a, w + H / 2 * BITS);
-    mma(c, a[0], a[1], a[2], a[3], b.z, b.w);
-}
+// What a lane adds up of its two rows in each set: columns r (low) and r + 8 (high) of the tile.
+template <int ROWS> struct RowsSum {
+    float low[Fragment<ROWS>::SETS][2] = {}, high[Fragment<ROWS>::SETS][2] = {};
+};
 
-// Group number S of a piece times up to eight rows of x. x and sums point to the lane's rows.
-template <int BITS, int EVERY, bool PLAIN, int ROWS, int S>
-__device__ __forceinline__ void multiply_group(RowsSum &sum, const uint32_t *w, const char *scales, const half *x,
-                                               const float *sums, int r) {
-    constexpr int BLOCKS = EVERY / 32, FIRST = S * BLOCKS;
-    constexpr int COUNT = 128 / EVERY;
-    const OneScale<BITS, PLAIN> one(scales + (PLAIN ? (S * 8 + r) * 4 : 8 * COUNT + 2 * S),
-                                    scales + (PLAIN ? 32 * COUNT : 0) + r * COUNT + S);
-    float2 s = {0.f, 0.f};
-#pragma unroll
-    for (int i = 0; i < BLOCKS; i++) {
-        const float2 v = *reinterpret_cast<const float2 *>(sums + (FIRST + i) * ROWS);
-        s.x += v.x, s.y += v.y;
-    }
-    const float2 scale = one.scale(), offset = one.offset();
-    float c[4] = {offset.x * s.x, offset.x * s.y, offset.y * s.x, offset.y * s.y};
-    multiply<BITS, FIRST>(c, w, x);
-    if constexpr (BLOCKS >= 2) multiply<BITS, FIRST + 1>(c, w, x);
-    if constexpr (BLOCKS == 4) {
-        multiply<BITS, FIRST + 2>(c, w, x);
-        multiply<BITS, FIRST + 3>(c, w, x);
-    }
-    const float lower = scale.x * (1.f / Codes<BITS>::LOWER), upper = scale.y * (1.f / Codes<BITS>::UPPER);
-    sum.c[0] += lower * c[0], sum.c[1] += lower * c[1], sum.c[2] += upper * c[2], sum.c[3] += upper * c[3];
-}
-
-// A piece times up to eight rows of x.
-template <int BITS, int EVERY, bool PLAIN, int ROWS>
-__device__ __forceinline__ void multiply_rows(RowsSum &sum, const uint32_t *piece, const char *scales, const half *x,
-                                              const float *sums, int lane) {
+// What a lane needs for a piece.
+template <int BITS, bool PLAIN, int ROWS> struct RowsPiece {
+    using F = Fragment<ROWS>;
     uint32_t w[2 * BITS];
-    load_tile<BITS>(w, piece, lane);
-    load_tile<BITS>(w + BITS, piece + BITS * LANES, lane);
-    const int r = lane >> 2;
-    multiply_group<BITS, EVERY, PLAIN, ROWS, 0>(sum, w, scales, x, sums, r);
-    if constexpr (EVERY <= 64) multiply_group<BITS, EVERY, PLAIN, ROWS, 1>(sum, w, scales, x, sums, r);
-    if constexpr (EVERY == 32) {
-        multiply_group<BITS, EVERY, PLAIN, ROWS, 2>(sum, w, scales, x, sums, r);
-        multiply_group<BITS, EVERY, PLAIN, ROWS, 3>(sum, w, scales, x, sums, r);
+    OneScale<BITS, PLAIN> one[F::SETS];
+    float2 s[F::SETS];
+
+    // x and sums are the lane's, parts holds zeros where the lane has none.
+    __device__ __forceinline__ RowsPiece(uint4 (&parts)[4], const char *codes, const char *scales, int group,
+                                         const half *x, const float *sums, int lane) {
+        const uint32_t *tiles = reinterpret_cast<const uint32_t *>(codes);
+        load_tile<BITS>(w, tiles, lane);
+        load_tile<BITS>(w + BITS, tiles + BITS * LANES, lane);
+#pragma unroll
+        for (int i = 0; i < 4; i++) load16_if(lane / (4 * ROWS) == i % F::BLOCKS, parts[i], x + i * 32);
+#pragma unroll
+        for (int i = 0; i < F::SETS; i++) {
+            const int block = i * F::BLOCKS + F::block(lane);
+            const ScalePlace place = ScalePlace::of_block<PLAIN>(group, lane, block);
+            one[i] = OneScale<BITS, PLAIN>(scales + place.value, scales + place.byte);
+            s[i] = *reinterpret_cast<const float2 *>(sums + block * ROWS);
+        }
+    }
+    template <int B>
+    __device__ __forceinline__ void multiply_block(float (&even)[4], float (&odd)[4], const uint4 (&x)[4]) const {
+        uint32_t a[4];
+        row_operand<BITS, B % 2 * 2>(a, w + B / 2 * BITS);
+        mma(even, a[0], a[1], a[2], a[3], x[B].x, x[B].y);
+        row_operand<BITS, B % 2 * 2 + 1>(a, w + B / 2 * BITS);
+        mma(odd, a[0], a[1], a[2], a[3], x[B].z, x[B].w);
+    }
+    template <int SET> __device__ __forceinline__ void multiply_set(RowsSum<ROWS> &sum, const uint4 (&x)[4]) const {
+        constexpr int FIRST = SET * F::BLOCKS;
+        float even[4] = {}, odd[4] = {};
+        multiply_block<FIRST>(even, odd, x);
+        if constexpr (F::BLOCKS >= 2) multiply_block<FIRST + 1>(even, odd, x);
+        if constexpr (F::BLOCKS == 4) {
+            multiply_block<FIRST + 2>(even, odd, x);
+            multiply_block<FIRST + 3>(even, odd, x);
+        }
+        const float2 scale = one[SET].scale(), offset = one[SET].offset();
+        add_block<BITS>(sum.low[SET][0], sum.high[SET][0], scale, offset, even[0] + odd[0], even[2] + odd[2], s[SET].x);
+        add_block<BITS>(sum.low[SET][1], sum.high[SET][1], scale, offset, even[1] + odd[1], even[3] + odd[3], s[SET].y);
+    }
+    __device__ __forceinline__ void multiply(RowsSum<ROWS> &sum, const uint4 (&x)[4]) const {
+        multiply_set<0>(sum, x);
+        if constexpr (F::SETS >= 2) multiply_set<1>(sum, x);
+        if constexpr (F::SETS == 4) {
+            multiply_set<2>(sum, x);
+            multiply_set<3>(sum, x);
+        }
+    }
+};
+
+template <int ROWS> struct RowsWork : Work<RowsSum<ROWS>> {
+    uint4 parts[4] = {};  // of x, for a piece
+};
+
+// ((block 0 + block 1) + (block 2 + block 3)), as the lanes of one row add them up.
+template <int ROWS> __device__ __forceinline__ float of_all_blocks(const float (&sums)[Fragment<ROWS>::SETS][2], int row) {
+    if constexpr (ROWS == 8) return (sums[0][row] + sums[1][row]) + (sums[2][row] + sums[3][row]);
+    else if constexpr (ROWS == 4) {
+        const float first = sums[0][row] + __shfl_xor_sync(~0u, sums[0][row], 2);
+        return first + (sums[1][row] + __shfl_xor_sync(~0u, sums[1][row], 2));
+    } else {
+        const float pair = sums[0][row] + __shfl_xor_sync(~0u, sums[0][row], 1);
+        return pair + __shfl_xor_sync(~0u, pair, 2);
     }
 }
 
 // To a warp's sums of one column tile: [16][ROWS].
-template <int ROWS> __device__ __forceinline__ void add_sum(float *to, RowsSum &sum, int lane) {
-    const int r = lane >> 2, q = lane & 3;
-    float2 *low = reinterpret_cast<float2 *>(to + r * ROWS + q * 2), *high = low + 4 * ROWS;
-    *low = {low->x + sum.c[0], low->y + sum.c[1]};
-    *high = {high->x + sum.c[2], high->y + sum.c[3]};
-    sum = RowsSum();
+template <int ROWS> __device__ __forceinline__ void add_sum(float *to, RowsSum<ROWS> &sum, int lane) {
+    const float2 low = {of_all_blocks<ROWS>(sum.low, 0), of_all_blocks<ROWS>(sum.low, 1)};
+    const float2 high = {of_all_blocks<ROWS>(sum.high, 0), of_all_blocks<ROWS>(sum.high, 1)};
+    if (lane % 4 * 2 < ROWS) {
+        float2 *at = reinterpret_cast<float2 *>(to + (lane >> 2) * ROWS + Fragment<ROWS>::row(lane)), *higher = at + 4 * ROWS;
+        *at = {at->x + low.x, at->y + low.y};
+        *higher = {higher->x + high.x, higher->y + high.y};
+    }
+    sum = RowsSum<ROWS>();
 }
 
-// Segments of one kind, as many as there are.
-template <int BITS, int EVERY, bool PLAIN, int ROWS, int DEPTH>
-__device__ __forceinline__ void run(Ring<DEPTH> &ring, Work<RowsSum> &work) {
+// Segments of one width, as many as there are.
+template <int BITS, bool PLAIN, int ROWS, int DEPTH>
+__device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork<ROWS> &work) {
     static_assert(DEPTH > 1, "the slot is read after the ring has gone on");
     constexpr int EACH = BITS > 4 ? 1 : 2;
     Segment segment = *work.list;
-    const int kind = segment.kind();
+    const int width = segment.width();
     do {
+        const int group = segment.group(), scale_bytes = segment.scale_bytes();
         const half *x = work.x + segment.x_block() * 32;
         const float *sums = work.x_sums + segment.x_block() * ROWS;
         int left = segment.pieces();
@@ -90,36 +127,24 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, Work<RowsSum> &work) {
             const int end = max(left - EACH, 0);
 #pragma unroll 1
             for (; left > end; left--, x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS) {
-                multiply_rows<BITS, EVERY, PLAIN, ROWS>(work.sum, reinterpret_cast<const uint32_t *>(codes), scales, x, sums,
-                                                        ring.lane);
-                codes += PIECE_BYTES<BITS>, scales += segment.scale_bytes();
+                const RowsPiece<BITS, PLAIN, ROWS> piece(work.parts, codes, scales, group, x, sums, ring.lane);
+                piece.multiply(work.sum, work.parts);
+                codes += PIECE_BYTES<BITS>, scales += scale_bytes;
             }
         }
         add_sum<ROWS>(work.sums + segment.column() * WARPS * 16 * ROWS, work.sum, ring.lane);
         segment = *++work.list;
-    } while (segment.kind() == kind && segment.pieces());
+    } while (segment.width() == width && segment.pieces());
 }
-
-// Calls F(bits, rows a scale, plain) for a kind.
-#define EXL_THREE(N, F, BITS, PLAIN)               \
-    case 4 * (N): F(BITS, 32, PLAIN); break;       \
-    case 4 * (N) + 1: F(BITS, 64, PLAIN); break;   \
-    case 4 * (N) + 2: F(BITS, 128, PLAIN); break;
-#define EXL_FOR_KIND(kind, F)                                                         \
-    switch (kind) {                                                                   \
-        EXL_THREE(0, F, 2, false) EXL_THREE(1, F, 3, false) EXL_THREE(2, F, 4, false) \
-        EXL_THREE(3, F, 5, false) EXL_THREE(4, F, 6, false) EXL_THREE(5, F, 8, false) \
-        EXL_THREE(6, F, 4, true)                                                      \
-    }
 
 // All segments of a warp. x is the lane's, x_sums and sums the warp's.
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void multiply_rows(const Segment *list, Ring<DEPTH> &ring, const half *x, const float *x_sums,
                                               float *sums) {
-    Work<RowsSum> work = {list, x, x_sums + (ring.lane & 3) * 2, sums};
+    RowsWork<ROWS> work = {{list, x, x_sums + Fragment<ROWS>::row(ring.lane), sums}};
     while (work.list->pieces()) {
-#define EXL_RUN(BITS, EVERY, PLAIN) run<BITS, EVERY, PLAIN, ROWS>(ring, work)
-        EXL_FOR_KIND(work.list->kind(), EXL_RUN)
+#define EXL_RUN(BITS, PLAIN) run<BITS, PLAIN, ROWS>(ring, work)
+        EXL_FOR_WIDTH(work.list->width(), EXL_RUN)
 #undef EXL_RUN
     }
 }

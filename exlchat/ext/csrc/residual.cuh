@@ -23,18 +23,21 @@ struct ResidualConstants {
     }
 };
 
-// One column, by one thread; 16 neighbours, lanes 0 to 15 or 16 to 31, hold the 16 columns of a tile.
-__device__ __forceinline__ void put_residual(const ExlResidual &residual, const ResidualConstants &constants, int at,
-                                             float value, int lane) {
-    residual.hidden[at] = value;
+// One column of a row, by one thread; 16 neighbours, lanes 0 to 15 or 16 to 31, hold the 16 columns of a tile. The square
+// is rounded before it is added, in every kernel: no compiler may make one operation of both.
+__device__ __forceinline__ void put_residual(const ExlResidual &residual, const ResidualConstants &constants, int row,
+                                             int at, float value, int lane) {
+    residual.hidden[row * residual.columns + at] = value;
 #pragma unroll
-    for (int i = 0; i < EXL_MAX_MATRICES; i++)
-        if (residual.copies[i].values) residual.copies[i].values[constants.place[i]] = value * __half2float(constants.weight[i]);
-    float square = value * value;
+    for (int i = 0; i < EXL_MAX_MATRICES; i++) {
+        const ExlNormCopy &copy = residual.copies[i];
+        if (copy.values) copy.values[row * copy.stored + constants.place[i]] = value * __half2float(constants.weight[i]);
+    }
+    float square = __fmul_rn(value, value);
     const uint32_t tile = lane < 16 ? 0x0000ffffu : 0xffff0000u;
 #pragma unroll
     for (int d = 8; d; d /= 2) square += __shfl_xor_sync(tile, square, d);
-    if (at % 16 == 0) residual.squares[at / 16] = square;
+    if (at % 16 == 0) residual.squares[row * (residual.columns / 16) + at / 16] = square;
 }
 
 }  // namespace exl

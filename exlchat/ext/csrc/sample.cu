@@ -63,9 +63,6 @@ __device__ __forceinline__ ChunkBest best_of_all(const ExlSample &job) {
     return all;
 }
 
-// Some logit is NaN or +inf, or all are -inf.
-__device__ __forceinline__ bool not_numbers(Wide best) { return best == BAD || logit_of(best) == -INFINITY; }
-
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh(const __grid_constant__ ExlSample job) {
     // A block's weights sum to 2^51 at most, so the high words have room for the count, from bit 20 on.
     constexpr uint32_t COUNTED = 1u << 20;
@@ -146,16 +143,6 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut(const __grid_consta
         if (slot[i] >= 0 && at + slot[i] < CANDIDATES) scratch.candidates[at + slot[i]] = place(logit[i], spread_id(i));
 }
 
-__device__ __forceinline__ void report(const ExlSample &job, const ExlDraw &draw, int token, int status) {
-    const uint32_t sequence = draw.sequence + 1;
-    tell_host(static_cast<Wide *>(job.ring) + sequence % job.ring_slots,
-              (Wide)sequence << 32 | (uint32_t)status << 24 | (uint32_t)token);
-    *static_cast<int64_t *>(job.token) = token;
-    *static_cast<int *>(job.position) = produced(static_cast<const int *>(job.position)) + 1;
-    job.draw->index = draw.index + 1;
-    job.draw->sequence = sequence;
-}
-
 // Sums up what is kept of every piece, finds the one in which the draw falls, and draws there.
 __device__ void draw_token(const Candidates &from, const ExlDraw &draw, Finish &finish, Wide end, Wide uniform) {
     constexpr int PIECES = MAX_PIECES / SAMPLE_THREADS;  // of a thread
@@ -213,10 +200,13 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw(const __grid_const
     const bool no_numbers = not_numbers(best.best);
     if (draw.greedy || no_numbers) {
         wait_for_previous();
-        if (t == 0) report(job, draw, no_numbers ? 0 : id_of(best.best), no_numbers ? EXL_NOT_NUMBERS : EXL_DRAWN);
+        if (t == 0) {
+            if (no_numbers) report_none(job, draw, best.best);
+            else report(job, draw, id_of(best.best), EXL_DRAWN);
+        }
         return;
     }
-    const Wide uniform = uniform_bits(draw.seed, draw.index);
+    const Wide uniform = uniform_bits(draw.seed, draw.index, draw.attempt, 0);
     const Scale scale = scale_of(draw, best.best, best.least);
     Sum edge[3];
     find_cut(scratch, draw, finish.cut, edge);

@@ -119,9 +119,9 @@ __device__ __forceinline__ void add_mass(uint32_t *low, uint32_t *high, Wide mas
 }
 
 // The first 64 bits of Philox4x32-10 (Salmon et al. 2011, doi 10.1145/2063384.2063405), first word high, cut to 53.
-__device__ __forceinline__ Wide uniform_bits(Wide seed, Wide index) {
+__device__ __forceinline__ Wide uniform_bits(Wide seed, Wide index, uint32_t attempt, uint32_t coin) {
     uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = 0, c3 = 0;
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = attempt, c3 = coin;
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const Wide a = (Wide)0xD2511F53u * c0, b = (Wide)0xCD9E8D57u * c2;
@@ -132,11 +132,6 @@ __device__ __forceinline__ Wide uniform_bits(Wide seed, Wide index) {
     return ((Wide)c0 << 32 | c1) & ~Wide(0x7FF);
 }
 
-// A whole aligned word at once, to be seen by the host.
-__device__ __forceinline__ void tell_host(Wide *slot, Wide word) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
-}
-
 __device__ __forceinline__ float logit_at(const ExlSample &job, int id) {
     return id < job.vocab ? produced(static_cast<const float *>(job.logits) + id) : -INFINITY;
 }
@@ -144,14 +139,37 @@ __device__ __forceinline__ SampleScratch &scratch_of(const ExlSample &job) {
     return *static_cast<SampleScratch *>(job.scratch);
 }
 __device__ __forceinline__ int chunks_of(const ExlSample &job) { return (job.vocab + CHUNK - 1) / CHUNK; }
-__device__ __forceinline__ ExlDraw draw_of(const ExlSample &job) {
+__device__ __forceinline__ ExlDraw draw_of(const ExlDraw *from) {
     ExlDraw draw;
     static_assert(sizeof(draw) % sizeof(uint4) == 0, "");
 #pragma unroll
     for (int i = 0; i < sizeof(draw) / sizeof(uint4); i++)
-        reinterpret_cast<uint4 *>(&draw)[i] = produced(reinterpret_cast<const uint4 *>(job.draw) + i);
+        reinterpret_cast<uint4 *>(&draw)[i] = produced(reinterpret_cast<const uint4 *>(from) + i);
     return draw;
 }
+__device__ __forceinline__ ExlDraw draw_of(const ExlSample &job) { return draw_of(job.draw); }
 __device__ __forceinline__ bool is_cut(const ExlDraw &draw) { return draw.top_k > 0 || draw.top_p < 1.0; }
+
+// Ends the step: the token goes to the next step, into the context, and to the host.
+__device__ __forceinline__ void report(const ExlSample &job, const ExlDraw &draw, int token, int status) {
+    const uint32_t sequence = draw.sequence + 1;
+    tell_host(static_cast<Wide *>(job.ring) + sequence % job.ring_slots,
+              (Wide)sequence << 32 | (uint32_t)status << 24 | (uint32_t)token);
+    const int position = produced(static_cast<const int *>(job.position)) + 1;
+    *static_cast<int64_t *>(job.token) = token;
+    *static_cast<int *>(job.position) = position;
+    if (job.context && position < job.room) static_cast<int *>(job.context)[position] = token;
+    job.draw->index = draw.index + 1;
+    job.draw->sequence = sequence;
+}
+
+// Some logit is NaN or +inf, or all are -inf.
+__device__ __forceinline__ bool not_numbers(Wide best) { return best == BAD || logit_of(best) == -INFINITY; }
+
+// Which of the two, and no token.
+__device__ __forceinline__ void report_none(const ExlSample &job, const ExlDraw &draw, Wide best) {
+    const bool were_numbers = job.numbers && produced(static_cast<const uint32_t *>(job.numbers)) == draw.sequence + 1;
+    report(job, draw, 0, best != BAD && were_numbers ? EXL_NOTHING_ALLOWED : EXL_NOT_NUMBERS);
+}
 
 }  // namespace exl

@@ -11,14 +11,15 @@ constexpr int EMBED_THREADS = 128;
 
 __global__ void embed(const __grid_constant__ ExlEmbed job) {
     let_next_start();
-    const int at = blockIdx.x * EMBED_THREADS + threadIdx.x;
+    const int at = blockIdx.x * EMBED_THREADS + threadIdx.x, number = blockIdx.y;
     if (at >= job.width) return;
     const ResidualConstants constants(job.residual, at);
     wait_for_previous();
-    const half *row = static_cast<const half *>(job.table) + (size_t)produced(static_cast<const int64_t *>(job.token)) * job.width;
+    const int64_t token = produced(static_cast<const int64_t *>(job.token) + number);
+    const half *row = static_cast<const half *>(job.table) + (size_t)token * job.width;
     const float value = __half2float(__ldg(row + at)) * job.multiplier;
-    if (job.residual.squares) put_residual(job.residual, constants, at, value, threadIdx.x % LANES);
-    else job.residual.hidden[at] = value;
+    if (job.residual.squares) put_residual(job.residual, constants, number, at, value, threadIdx.x % LANES);
+    else job.residual.hidden[(size_t)number * job.width + at] = value;
 }
 
 constexpr int SCALE_THREADS = 256;
@@ -56,7 +57,9 @@ static bool stream_ok(const ExlResidual &residual) {
 extern "C" int exl_embed(const ExlEmbed *job, int dependent, void *stream) {
     if (!job || !job->table || !job->token || job->width < 16 || job->width % 16 || !exl::stream_ok(job->residual))
         return EXL_BAD_ARGUMENT;
-    const int blocks = (job->width + exl::EMBED_THREADS - 1) / exl::EMBED_THREADS;
+    if (job->rows < 1 || job->rows > EXL_MAX_ROWS || (job->residual.squares && job->residual.columns != job->width))
+        return EXL_BAD_ARGUMENT;
+    const dim3 blocks((job->width + exl::EMBED_THREADS - 1) / exl::EMBED_THREADS, job->rows);
     return exl::launch(exl::embed, blocks, exl::EMBED_THREADS, 0, dependent, static_cast<cudaStream_t>(stream), *job);
 }
 

@@ -140,6 +140,7 @@ template <int BITS, bool PLAIN> struct OneScale {
     half2 values;  // of both columns; or the maximum
     uint32_t byte;
 
+    __device__ __forceinline__ OneScale() {}
     // Where the pair of scales or the maximum stands, and the byte of zeros or indices.
     __device__ __forceinline__ OneScale(const char *value, const char *byte)
         : byte(*reinterpret_cast<const uint8_t *>(byte)) {

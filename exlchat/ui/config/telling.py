@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from exlchat.chat.sampling.control_values import to_text
+from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.setting import toml_text
 from exlchat.settings import GROUPS, SETTINGS
 from exlchat.ui.actions import ACTIONS
@@ -107,3 +109,27 @@ def key_rows() -> Iterator[str]:
     for action in ACTIONS:
         if action.keys:
             yield f"| `{action.id}` | {', '.join(f'`{key}`' for key in action.keys)} | {where[action.place]} |"
+
+
+def control_rows() -> Iterator[str]:
+    """The rows of the table of sampling controls in docs/sampling.md."""
+    for name, one in CONTROLS.items():
+        numbers = one.kind in ("number", "whole")
+        allowed = one.range.removeprefix("a ") if numbers else _LISTS[one.kind]
+        off = to_text(name, one.off) if numbers else "the usual one" if one.kind == "order" else _off_list(name)
+        usual = "" if one.usual is None else f"`{one.usual:g}`"
+        needs = f" With `{one.leader}`." if one.leader else ""
+        yield f"| `{name}` | {one.group} | {one.help}{needs} | {allowed} | {off} | {usual} |"
+
+
+def _off_list(name: str) -> str:
+    off = CONTROLS[name].off
+    return f"`{to_text(name, off)}`" if off else "none"
+
+
+_LISTS = {
+    "texts": "texts",
+    "tokens": "tokens: ids, or texts that are one token",
+    "biases": "tokens with numbers from -1000 to 1000",
+    "order": "steps: all, or those that come last",
+}

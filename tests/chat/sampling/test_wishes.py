@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.sampling_controls import CONTROLS, STEPS
@@ -30,9 +30,9 @@ def test_there_is_a_wish_for_every_control() -> None:
 def test_the_first_wins_value_by_value(first: SamplingWishes, second: SamplingWishes) -> None:
     try:
         both = first.over(second)
-    except ValueError as error:
-        assert "dynatemp_high" in str(error)
-        return
+    except ValueError:
+        # They contradict each other, which is a test of its own.
+        reject()
     for name in (*CONTROLS, "max_tokens"):
         wanted = getattr(first, name)
         left = None if first.others_off and name != "max_tokens" else getattr(second, name)
@@ -49,9 +49,9 @@ def test_applying_both_is_applying_one_after_the_other(first: SamplingWishes, se
     base = SamplingSettings(temperature=0.7, top_k=3, top_p=0.9, min_p=0.05, xtc_probability=0.5)
     try:
         one_by_one = first.apply(second.apply(base))
-    except ValueError as error:
-        assert "dynatemp_high" in str(error)
-        return
+    except ValueError:
+        # They contradict each other, which is a test of its own.
+        reject()
     assert first.over(second).apply(base) == one_by_one
 
 
@@ -71,7 +71,7 @@ def test_what_contradicts_what_holds_is_said_where_they_meet() -> None:
     # Alone it may be: the other half of it may hold already.
     low = SamplingWishes(dynatemp_low=0.5)
     assert low.apply(SamplingSettings(dynatemp_high=2.0)).dynatemp_low == 0.5
-    with pytest.raises(ValueError, match="dynatemp_low is 0[.]5"):
+    with pytest.raises(ValueError, match=r"dynatemp_low is 0\.5"):
         low.apply(SamplingSettings())
 
 

@@ -366,7 +366,7 @@ async def test_settings_are_listed_with_where_they_are_from_and_a_changed_one_ho
         await line.sees("  temperature = 0.3 (file)\n")
         await line.sees("  sidebar = true (default)\n")
         await line.say("/settings temperature")
-        await line.sees("temperature = 0.3 (file)\nHow freely answers are drawn")
+        await line.sees("temperature = 0.3 (file)\nHow freely tokens are drawn")
         await line.say("/settings temperature default")
         await line.sees("temperature = (")
         assert "0.3" not in (home / "config" / "settings.toml").read_text()

@@ -455,8 +455,8 @@ async def test_sampling_is_told_in_lines_with_what_each_value_does(tmp_path: Pat
         await line.sees(
             "top_k: 4 (typed). At the start: 0. It changes nothing while the most likely token is always taken."
         )
-        await line.sees("taken. Draw from so many most likely tokens; 0 is all.")
-        await line.sees("temperature: 0 (default). How freely answers are drawn")
+        await line.sees("taken. Draw from so many likeliest tokens; 0 is all.")
+        await line.sees("temperature: 0 (default). How freely tokens are drawn")
         await line.sees("/set NAME VALUE changes one, /preset NAME takes a preset")
 
 

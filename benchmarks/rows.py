@@ -1,0 +1,113 @@
+"""What a pass of several tokens costs beside one token: a random model's step as a graph, on a GPU.
+
+    python -m benchmarks.rows [--shape llama-8b] [--mix 4.1bpw] [--cached 128,2048,8192] [--kv-cache fp16]
+
+Replays of the graph of 1 to 8 rows, without the choice of tokens; then the same as drafting calls it, from ids on the
+host to the best ids on the host; and what the first call of each number of rows costs, which captures it. GB/s counts
+the bytes that a single step reads for every row: what single steps would need to be as fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.timing import copy_bandwidth, graph_seconds
+from exlchat.engine.architecture import read_spec
+from exlchat.engine.assembly import load_transformer
+from exlchat.engine.bench.mixes import parse_mix
+from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
+from exlchat.engine.bench.shapes import named_shape
+from exlchat.engine.decode_step import launch_all, splits_of
+from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.step_chain import StepChain
+from exlchat.engine.transformer import Transformer
+from exlchat.engine.verify_step import CapturedRows
+from exlchat.ext.build import ensure_library
+from exlchat.ext.functions import FUNCTIONS
+from exlchat.ext.library import open_library
+from exlchat.ext.ops import Kernels
+from exlchat.ext.products import MAX_ROWS
+
+DEVICE = torch.device("cuda")
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="llama-8b")
+    parser.add_argument("--mix", default="4.1bpw")
+    parser.add_argument("--cached", default="128,2048,8192", help="tokens in the cache, with commas between them")
+    parser.add_argument("--kv-cache", default="fp16")
+    typed = parser.parse_args()
+    contexts = [int(text) for text in typed.cached.split(",")]
+    limit = copy_bandwidth()
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    transformer, cache = open_model(typed.shape, typed.mix, typed.kv_cache, max(contexts) + MAX_ROWS, kernels)
+    lines = table(transformer, cache, kernels, contexts)
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
+    print(f"{typed.shape}, {typed.mix}, cache {typed.kv_cache}\n")
+    print("\n".join(lines))
+
+
+def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -> tuple[Transformer, KVCache]:
+    """A random model, and a cache of zeros that has room for so many tokens."""
+    checkpoint = RandomCheckpoint(named_shape(shape), parse_mix(mix), device="cuda")
+    spec = read_spec(checkpoint.config, "config.json")
+    transformer = load_transformer(spec, LayerLoader(checkpoint, DEVICE, torch.float16, kernels), True, lambda: None)
+    cache = KVCache(spec, kind, torch.float16, DEVICE, length)
+    cache.reserve(length)
+    return transformer, cache
+
+
+@torch.inference_mode()
+def table(transformer: Transformer, cache: KVCache, kernels: Kernels, contexts: Sequence[int]) -> list[str]:
+    """The lines: a row for each number of tokens, two columns for each context."""
+    chain = StepChain(transformer, cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
+    replays: dict[int, list[float]] = {}
+    for rows in range(1, MAX_ROWS + 1):
+        jobs = chain.jobs(rows)
+        launch_all(jobs, dependent=False)  # CUDA loads kernels when they are first launched, not in a capture
+        for cached in contexts:
+            chain.position.copy_(torch.arange(cached, cached + MAX_ROWS))
+            replays.setdefault(rows, []).append(graph_seconds(jobs, dependent=True))
+    calls, captures = called(CapturedRows(transformer, cache, kernels), contexts[0])
+    names = " | ".join(f"us at {cached:,} | x one" for cached in contexts)
+    head = [f"| rows | {names} | GB/s at {contexts[0]:,} | call, us | first call, ms | memory, MB |"]
+    lines = [*head, "|--:" * (2 * len(contexts) + 5) + "|"]
+    for rows, seconds in replays.items():
+        cells = [f"{s * 1e6:.0f} | {s / one:.2f}" for s, one in zip(seconds, replays[1], strict=True)]
+        rate = transformer.bytes_per_token * rows / seconds[0] / 1e9
+        capture, memory = captures[rows]
+        own = f"{rate:,.0f} | {calls[rows] * 1e6:.0f} | {capture * 1e3:.0f} | {memory / 1e6:.1f}"
+        lines.append(f"| {rows} | {' | '.join(cells)} | {own} |")
+    return lines
+
+
+def called(step: CapturedRows, cached: int) -> tuple[dict[int, float], dict[int, tuple[float, float]]]:
+    """Seconds of a call by rows, median of 30; seconds and bytes on the device of the first one."""
+    calls, captures = {}, {}
+    for rows in range(1, MAX_ROWS + 1):
+        free, _ = torch.cuda.mem_get_info()
+        start = time.perf_counter()
+        step.greedy([1] * rows, cached)
+        seconds = time.perf_counter() - start
+        captures[rows] = seconds, float(free - torch.cuda.mem_get_info()[0])
+        times = []
+        for _ in range(33):
+            start = time.perf_counter()
+            step.greedy([1] * rows, cached)
+            times.append(time.perf_counter() - start)
+        calls[rows] = sorted(times[3:])[15]
+    return calls, captures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What the sampler's kernels cost a step on a GPU: `python -m benchmarks.sampler`.
+
+Times of one sampler in a graph of 20, each waiting for the one before, the logits in L2 as the head's product leaves
+them; per cent of a step of an 8B model, which takes about 1.15 ms on an H200. Contexts have 8,192 tokens.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.timing import event_seconds
+from exlchat.engine import GREEDY, SamplingSettings
+from exlchat.engine.device_sampling import DeviceDraws
+from exlchat.ext.build import ensure_library
+from exlchat.ext.chain import ChainState
+from exlchat.ext.functions import FUNCTIONS
+from exlchat.ext.job import Job
+from exlchat.ext.library import open_library
+from exlchat.ext.ops import Kernels
+from exlchat.ext.sampling import SamplerState
+
+VOCABULARIES = {"32k": 32000, "128k": 128256, "256k": 262144}
+STEP_SECONDS = 1.15e-3
+COPIES, CONTEXT, ROOM = 20, 8192, 16384
+LOOKS_BACK = {
+    "repetition_penalty": 1.1,
+    "frequency_penalty": 0.1,
+    "presence_penalty": 0.1,
+    "dry_multiplier": 0.8,
+    "no_repeat_ngram": 8,
+}
+STEPS = {
+    "smoothing_factor": 0.2,
+    "dynatemp_low": 0.5,
+    "dynatemp_high": 1.5,
+    "top_n_sigma": 5.0,
+    "top_p": 0.99,
+    "min_p": 0.001,
+    "top_a": 0.01,
+    "typical_p": 0.97,
+    "tfs": 0.99,
+    "epsilon_cutoff": 1e-4,
+    "eta_cutoff": 2e-4,
+    "mirostat_tau": 5.0,
+    "xtc_probability": 0.5,
+}
+FOUR = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}
+SETTINGS = {
+    "fast: greedy": GREEDY,
+    "fast: temperature 1": SamplingSettings(),
+    "fast: temperature, top-k, top-p, min-p": SamplingSettings(**FOUR),
+    "those, adjusted (penalties, DRY, n-grams)": SamplingSettings(**FOUR, **LOOKS_BACK),
+    "chain: mirostat alone": SamplingSettings(mirostat_tau=5.0),
+    "chain: temperature last": SamplingSettings(0.8, min_p=0.02, order=("min_p", "temperature")),
+    "full chain, top-k 200": SamplingSettings(top_k=200, **STEPS, **LOOKS_BACK),
+    "full chain, top-k 200, no sigma": SamplingSettings(top_k=200, **{**STEPS, "top_n_sigma": 0.0}, **LOOKS_BACK),
+    "full chain, no top-k": SamplingSettings(**STEPS, **LOOKS_BACK),
+    "chain: typical alone (sorts all)": SamplingSettings(typical_p=0.95),
+    "chain: tail free alone (sorts all)": SamplingSettings(tfs=0.95),
+}
+
+
+def main() -> None:
+    """Measures and prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}; us, and per cent of {STEP_SECONDS * 1e3} ms\n")
+    print(f"| sampler | {' | '.join(VOCABULARIES)} |\n|---|{'--:|' * len(VOCABULARIES)}")
+    for name, settings in SETTINGS.items():
+        times = [seconds_of(kernels, vocab, settings) for vocab in VOCABULARIES.values()]
+        shown = " | ".join(f"{seconds * 1e6:.1f} ({seconds / STEP_SECONDS:.1%})" for seconds in times)
+        print(f"| {name} | {shown} |")
+
+
+def logits_like_a_model(vocab: int) -> torch.Tensor:
+    """float32 `[vocab]`: a broad bell, and a few tokens far above it."""
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(vocab, generator=generator) * 2
+    logits[torch.randint(vocab, (40,), generator=generator)] += 8
+    return logits.cuda()
+
+
+class Sampler:
+    """One sampler over fixed logits."""
+
+    def __init__(self, kernels: Kernels, vocab: int) -> None:
+        device = torch.device("cuda")
+        self.state, self.chain = SamplerState(device), ChainState(vocab, ROOM, device)
+        token = torch.zeros(1, dtype=torch.int64, device=device)
+        self.position = torch.full((1,), CONTEXT - 1, dtype=torch.int32, device=device)
+        logits, state, chain = logits_like_a_model(vocab), self.state, self.chain
+        adjust = kernels.adjust(logits, chain, state, position=self.position)
+        four = kernels.sample(
+            *(chain.adjusted, state), token=token, position=self.position, context=chain.context, numbers=chain.numbers
+        )
+        self.jobs: dict[str, list[Job]] = {
+            "plain": [kernels.sample(logits, state, token=token, position=self.position)],
+            "adjusted": [adjust, four],
+            "chain": [adjust, kernels.draw_adjusted(chain, state, token=token, position=self.position)],
+        }
+        """What a captured step launches behind the head."""
+
+    def begin(self, draws: DeviceDraws) -> None:
+        """The next draw is the first."""
+        self.state.set(draws.c_draw())
+        context = torch.randint(2000, (CONTEXT,), generator=torch.Generator().manual_seed(1)).tolist()
+        self.chain.set(draws.c_chain(), context, draws.rules)
+        self.position.fill_(CONTEXT - 1)
+
+
+def seconds_of(kernels: Kernels, vocab: int, settings: SamplingSettings) -> float:
+    """Median time of one sampler."""
+    draws, sampler = DeviceDraws(settings, seed=1, index=0), Sampler(kernels, vocab)
+    jobs = sampler.jobs[draws.kind]
+    sampler.begin(draws)
+    for job in jobs:  # loads the kernels, which a capture must not do
+        job.launch(dependent=False)
+    torch.cuda.synchronize()
+    sampler.begin(draws)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for job in jobs * COPIES:
+            job.launch(dependent=True)
+    return event_seconds(graph.replay, repeat=30) / COPIES
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+// Places in descending order: few in one block, all of a vocabulary by all blocks.
+#pragma once
+#include "sample_team.cuh"
+
+namespace exl {
+
+// Batcher's bitonic sort of the first `count` values in shared memory, in descending order; there is room for the next
+// power of two. `key` says what is compared.
+template <class Key> __device__ __noinline__ void sort_list(Wide *values, int count, Key key) {
+    int size = 2;
+    while (size < count) size *= 2;
+    for (int i = count + threadIdx.x; i < size; i += CHAIN_THREADS) values[i] = 0;
+    __syncthreads();
+    for (int run = 2; run <= size; run *= 2)
+        for (int step = run / 2; step; step /= 2) {
+            for (int pair = threadIdx.x; pair < size / 2; pair += CHAIN_THREADS) {
+                const int at = pair / step * 2 * step + pair % step;
+                const Wide a = values[at], b = values[at + step];
+                const bool falls = (at & run) == 0;
+                if (falls ? key(a) < key(b) : key(a) > key(b)) values[at] = b, values[at + step] = a;
+            }
+            __syncthreads();
+        }
+}
+
+// How many earlier threads of the block have the same digit, and where the first of them goes: `base` moves on by what
+// the block has of each. Threads without a digit have DIGITS.
+__device__ __forceinline__ uint32_t target_of(ChainShared &shared, int digit) {
+    const int t = threadIdx.x, lane = t % LANES, warp = t / LANES;
+    for (int i = lane; i < DIGITS; i += LANES) shared.sort.warps[warp][i] = 0;
+    __syncwarp();
+    const uint32_t same = __match_any_sync(~0u, digit);
+    const int earlier = __popc(same & ((1u << lane) - 1));
+    if (digit < DIGITS && earlier == 0) shared.sort.warps[warp][digit] = __popc(same);
+    __syncthreads();
+    if (t < DIGITS) {
+        uint32_t next = shared.sort.base[t];
+#pragma unroll
+        for (int w = 0; w < CHAIN_WARPS; w++) {
+            const uint32_t count = shared.sort.warps[w][t];
+            shared.sort.warps[w][t] = next;
+            next += count;
+        }
+        shared.sort.base[t] = next;
+    }
+    __syncthreads();
+    const uint32_t target = digit < DIGITS ? shared.sort.warps[warp][digit] + earlier : 0;
+    __syncthreads();
+    return target;
+}
+
+// A stable sort by the upper 32 bits, 8 at a time: the lower ones, the ids, are in order from the start.
+__device__ __noinline__ void sort_vocabulary(GridTeam &team) {
+    ChainShared &shared = team.shared;
+    const int t = threadIdx.x, first = team.first(), last = team.last();
+    for (int pass = 0; pass < 4; pass++) {
+        Wide *to = team.room(pass % 2);
+        const int shift = 32 + 8 * pass;
+        shared.sort.counts[t] = 0;
+        __syncthreads();
+        for (int i = first + t; i < last; i += CHAIN_THREADS)
+            atomicAdd(&shared.sort.counts[DIGITS - 1 - (team.place_at(i) >> shift & (DIGITS - 1))], 1);
+        __syncthreads();
+        if (t < DIGITS) team.scratch.digits[blockIdx.x][t] = shared.sort.counts[t];
+        team.wait();
+        uint32_t below = 0, total = 0;
+        for (int block = t / DIGITS; block < team.blocks; block += CHAIN_THREADS / DIGITS) {
+            const uint32_t count = produced(&team.scratch.digits[block][t % DIGITS]);
+            total += count;
+            if (block < blockIdx.x) below += count;
+        }
+        shared.sort.counts[t] = total, shared.sort.before[t] = below;
+        __syncthreads();
+        double smaller[1] = {0.0}, all[1];
+        below = 0;
+        if (t < DIGITS)
+            for (int part = t; part < CHAIN_THREADS; part += DIGITS)
+                smaller[0] += shared.sort.counts[part], below += shared.sort.before[part];
+        block_below(shared, smaller, all);
+        if (t < DIGITS) shared.sort.base[t] = (uint32_t)smaller[0] + below;
+        __syncthreads();
+        for (int from = first; from < last; from += CHAIN_THREADS) {
+            const bool has = from + t < last;
+            const Wide value = has ? team.place_at(from + t) : 0;
+            const uint32_t target = target_of(shared, has ? DIGITS - 1 - (int)(value >> shift & (DIGITS - 1)) : DIGITS);
+            if (has) to[target] = value;
+        }
+        team.wait();
+        team.sorted = to;
+    }
+}
+
+}  // namespace exl

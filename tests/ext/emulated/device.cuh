@@ -1,0 +1,247 @@
+// Stands in for csrc/device.cuh where kernels of the sampler run on the CPU, in tests alone.
+//
+// A block is a thread of the host, a thread of the card is a fiber in it. Fibers change only where the card's threads
+// wait for each other, so shared memory is `static thread_local`. x86-64 and g++.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <functional>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#define __device__
+#define __global__ static
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct Place {
+    unsigned x;
+};
+inline thread_local Place threadIdx, blockIdx, gridDim;
+
+namespace emulated {
+
+constexpr size_t STACK = 32768;
+
+struct Fiber {
+    void *stack_top;
+    char *stack = static_cast<char *>(malloc(STACK));
+    bool ended;
+};
+
+struct Block {
+    std::vector<Fiber> fibers;
+    void *scheduler = nullptr;
+    int current = 0, alive = 0, arrived = 0, warp_alive[32] = {}, warp_arrived[32] = {};
+    unsigned turn = 0, warp_turn[32] = {};
+    unsigned long long lanes[32][2][32];
+    unsigned slot[1024] = {};
+    std::function<void()> body;
+};
+inline thread_local Block *block;
+
+extern "C" void emulated_switch(void **from, void *to);
+asm(R"(
+.text
+.weak emulated_switch
+.hidden emulated_switch
+emulated_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+
+__attribute__((noinline)) inline void pause() {
+    Block &b = *block;
+    emulated_switch(&b.fibers[b.current].stack_top, b.scheduler);
+}
+
+inline void start() {
+    block->body();
+    Block &b = *block;
+    b.fibers[b.current].ended = true;
+    b.alive--, b.warp_alive[b.current / 32]--;
+    if (b.alive && b.arrived == b.alive) b.arrived = 0, b.turn++;
+    const int warp = b.current / 32;
+    if (b.warp_alive[warp] && b.warp_arrived[warp] == b.warp_alive[warp]) b.warp_arrived[warp] = 0, b.warp_turn[warp]++;
+    pause();
+}
+
+inline void run_block(int index, int blocks, int threads, const std::function<void()> &body) {
+    static Block places[16];  // stacks are kept for the next kernel
+    Block &own = places[index % 16];
+    block = &own;
+    own.body = body;
+    if (own.fibers.size() < threads) own.fibers.resize(threads);
+    own.alive = threads, own.arrived = 0;
+    for (int warp = 0; warp < 32; warp++) own.warp_alive[warp] = own.warp_arrived[warp] = 0;
+    for (int t = 0; t < threads; t++) {
+        Fiber &fiber = own.fibers[t];
+        fiber.ended = false;
+        own.warp_alive[t / 32]++;
+        void **top = reinterpret_cast<void **>(((uintptr_t)fiber.stack + STACK) & ~(uintptr_t)63);
+        *--top = nullptr;
+        *--top = reinterpret_cast<void *>(&start);
+        top -= 6;
+        fiber.stack_top = top;
+    }
+    blockIdx.x = index, gridDim.x = blocks;
+    while (own.alive)
+        for (int t = 0; t < threads; t++) {
+            if (own.fibers[t].ended) continue;
+            own.current = t, threadIdx.x = t;
+            emulated_switch(&own.scheduler, own.fibers[t].stack_top);
+        }
+}
+
+// Few blocks run beside each other, as they must where they wait for each other; many one after the other.
+inline void run_grid(int blocks, int threads, const std::function<void()> &body) {
+    if (blocks > 16) {
+        for (int i = 0; i < blocks; i++) run_block(i, blocks, threads, body);
+        return;
+    }
+    std::vector<std::thread> running;
+    for (int i = 0; i < blocks; i++) running.emplace_back([=] { run_block(i, blocks, threads, body); });
+    for (std::thread &thread : running) thread.join();
+}
+
+inline void wait_for_warp() {
+    Block &b = *block;
+    const int warp = b.current / 32;
+    const unsigned turn = b.warp_turn[warp];
+    if (++b.warp_arrived[warp] == b.warp_alive[warp]) {
+        b.warp_arrived[warp] = 0, b.warp_turn[warp]++;
+        return;
+    }
+    while (b.warp_turn[warp] == turn) pause();
+}
+
+// What every lane brings; two slots, so that a lane may be one exchange ahead.
+template <class T> inline unsigned long long (&exchange(T value))[32] {
+    Block &b = *block;
+    unsigned long long bits = 0;
+    memcpy(&bits, &value, sizeof(T));
+    const int warp = b.current / 32;
+    auto &lanes = b.lanes[warp][b.slot[b.current]++ % 2];
+    lanes[b.current % 32] = bits;
+    wait_for_warp();
+    return lanes;
+}
+template <class T> inline T as(unsigned long long bits) {
+    T value;
+    memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+
+}  // namespace emulated
+
+inline void __syncthreads() {
+    emulated::Block &b = *emulated::block;
+    const unsigned turn = b.turn;
+    if (++b.arrived == b.alive) {
+        b.arrived = 0, b.turn++;
+        return;
+    }
+    while (b.turn == turn) emulated::pause();
+}
+inline void __syncwarp() { emulated::wait_for_warp(); }
+template <class T> inline T __shfl_xor_sync(unsigned, T value, int mask) {
+    const int lane = threadIdx.x % 32;
+    return emulated::as<T>(emulated::exchange(value)[lane ^ mask]);
+}
+template <class T> inline T __shfl_up_sync(unsigned, T value, int by) {
+    const int lane = threadIdx.x % 32;
+    return emulated::as<T>(emulated::exchange(value)[lane >= by ? lane - by : lane]);
+}
+template <class T> inline T __shfl_sync(unsigned, T value, int from) {
+    return emulated::as<T>(emulated::exchange(value)[from]);
+}
+inline uint32_t __ballot_sync(unsigned, bool value) {
+    auto &lanes = emulated::exchange((int)value);
+    uint32_t found = 0;
+    for (int i = 0; i < 32; i++) found |= (uint32_t)(lanes[i] != 0) << i;
+    return found;
+}
+inline uint32_t __match_any_sync(unsigned, int value) {
+    auto &lanes = emulated::exchange(value);
+    uint32_t found = 0;
+    for (int i = 0; i < 32; i++) found |= (uint32_t)(emulated::as<int>(lanes[i]) == value) << i;
+    return found;
+}
+
+template <class T, class U> inline T atomicAdd(T *p, U value) { return __atomic_fetch_add(p, (T)value, __ATOMIC_SEQ_CST); }
+template <class T, class U> inline T atomicOr(T *p, U value) { return __atomic_fetch_or(p, (T)value, __ATOMIC_SEQ_CST); }
+template <class T, class U> inline T atomicMax(T *p, U value) {
+    T before = __atomic_load_n(p, __ATOMIC_SEQ_CST);
+    while (before < (T)value && !__atomic_compare_exchange_n(p, &before, (T)value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return before;
+}
+template <class A, class B> inline std::common_type_t<A, B> max(A a, B b) { return a > b ? a : b; }
+template <class A, class B> inline std::common_type_t<A, B> min(A a, B b) { return a < b ? a : b; }
+inline uint32_t __float_as_uint(float v) {
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof(v));
+    return bits;
+}
+inline float __uint_as_float(uint32_t v) { return emulated::as<float>(v); }
+inline unsigned long long __float2ull_rn(float v) { return (unsigned long long)nearbyintf(v); }
+inline int __clzll(unsigned long long v) { return v ? __builtin_clzll(v) : 64; }
+inline int __popc(uint32_t v) { return __builtin_popcount(v); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+
+namespace exl {
+
+constexpr int LANES = 32;
+
+template <class T> inline T produced(const T *p) {
+    T value;
+    asm volatile("" ::: "memory");
+    memcpy(&value, p, sizeof(T));
+    return value;
+}
+inline uint32_t ordered(float logit) {
+    const uint32_t bits = __float_as_uint(logit + 0.f);
+    return bits ^ (bits >> 31 ? ~0u : 1u << 31);
+}
+inline void tell_host(unsigned long long *slot, unsigned long long word) { *slot = word; }
+inline void meet(unsigned *ticket, unsigned *turn, int blocks) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const unsigned before = __atomic_load_n(turn, __ATOMIC_SEQ_CST);
+        if (__atomic_fetch_add(ticket, 1, __ATOMIC_SEQ_CST) == (unsigned)blocks - 1) {
+            __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
+            __atomic_store_n(turn, before + 1, __ATOMIC_SEQ_CST);
+        } else
+            while (__atomic_load_n(turn, __ATOMIC_SEQ_CST) == before) std::this_thread::yield();
+    }
+    __syncthreads();
+}
+inline void let_next_start() {}
+inline void wait_for_previous() {}
+
+}  // namespace exl
