@@ -26,6 +26,8 @@ class Speech:
         min_tokens: it does not end by itself before so many.
         begin: text that it begins with, which the model goes on from.
         constraint: what it has to match, behind its thoughts.
+        think: whether the model is to think first, where its format can be told; `None` leaves it to who speaks, and to
+            the format.
         thinking_budget: tokens of thoughts, after which they are closed; `None` lets them be as long as they want.
         negative: the system prompt to lean away from, where `guidance_scale` is on; empty leans away from the
             conversation without one.
@@ -45,6 +47,7 @@ class Speech:
     min_tokens: int = 0
     begin: str = ""
     constraint: Constraint | None = None
+    think: bool | None = None
     thinking_budget: int | None = None
     negative: str = ""
     heal: bool = True
@@ -112,4 +115,5 @@ def _is_sound(speech: Speech) -> bool:
         all(type(one) in (str, int) for one in speech.stop)
         and all(type(one) is str for one in (*speech.ban, speech.begin, speech.negative))
         and all(type(one) is bool for one in (speech.heal, speech.stop_repeating))
+        and speech.think in (None, True, False)
     )

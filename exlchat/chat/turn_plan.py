@@ -36,7 +36,6 @@ class TurnOptions:
         seed: makes the answer reproducible; `None` takes a fresh one.
         max_new_tokens: the longest answer; `None` goes on until the context is full.
         context_policy: what happens when the conversation does not fit into the context.
-        thinking: whether the model is to think first, where its format can be told; `None` leaves it to the format.
         speech: what it is asked to say and not to say.
     """
 
@@ -45,7 +44,6 @@ class TurnOptions:
     seed: int | None = None
     max_new_tokens: int | None = None
     context_policy: ContextPolicy = "stop"
-    thinking: bool | None = None
     speech: Speech = PLAIN
 
 
@@ -142,12 +140,12 @@ def planned(
 ) -> Generator[Summarising, None, Plan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    thinking = speaker_thinks(ground.branch) if options.thinking is None else options.thinking
+    speech = options.speech
+    thinking = speaker_thinks(ground.branch) if speech.think is None else speech.think
     if thinking is not None:
         form = with_thinking(form, thinking)
     told = with_lore_told(store, ground.branch, engine.count)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
-    speech = options.speech
     text, kept = _begun(engine, ground, speech.begin)
     sight = yield from see(
         engine,

@@ -67,6 +67,7 @@ def turn_job(
         seed=generation.seed,
         max_new_tokens=generation.max_tokens,
         context_policy=generation.context_policy,
+        speech=generation.speech,
     )
 
     def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
