@@ -83,7 +83,7 @@ def from_text(name: str, text: str) -> Any:
         return usual(name)
     if kind == "constraint":
         return typed_constraint(text)
-    return _unquoted(name, text) if kind == "text" else _whole(name, text)
+    return unquoted(name, text) if kind == "text" else _whole(name, text)
 
 
 def to_text(name: str, value: Any) -> str:
@@ -127,8 +127,12 @@ def _whole(name: str, text: str) -> int:
         raise ValueError(f"{name} is {one_line(text, 40)!r}; it must be a whole number, or off") from None
 
 
-def _unquoted(name: str, text: str) -> str:
-    """A text as it is, or in quotes where white space or line ends matter."""
+def unquoted(name: str, text: str) -> str:
+    """A typed text as it is, or in quotes where white space or line ends matter.
+
+    Raises:
+        ValueError: it stands in quotes and is no text.
+    """
     if not (len(text) > 1 and text.startswith('"') and text.endswith('"')):
         return text
     try:

@@ -126,6 +126,7 @@ class Questions:
         template: str | None,
         policy: ContextPolicy,
         system: str | None = None,
+        thinking: bool | None = None,
     ) -> None:
         """Ask what reading a conversation would cost as it is when the engine comes to it; arguments of `prompt_cost`.
 
@@ -134,7 +135,7 @@ class Questions:
 
         def ask(engine: EnginePort) -> PromptCost:
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
-            return prompt_cost(engine, branch, template=template, system=system, policy=policy)
+            return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
 
         self._jobs.ask(Question(ask, tell))
 
@@ -145,11 +146,13 @@ class Questions:
         *,
         template: str | None,
         policy: ContextPolicy,
+        thinking: bool | None = None,
     ) -> None:
         """Ask for the prompt of a conversation, laid open; arguments of `inspected`."""
 
         def ask(engine: EnginePort) -> Inspected:
-            return inspected(engine, self._store.load(conversation_id).branch, template=template, policy=policy)
+            branch = self._store.load(conversation_id).branch
+            return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
 
         self._jobs.ask(Question(ask, tell))
 
@@ -183,6 +186,14 @@ class Questions:
 
         self._jobs.ask(Question(ask, tell, fail))
         return computing
+
+    def check(self, generation: GenerationSettings, fail: Callable[[str], None]) -> None:
+        """Have the model say whether answers can be drawn so, and be so; `fail` is told in one line if not."""
+
+        def ask(engine: EnginePort) -> None:
+            engine.check(generation.sampling, generation.speech.constraint)
+
+        self._jobs.ask(Question(ask, lambda _: None, fail))
 
     def cache(self, tell: Callable[[CacheReport], None]) -> None:
         """Ask about the pages of the cache, if that is not asked already."""

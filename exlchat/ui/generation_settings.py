@@ -30,9 +30,9 @@ MAIN = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context
 """Those that are shown whatever their values are; of the others, those that are on."""
 NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN), *SPEECH)
 EXPLAINED = {
+    **{name: value.help for name, value in SPEECH.items()},
     **{name: SETTINGS[name].about.help for name in NAMES if name in SETTINGS},
     **{name: control.help for name, control in CONTROLS.items()},
-    **{name: value.help for name, value in SPEECH.items()},
     "seed": "Makes draws repeatable; none takes a fresh one each time.",
 }
 """What each does, in a sentence."""
@@ -74,6 +74,14 @@ class GenerationSettings:
             ValueError: unknown name or impossible value, in one line.
         """
         return self._with_text(name, text)._from(TYPED, [name])
+
+    def speaking(self, source: str, **values: Any) -> GenerationSettings:
+        """A copy with values of `Speech` in place, which come from `source`.
+
+        Raises:
+            ValueError: out of range, in one line.
+        """
+        return replace(self, speech=replace(self.speech, **values))._from(source, values)
 
     def _with_text(self, name: str, text: str) -> GenerationSettings:
         if name in CONTROLS:

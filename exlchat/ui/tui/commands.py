@@ -132,7 +132,11 @@ class Commands(ChatCommands):
                 self._app.push_screen(PromptScreen(prompt))
 
         session.questions.prompt(
-            session.require_open(), show, template=session.template, policy=session.generation.context_policy
+            session.require_open(),
+            show,
+            template=session.template,
+            policy=session.generation.context_policy,
+            thinking=session.generation.speech.think,
         )
 
     def _write_in_editor(self) -> None:
