@@ -366,7 +366,7 @@ def _spoken(typed: argparse.Namespace) -> dict[str, Any]:
     """What of an answer was asked for in options of its own."""
     values: dict[str, Any] = {}
     if typed.draft is not None:
-        values["draft"] = "model" if isinstance(typed.draft, Path) else typed.draft
+        values["draft"] = "auto" if isinstance(typed.draft, Path) else typed.draft
     if not hasattr(typed, "ban"):
         return values
     values |= {name: None if getattr(typed, name) is None else tuple(getattr(typed, name)) for name in ("stop", "ban")}

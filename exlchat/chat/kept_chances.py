@@ -38,7 +38,10 @@ def unpack_chances(text: str) -> tuple[PlaceChances, ...]:
         ValueError: a damaged text.
     """
     try:
-        packed = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        inflating = zlib.decompressobj()
+        packed = inflating.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        if not inflating.eof:
+            raise ValueError("the kept chances are damaged (their end is missing)")
         places, at = [], 0
         while at < len(packed):
             (count,) = _PLACE.unpack_from(packed, at)

@@ -114,12 +114,12 @@ def load_wanted(
         extension=settings.extension if options.extension is None else options.extension,
         quantize_head=options.quantize_head,
         usual_head=settings.quantize_head,
-        draft_path=_draft_path(model_path, options, settings),
+        draft_path=draft_path(model_path, options, settings),
         on_progress=on_progress,
     )
 
 
-def _draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Path | None:
+def draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Path | None:
     """Where the draft model lies. The bundled guide is as small as any, and of a family of its own."""
     if model_path.absolute() == paths.bundled_model():
         return None

@@ -20,7 +20,6 @@ _TYPED = (
     "kv_cache",
     "extension",
     "quantize_head",
-    "draft_model",
 )
 
 
@@ -31,6 +30,8 @@ def given(options: AppOptions, key: str) -> Any:
         return _drawn_by(options.sampling, key)
     if key in _TYPED:
         return getattr(options, key)
+    if key == "draft_model":
+        return None if options.draft_model is None else str(options.draft_model)
     if key == "disk_gb":
         return sizes.disk_gigabytes
     if key in ("cache_tokens", "cache_gb"):
