@@ -12,6 +12,7 @@ from exlchat import paths
 from exlchat.chat import titling, turn
 from exlchat.chat.cost import prompt_cost
 from exlchat.chat.inspection import inspected
+from exlchat.engine.events import RequestError
 from exlchat.ui.engine_jobs import Job, Question
 
 if TYPE_CHECKING:
@@ -187,13 +188,24 @@ class Questions:
         self._jobs.ask(Question(ask, tell, fail))
         return computing
 
-    def check(self, generation: GenerationSettings, fail: Callable[[str], None]) -> None:
-        """Have the model say whether answers can be drawn so, and be so; `fail` is told in one line if not."""
+    def check(self, generation: GenerationSettings, refuse: Callable[[str], None]) -> None:
+        """Have the model say whether answers can be drawn so, and be so; `refuse` is told in one line if not.
 
-        def ask(engine: EnginePort) -> None:
-            engine.check(generation.sampling, generation.speech.constraint)
+        Where no model is there, nothing is said: whoever answers then says it.
+        """
 
-        self._jobs.ask(Question(ask, lambda _: None, fail))
+        def ask(engine: EnginePort) -> str:
+            try:
+                engine.check(generation.sampling, generation.speech.constraint)
+            except RequestError as error:
+                return str(error)
+            return ""
+
+        def told(line: str) -> None:
+            if line:
+                refuse(line)
+
+        self._jobs.ask(Question(ask, told, lambda _: None))
 
     def cache(self, tell: Callable[[CacheReport], None]) -> None:
         """Ask about the pages of the cache, if that is not asked already."""
