@@ -8,7 +8,7 @@ SPEECH_ACTIONS: tuple[Action, ...] = (
     Action(
         "schema",
         "Answer by a JSON schema",
-        "Have the next answers be JSON by a schema, of a file or as typed; off lets them go.",
+        "Have the next answers be JSON by a schema, of a file or typed; with :: MESSAGE behind it, only that one.",
         (),
         "/schema",
         "[FILE|JSON|off]",

@@ -135,8 +135,10 @@ class ChatSession(OpenConversation):
 
     # Saying something
 
-    def send(self, text: str) -> Message | None:
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> Message | None:
         """Put a prompt on disk and have it answered; `None` when it waits for the present answer.
+
+        `generation` is how this answer is drawn, where none is on its way; `None` takes what holds.
 
         Raises:
             StoreError: it could not be written; nothing was sent.
@@ -149,7 +151,7 @@ class ChatSession(OpenConversation):
             self.conversation = self._create()
         message = self.store.add_message(self.conversation.id, "user", text)
         self.reload()
-        self._submit(self.conversation.id, prompt=message)
+        self._submit(self.conversation.id, prompt=message, generation=generation)
         return message
 
     def set_system(self, text: str) -> None:

@@ -38,14 +38,20 @@ class SpeechCommands:
         }
 
     def _hold(self, word: str, text: str) -> None:
-        """Hold the next answers to something of this kind."""
+        """Hold the next answers to something of this kind; with a message behind `::` the answer to that alone."""
         if not text:
             self._tell("constraint")
             return
-        held = None if text.lower() in _OFF else constraint_of(word, text)
-        generation = self._front.session.generation
-        self._front.session.draw_by(generation.speaking(TYPED, constraint=held))
-        self._tell("constraint")
+        session = self._front.session
+        form, once, message = text.rpartition(" :: ")
+        if not (once and form.strip() and message.strip()):
+            held = None if text.lower() in _OFF else constraint_of(word, text)
+            session.draw_by(session.generation.speaking(TYPED, constraint=held))
+            self._tell("constraint")
+            return
+        session.require_quiet()
+        wanted = session.generation.speaking(TYPED, constraint=constraint_of(word, form.strip()))
+        self._front.send(message.strip(), generation=wanted)
 
     def _add(self, name: str, text: str) -> None:
         """One text more, which stands there as it is typed; in quotes where white space matters."""

@@ -132,14 +132,7 @@ def test_what_is_on_is_shown_and_the_rest_stands_in_groups() -> None:
     now = NOW.with_value("xtc_probability", "0.5")
     first, *others = groups(now)
     assert first == ("", [*MAIN, "xtc_probability"])
-    assert [group for group, _ in others] == [
-        "Temperature",
-        "Truncation",
-        "Repetition",
-        "Bias",
-        "Guidance",
-        "Order",
-    ] + ["What is said"]
+    assert [group for group, _ in others] == [*dict.fromkeys(one.group for one in CONTROLS.values()), "What is said"]
     assert sorted([*first[1], *(name for _, names in others for name in names)]) == sorted(NAMES)
 
 
