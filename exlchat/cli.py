@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
+from exlchat.chat.constraints import choice_of
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.events import ModelError
 from exlchat.ext.driver import hidden_cards
@@ -122,7 +123,6 @@ def _ask(arguments: Sequence[str]) -> ExitCode:
             app,
             prompt,
             jsonl=typed.jsonl,
-            stop=tuple(typed.stop),
             save=typed.save,
             conversation=typed.conversation,
             again=typed.again,
@@ -134,8 +134,12 @@ def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, p
     """Refuses options of `exlchat ask` that contradict each other."""
     if typed.conversation is not None and not typed.save:
         parser.error("--no-save keeps nothing, and -c puts the answer into a conversation; leave one of them out")
+    if typed.logprobs and not typed.jsonl:
+        parser.error("--logprobs are printed with --jsonl; add that")
     if typed.again is None:
         return
+    if typed.begin is not None and typed.again == "continue":
+        parser.error("--begin begins an answer, and --continue goes on with one; leave one of them out")
     if typed.conversation is None:
         parser.error(f"--{typed.again} needs the conversation: -c ID, or -c last")
     if prompt is not None:
@@ -282,6 +286,7 @@ def _app_options(
         sampling=sampling,
         sampling_sources=sources,
         seed=typed.seed,
+        draft_model=typed.draft if isinstance(typed.draft, Path) else None,
         continue_last=continue_last,
         notices=(
             *unknown_variables(os.environ),
@@ -335,6 +340,7 @@ def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple
             top_p=typed.top_p,
             min_p=typed.min_p,
             max_tokens=typed.max_tokens,
+            **_spoken(typed),
             **_sampled(typed.sample),
         )
     except ValueError as error:
@@ -354,6 +360,21 @@ def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple
         return values.over(wishes), sources
     except ValueError as error:
         raise RefusedError(f"with {found.source}: {error}") from error
+
+
+def _spoken(typed: argparse.Namespace) -> dict[str, Any]:
+    """What of an answer was asked for in options of its own."""
+    values: dict[str, Any] = {}
+    if typed.draft is not None:
+        values["draft"] = "auto" if isinstance(typed.draft, Path) else typed.draft
+    if not hasattr(typed, "ban"):
+        return values
+    values |= {name: None if getattr(typed, name) is None else tuple(getattr(typed, name)) for name in ("stop", "ban")}
+    values |= {
+        name: getattr(typed, name) for name in ("min_tokens", "begin", "thinking_budget", "negative", "logprobs")
+    }
+    choice = None if typed.choice is None else choice_of(typed.choice)
+    return {**values, "constraint": typed.schema or typed.regex or typed.grammar or choice}
 
 
 def _sampled(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

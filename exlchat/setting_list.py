@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
+from exlchat.chat.speech import DRAFTS, DraftChoice
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import SamplingSettings
@@ -119,6 +120,16 @@ class Settings:
             example=1000,
         ),
     )
+    draft: DraftChoice = field(
+        default="auto",
+        metadata=_about(
+            "Answers",
+            Choice(DRAFTS),
+            "at once",
+            "Who guesses tokens ahead, for speed; auto is the draft model, else what was said before.",
+            options=("--draft",),
+        ),
+    )
     template: str | None = field(
         default=None,
         metadata=_about(
@@ -218,6 +229,18 @@ class Settings:
             options=("--quantize-head",),
             unset="left as it is",
             example=8,
+        ),
+    )
+    draft_model: str | None = field(
+        default=None,
+        metadata=_about(
+            "Model",
+            Text(),
+            "next load",
+            "Folder of a smaller model with the same vocabulary, which guesses tokens ahead.",
+            options=("--draft",),
+            unset="none",
+            example="~/models/small",
         ),
     )
     cache_tokens: int | None = field(

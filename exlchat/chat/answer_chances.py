@@ -1,8 +1,8 @@
-"""The tokens of an answer and how likely each was, by one pass over the prompt that it had and the answer itself."""
+"""The tokens of an answer and how likely each was: kept with it, or by one pass over its prompt and itself."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
@@ -11,6 +11,7 @@ from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.inspection import to_ask
+from exlchat.chat.kept_chances import unpack_chances
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.prompt_ids import prompt_ids
 from exlchat.chat.prompt_layout import single_texts, token_texts
@@ -74,8 +75,9 @@ def answer_chances(
 ) -> Generator[PrefillProgress | AnswerChances, None, None]:
     """Progress, and `AnswerChances` last; without them when the engine was cancelled. Closing the iterator gives it up.
 
-    The prompt is the one that the answer had, by its record. Of an answer without a record, as one that was edited, it
-    is as it would be asked now, in the format `template` and by `policy`.
+    What was kept with the answer is told at once. Else the prompt is the one that the answer had, by its record. Of an
+    answer without a record, as one that was edited, it is as it would be asked now, in the format `template` and by
+    `policy`.
 
     Raises:
         TurnError: this is no answer, has no text, or answers nothing.
@@ -92,23 +94,39 @@ def answer_chances(
     ids = answer_ids(engine, own.text, own.token_ids)
     if not ids:
         raise TurnError("there is no text in this answer yet")
+
+    def laid_open(places: Sequence[PlaceChances], notices: tuple[str, ...]) -> AnswerChances:
+        named = {one.token_id for place in places for one in place.top} | set(ids)
+        texts = single_texts(engine, named)
+        pieces = tuple(token_texts(engine, ids))
+        ends = _ends(engine, form, message)
+        return AnswerChances(message.id, engine.info.name, ids, tuple(places), pieces, texts, ends, notices)
+
+    kept = _kept(message, own, ids)
+    if kept is not None:
+        yield laid_open(kept, ())
+        return
     request = ScoreRequest((*prompt, *ids), start=len(prompt), top=TOP)
     with closing_events(engine.score(request)) as events:
         for event in events:
-            if isinstance(event, Scored):
-                named = {one.token_id for place in event.places for one in place.top} | set(ids)
-                yield AnswerChances(
-                    message.id,
-                    engine.info.name,
-                    ids,
-                    event.places,
-                    tuple(token_texts(engine, ids)),
-                    single_texts(engine, named),
-                    _ends(engine, form, message),
-                    notices,
-                )
-            else:
-                yield event
+            yield laid_open(event.places, notices) if isinstance(event, Scored) else event
+
+
+def _kept(message: Message, own: Message, ids: tuple[int, ...]) -> tuple[PlaceChances, ...] | None:
+    """Those that were kept when this model gave the answer, and nothing for the place behind it.
+
+    `None` where there are none for some token, or what was kept is damaged.
+    """
+    record = message.record
+    if record is None or record.chances is None or own.token_ids != ids:
+        return None
+    try:
+        places = unpack_chances(record.chances)
+    except ValueError:
+        return None
+    if tuple(place.taken.token_id for place in places if place.taken is not None) != ids:
+        return None
+    return (*places, PlaceChances(None, ()))
 
 
 def _prompt(
@@ -135,5 +153,5 @@ def _prompt(
 def _ends(engine: EnginePort, form: PromptFormat, message: Message) -> frozenset[int]:
     stops = [*engine.info.stop_ids, *stop_conditions(engine, form)]
     if message.record is not None and message.record.model == engine.info.name:
-        stops += message.record.stop
+        stops += message.record.speech.stop
     return frozenset(stop for stop in stops if isinstance(stop, int))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.thinking import ThinkingMarks
 from exlchat.chat.thought_meter import Thought
 from exlchat.chat.titles import TitleBy
@@ -23,7 +24,9 @@ class AnswerRecord:
     `seen_from` is the id of the first message from which on the model saw everything; `None`: it saw all messages.
     `summary` is what it was told of those before; "" says that summarising them gave nothing. `begun_tokens` counts the
     ids of a cut answer that it goes on from. `prompt_hash` is the SHA-256 of all ids before the first new one, as
-    little-endian 32-bit words; `None` in records of before it existed. `stop` is what ended it beside the model's own.
+    little-endian 32-bit words; `None` in records of before it existed.
+    `healed` are ids that stood behind those before the first new token took their place. `speech` is what it was asked
+    to be. `chances` are those of its new tokens as `kept_chances` packs them, where they were asked for.
     `thinking_on` is whether the format was told to have the model think; `None`: it was told nothing.
     `thinking` are the marks by which its thoughts are told from the answer; `None` where the format has none.
     `thought` says how long it thought; `None` when it did not, or before that was measured.
@@ -39,10 +42,12 @@ class AnswerRecord:
     thinking: ThinkingMarks | None = None
     begun_tokens: int = 0
     prompt_hash: str | None = None
-    stop: tuple[str | int, ...] = ()
     persona: str | None = None
     thinking_on: bool | None = None
     thought: Thought | None = None
+    healed: tuple[int, ...] = ()
+    speech: Speech = PLAIN
+    chances: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

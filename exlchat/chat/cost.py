@@ -35,6 +35,7 @@ def prompt_cost(
     template: str | None = None,
     system: str | None = None,
     policy: ContextPolicy = "summarise",
+    thinking: bool | None = None,
 ) -> PromptCost:
     """What reading a branch again would cost now, without what will be written next.
 
@@ -45,6 +46,7 @@ def prompt_cost(
         branch: the messages in question: up to an edit, or all.
         template: prompt format by name or file; `None` takes the model's own.
         system: a system prompt in the place of the branch's own.
+        thinking: whether the model is to think first; `None` leaves it to who speaks.
         policy: whether the model goes on seeing what the last answer saw, and its summary.
 
     Raises:
@@ -52,7 +54,7 @@ def prompt_cost(
     """
     if system is not None:
         branch = (*(one for one in branch if one.role != "system"), Message("", None, "system", system, 0.0))
-    asked = to_ask(engine, branch, template=template, policy=policy)
+    asked = to_ask(engine, branch, template=template, policy=policy, thinking=thinking)
     messages = asked.messages
     if not any(message.role == "user" for message in messages):
         return PromptCost(0, 0)

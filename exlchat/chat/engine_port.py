@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.events import (
     CacheReport,
     Event,
@@ -16,6 +17,7 @@ from exlchat.engine.events import (
     Scored,
     ScoreRequest,
 )
+from exlchat.engine.sampling_settings import SamplingSettings
 
 _Event = TypeVar("_Event")
 
@@ -47,7 +49,7 @@ class SpellingPort(TextPort, Protocol):
 class EnginePort(SpellingPort, Protocol):
     """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
 
-    Everything is called from one thread at a time, but `cancel` and `count`, which may be called from any.
+    Everything is called from one thread at a time, but `cancel`, `check` and `count`, which may be called from any.
     """
 
     def count(self, text: str) -> int:
@@ -67,6 +69,9 @@ class EnginePort(SpellingPort, Protocol):
 
     def unload(self) -> None:
         """Closes, and gives all memory back; only `info` may be asked afterwards."""
+
+    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+        """Raises `RequestError` in one line where answers cannot be drawn so, or be so, with this model."""
 
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""

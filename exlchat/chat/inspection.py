@@ -35,18 +35,25 @@ class Inspected:
     cached: int
 
 
-def to_ask(engine: TextPort, branch: Sequence[Message], *, template: str | None, policy: ContextPolicy) -> ToAsk:
+def to_ask(
+    engine: TextPort,
+    branch: Sequence[Message],
+    *,
+    template: str | None,
+    policy: ContextPolicy,
+    thinking: bool | None = None,
+) -> ToAsk:
     """What would be asked at the end of a branch.
 
-    The persona that speaks there decides whether the model is to think; what its last answer no longer saw is left out,
-    or summarised as it was.
+    Unless `thinking` says it, the persona that speaks there decides whether the model is to think; what its last answer
+    no longer saw is left out, or summarised as it was.
 
     Raises:
         PromptError: there is no such format.
         TurnError: what was kept of the persona is damaged.
     """
     form, notice = choose_format(engine.info, template, paths.folders().templates)
-    thinks = speaker_thinks(branch)
+    thinks = speaker_thinks(branch) if thinking is None else thinking
     if thinks is not None:
         form = with_thinking(form, thinks)
     told = with_lore_told(KeepsNothing(), tuple(branch), lambda text: len(engine.encode(text)))
@@ -55,7 +62,12 @@ def to_ask(engine: TextPort, branch: Sequence[Message], *, template: str | None,
 
 
 def inspected(
-    engine: EnginePort, branch: Sequence[Message], *, template: str | None, policy: ContextPolicy
+    engine: EnginePort,
+    branch: Sequence[Message],
+    *,
+    template: str | None,
+    policy: ContextPolicy,
+    thinking: bool | None = None,
 ) -> Inspected:
     """The prompt at the end of a branch: of the next answer, or up to the last one.
 
@@ -63,7 +75,7 @@ def inspected(
         PromptError: the format cannot take these messages.
         TurnError: as `to_ask`.
     """
-    asked = to_ask(engine, branch, template=template, policy=policy)
+    asked = to_ask(engine, branch, template=template, policy=policy, thinking=thinking)
     answered = bool(asked.messages) and asked.messages[-1].role == "assistant"
     layout = lay_out(engine, asked.messages, asked.form, add_generation_prompt=not answered)
     return Inspected(asked.form.name, layout, engine.cached_tokens(layout.ids))

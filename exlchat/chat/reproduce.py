@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat import paths
-from exlchat.chat.answer_ids import with_own_ids
-from exlchat.chat.context import seen_since
+from exlchat.chat.answer_ids import begun_text, with_own_ids
+from exlchat.chat.context import Seen, seen_since
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.engine_port import EnginePort, TextPort
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
 from exlchat.chat.rows import pack_ids
 from exlchat.chat.sight import messages_seen
+from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import GenerationRequest
@@ -35,13 +36,15 @@ class PromptAgain:
 
     Args:
         form: its format, told to think or not as it was.
-        messages: what the model saw of the conversation.
-        begun: ids of the cut answer that it went on from: the end of the prompt.
+        seen: what of the conversation the model saw.
+        messages: the same as they are told.
+        begun: ids that it went on from: the end of the prompt.
         ids: all of it.
         same: whether these are the ids that the model saw; `None` where nothing tells.
     """
 
     form: PromptFormat
+    seen: Seen
     messages: tuple[PromptMessage, ...]
     begun: tuple[int, ...]
     ids: tuple[int, ...]
@@ -78,12 +81,14 @@ def prompt_by_record(store: ConversationStore, engine: TextPort, message: Messag
     if record.thinking_on is not None:
         form = with_thinking(form, record.thinking_on)
     branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
-    messages, _ = messages_seen(engine, form, seen_since(branch, record.seen_from), record.summary)
+    seen = seen_since(branch, record.seen_from)
+    messages, _ = messages_seen(engine, form, seen, record.summary)
     own = record.model == engine.info.name
     begun = message.token_ids[: record.begun_tokens] if own else ()
     ids = (*prompt_ids(engine, messages, form), *begun)
     known = own and record.prompt_hash is not None
-    return PromptAgain(form, tuple(messages), begun, ids, prompt_hash(ids) == record.prompt_hash if known else None)
+    same = prompt_hash(ids) == record.prompt_hash if known else None
+    return PromptAgain(form, seen, tuple(messages), begun, ids, same)
 
 
 def changed(record: AnswerRecord) -> str:
@@ -112,12 +117,31 @@ def request_again(store: ConversationStore, engine: EnginePort, message_id: str)
     if again.same is False:
         raise NotReproducibleError(changed(record))
     new_tokens = 0 if record.stats is None else record.stats.new_tokens
+    speech, begun = record.speech, (*again.begun, *record.healed)
+    text = begun_text(engine, begun)
     return GenerationRequest(
-        prompt_ids=again.ids,
+        prompt_ids=(*again.ids, *record.healed),
         sampling=record.sampling,
-        stop=(*record.stop, *stop_conditions(engine, again.form)),
+        stop=(*speech.stop, *stop_conditions(engine, again.form)),
         # An answer that was stopped or had a limit ends where it did.
         max_new_tokens=max(len(message.token_ids) - record.begun_tokens, new_tokens, 1),
         seed=None if record.stats is None else record.stats.seed,
-        begun=len(again.begun),
+        begun=len(begun),
+        heal=bool(record.healed),
+        banned=speech.ban,
+        min_new_tokens=speech.min_tokens,
+        constraint=speech.constraint,
+        thoughts=thought_limit(engine, record.thinking, speech, begun=text),
+        guidance_ids=negative_ids(
+            engine,
+            again.form,
+            seen=again.seen,
+            summary=record.summary,
+            sampling=record.sampling,
+            speech=speech,
+            begun=begun,
+        ),
+        stop_repeating=speech.stop_repeating,
+        alternatives=speech.logprobs,
+        draft=speech.drafted_by(draft_model=bool(engine.info.draft_model)),
     )

@@ -13,6 +13,7 @@ from typing import Any
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.database import RefusedError
 from exlchat.chat.plain_text import storable
+from exlchat.chat.speech import PLAIN, Speech, unpack_speech
 from exlchat.chat.thinking import unpack_marks
 from exlchat.chat.thought_meter import Thought
 from exlchat.chat.titles import UNTITLED
@@ -45,7 +46,7 @@ def unpack_ids(blob: bytes) -> tuple[int, ...]:
 
 
 def pack_record(record: AnswerRecord | None) -> str | None:
-    """A record as JSON, field names as they are; of the sampling what is not as usual.
+    """A record as JSON, field names as they are; of sampling and speech what is not as usual.
 
     So what is usual never changes: it is what the records of all answers until now mean by what they leave out.
     """
@@ -54,7 +55,8 @@ def pack_record(record: AnswerRecord | None) -> str | None:
     sampling = {name: getattr(record.sampling, name) for name in CONTROLS}
     changed = {name: value for name, value in sampling.items() if value != CONTROLS[name].off}
     content = {one.name: getattr(record, one.name) for one in fields(record)}
-    return storable(json.dumps({**content, "sampling": changed}, default=asdict, ensure_ascii=False))
+    content = {**content, "sampling": changed, "speech": record.speech.changed()}
+    return storable(json.dumps(content, default=asdict, ensure_ascii=False))
 
 
 def unpack_record(text: str | None) -> AnswerRecord | None:
@@ -79,10 +81,12 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             thinking=unpack_marks(content.get("thinking")),
             begun_tokens=content.get("begun_tokens", 0),
             prompt_hash=content.get("prompt_hash"),
-            stop=tuple(content.get("stop", ())),
             persona=content.get("persona"),
             thinking_on=content.get("thinking_on"),
             thought=_thought(content.get("thought")),
+            healed=tuple(content.get("healed", ())),
+            speech=_speech(content),
+            chances=content.get("chances"),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
@@ -97,7 +101,8 @@ def _sampling(text: str) -> SamplingSettings:
 
 def _is_usable(record: AnswerRecord) -> bool:
     """Whether its values are of the kinds that they are told and drawn as."""
-    optional = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
+    told = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
+    optional = (*told, record.chances)
     stats = record.stats
     counted = {} if stats is None else {one.name: getattr(stats, one.name) for one in fields(stats)}
     counted.pop("decode_path", None)
@@ -106,9 +111,15 @@ def _is_usable(record: AnswerRecord) -> bool:
         and isinstance(record.template, str)
         and all(one is None or isinstance(one, str) for one in optional)
         and all(isinstance(one, int | float) for one in (record.begun_tokens, *counted.values()))
-        and all(isinstance(one, str | int) for one in record.stop)
+        and all(type(one) is int and 0 <= one < 2**32 for one in record.healed)
         and (record.thinking_on is None or isinstance(record.thinking_on, bool))
     )
+
+
+def _speech(content: Mapping[str, Any]) -> Speech:
+    # What ends an answer stood by itself before answers were asked for more.
+    asked = {"stop": content.get("stop", ()), **content.get("speech", {})}
+    return unpack_speech(asked) if any(asked.values()) or len(asked) > 1 else PLAIN
 
 
 def _thought(content: Any) -> Thought | None:

@@ -10,6 +10,8 @@ from exlchat.chat.answer_ids import begun_text
 from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
 from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.journal import AnswerJournal
+from exlchat.chat.kept_chances import pack_chances
+from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.summary import Summarising, SummaryCancelled
@@ -172,6 +174,8 @@ def _ended(
         begun_tokens=len(ids),
         prompt_hash=None,
         thought=None,
+        healed=(),
+        chances=None,
     )
     message = store.begin_answer(
         owner,
@@ -196,6 +200,13 @@ def _closed(
     if finished is not None:
         text, ids = plan.text + finished.text, plan.token_ids + finished.token_ids
         record = replace(record, stats=finished.stats, finish_reason=finished.reason)
+        if finished.chances:
+            record = replace(record, chances=pack_chances(finished.chances))
+        if finished.healed and finished.token_ids:
+            kept = len(plan.token_ids) - finished.healed
+            ids = plan.token_ids[:kept] + finished.token_ids
+            seen = prompt_hash(plan.request.prompt_ids[: len(plan.request.prompt_ids) - finished.healed])
+            record = replace(record, begun_tokens=kept, healed=plan.token_ids[kept:], prompt_hash=seen)
     ended = replace(message, text=text, token_ids=ids, status=status, record=record)
     try:
         if status == "partial" and text == plan.text and not plan.taken:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.answer_ids import answer_ids, begun_text, with_own_ids
-from exlchat.chat.context import ContextPolicy
+from exlchat.chat.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
+from exlchat.chat.context import ContextPolicy, seen_since
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort
@@ -16,6 +16,8 @@ from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.sight import see
 from exlchat.chat.speaking import TurnError, speaker_name, speaker_thinks, with_lore_told
+from exlchat.chat.speech import PLAIN, Speech
+from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore
 from exlchat.chat.summary import Summarising
@@ -33,18 +35,16 @@ class TurnOptions:
         template: prompt format by name or file; `None` takes the model's own.
         seed: makes the answer reproducible; `None` takes a fresh one.
         max_new_tokens: the longest answer; `None` goes on until the context is full.
-        stop: strings and token ids that end it, beside those of model and format.
         context_policy: what happens when the conversation does not fit into the context.
-        thinking: whether the model is to think first, where its format can be told; `None` leaves it to the format.
+        speech: what it is asked to say and not to say.
     """
 
     sampling: SamplingSettings
     template: str | None = None
     seed: int | None = None
     max_new_tokens: int | None = None
-    stop: tuple[str | int, ...] = ()
     context_policy: ContextPolicy = "stop"
-    thinking: bool | None = None
+    speech: Speech = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,13 @@ def planned(
 ) -> Generator[Summarising, None, Plan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    thinking = speaker_thinks(ground.branch) if options.thinking is None else options.thinking
+    speech = options.speech
+    thinking = speaker_thinks(ground.branch) if speech.think is None else speech.think
     if thinking is not None:
         form = with_thinking(form, thinking)
     told = with_lore_told(store, ground.branch, engine.count)
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
-    text, kept = _begun(engine, ground)
+    text, kept = _begun(engine, ground, speech.begin)
     sight = yield from see(
         engine,
         form,
@@ -158,15 +159,34 @@ def planned(
     if sight.made is not None and sight.seen_from is not None:
         # Before the answer: one that is stopped or fails without a word is removed, with its record.
         store.keep_summary(sight.seen_from, sight.made)
+    marks = _marks(engine, form, ground)
     request = GenerationRequest(
         prompt_ids=sight.ids,
         sampling=options.sampling,
-        stop=(*options.stop, *stop_conditions(engine, form)),
+        stop=(*speech.stop, *stop_conditions(engine, form)),
         max_new_tokens=options.max_new_tokens,
         seed=options.seed,
         owner=owner,
         beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
         begun=len(kept),
+        # A token that somebody took stays the one that it is.
+        heal=speech.heal and bool(kept) and ground.beginning is None,
+        banned=speech.ban,
+        min_new_tokens=speech.min_tokens,
+        constraint=speech.constraint,
+        thoughts=thought_limit(engine, marks, speech, begun=text),
+        guidance_ids=negative_ids(
+            engine,
+            form,
+            seen=seen_since(ground.branch, sight.seen_from),
+            summary=sight.summary,
+            sampling=options.sampling,
+            speech=speech,
+            begun=kept,
+        ),
+        stop_repeating=speech.stop_repeating,
+        alternatives=speech.logprobs,
+        draft=speech.drafted_by(draft_model=bool(engine.info.draft_model)),
     )
     record = AnswerRecord(
         engine.info.name,
@@ -178,10 +198,10 @@ def planned(
         summary=sight.summary,
         begun_tokens=len(kept),
         prompt_hash=prompt_hash(sight.ids),
-        stop=options.stop,
         persona=speaker_name(ground.branch),
         thinking_on=thinking,
-        thinking=_marks(engine, form, ground),
+        thinking=marks,
+        speech=speech,
     )
     return Plan(
         ground.parent_id,
@@ -196,12 +216,12 @@ def planned(
     )
 
 
-def _begun(engine: EnginePort, ground: Ground) -> tuple[str, tuple[int, ...]]:
-    """The text and the ids that the answer begins with."""
+def _begun(engine: EnginePort, ground: Ground, wanted: str) -> tuple[str, tuple[int, ...]]:
+    """The text and the ids that the answer begins with; those `wanted` where it is a new one."""
     if ground.beginning is not None:
         return begun_text(engine, ground.beginning.token_ids), ground.beginning.token_ids
     if not ground.goes_on or ground.earlier is None:
-        return "", ()
+        return wanted, tuple(encode_after(engine.encode_ordinary, wanted)) if wanted else ()
     cut = with_own_ids(ground.earlier, engine.info)
     return cut.text, answer_ids(engine, cut.text, cut.token_ids)
 

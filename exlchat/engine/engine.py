@@ -299,6 +299,8 @@ def load(
     info = _info(
         checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer, head_bits=head_bits
     )
+    if draft is not None:
+        info = dataclasses.replace(info, draft_model=draft.info.name)
     return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive, draft))
 
 

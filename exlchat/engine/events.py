@@ -221,6 +221,7 @@ class ModelInfo:
         named_tokens: texts by the names that templates use, as `eos_token`.
         chat_template: Jinja, for plain talk; `None` where the model has none.
         named_templates: its other templates by name, as `tool_use`.
+        draft_model: name of the smaller model that guesses for it; empty where none does.
     """
 
     name: str
@@ -240,6 +241,7 @@ class ModelInfo:
     named_templates: Mapping[str, str] = field(default_factory=dict, hash=False)
     added_tokens: tuple[str, ...] = ()
     named_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
+    draft_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

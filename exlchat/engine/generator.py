@@ -122,7 +122,10 @@ class Generator:
             raise RequestError(str(error)) from None
         if healing is not None:
             prompt, begun = request.prompt_ids[:-1], request.begun - 1
-            request = dataclasses.replace(request, prompt_ids=prompt, begun=begun)
+            # The other prompt ends with what was said as well, or it stands for something else.
+            other = request.guidance_ids[:-1] if request.guidance_ids[-1:] == request.prompt_ids[-1:] else None
+            guidance = request.guidance_ids if other is None else other
+            request = dataclasses.replace(request, prompt_ids=prompt, begun=begun, guidance_ids=guidance)
         return self._answer(request, _Means(rules, healing, sampler, seed), self._newest_run())
 
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:

@@ -9,10 +9,11 @@ from exlchat.ui.action import Action, Place, Situation
 from exlchat.ui.actions_chat import CHAT_ACTIONS
 from exlchat.ui.actions_places import PLACE_ACTIONS
 from exlchat.ui.actions_program import PROGRAM_ACTIONS
+from exlchat.ui.actions_speech import SPEECH_ACTIONS
 
 __all__ = ["ACTIONS", "BY_ID", "BY_SLASH", "Action", "Place", "Situation", "completions"]
 
-ACTIONS: tuple[Action, ...] = (*CHAT_ACTIONS, *PROGRAM_ACTIONS, *PLACE_ACTIONS)
+ACTIONS: tuple[Action, ...] = (*CHAT_ACTIONS, *PROGRAM_ACTIONS, *SPEECH_ACTIONS, *PLACE_ACTIONS)
 """In the order to show them."""
 
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}

@@ -68,4 +68,4 @@ def was_cut(message: Message) -> bool:
     if message.edited_from is not None and message.record is None:
         return True
     reason = message.record.finish_reason if message.record else None
-    return message.status == "partial" or reason in ("max_new_tokens", "context_full")
+    return message.status == "partial" or reason in ("max_new_tokens", "context_full", "repeating")

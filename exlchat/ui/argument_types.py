@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from exlchat.chat.constraints import constraint_of
 from exlchat.chat.sampling.control_values import from_text, require_control
+from exlchat.chat.speech import DraftChoice
+from exlchat.engine.constraint import Constraint
 from exlchat.ext.targets import FAT, Targets, parse_capability
 
 Parsed = TypeVar("Parsed")
@@ -116,6 +119,27 @@ def sampled(text: str) -> tuple[str, Any]:
         return name, from_text(name, value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def held_to(word: str) -> Callable[[str], Constraint]:
+    """An argument type: a schema, a regex or a grammar."""
+    return said(lambda text: constraint_of(word, text))
+
+
+def drafted_by(text: str) -> DraftChoice | Path:
+    """A word, or the folder of a model."""
+    words: tuple[DraftChoice, ...] = ("auto", "off", "ngram")
+    for word in words:
+        if text == word:
+            return word
+    path = Path(text).expanduser()
+    try:
+        there = bool(text) and path.is_dir()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder of a model; give one, or {', '.join(words)}")
+    return path.absolute()
 
 
 def some_text(text: str) -> str:

@@ -22,6 +22,7 @@ from exlchat.ui.figures import describe_figures
 from exlchat.ui.persona_commands import PersonaCommands
 from exlchat.ui.preset_commands import use_preset
 from exlchat.ui.sampling_panel import panel_lines
+from exlchat.ui.speech_commands import SpeechCommands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,6 +58,7 @@ class ChatCommands:
     def __init__(self, front: ChatFront) -> None:
         self.front = front
         self.personas = PersonaCommands(front)
+        front.session.on_refused = partial(front.tell, warning=True)
         self._by_id = dict(self._shared()) | dict(self._doors())
 
     def _shared(self) -> Mapping[str, Callable[[str], None]]:
@@ -84,6 +86,7 @@ class ChatCommands:
             "stats": lambda _: self.front.note(describe_figures(session.last_answer)),
             "cache": lambda _: self._cache(),
             "cost": self._cost,
+            **SpeechCommands(self.front).doors(),
         }
 
     # What each front does in its own way

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.engine_jobs import Load
+    from exlchat.ui.generation_settings import GenerationSettings
     from exlchat.ui.model_state import ModelState
     from exlchat.ui.services import Services
     from exlchat.ui.unsent import Unsent
@@ -51,6 +52,9 @@ class ChatFront(Protocol):
 
     def open_conversation(self, conversation_id: str) -> bool:
         """Leave the open conversation for another; whether that could be read."""
+
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> object:
+        """Have a prompt answered; `generation` is how, where that is not what holds."""
 
     def change_model(self, load: Load) -> None:
         """Have the engine thread load another model."""

@@ -13,6 +13,7 @@ from exlchat.chat.titling import TitleMade
 from exlchat.ui.answering import was_cut
 from exlchat.ui.engine_jobs import JobEnded, JobEvent
 from exlchat.ui.engine_requests import Questions, title_job, turn_job
+from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.open_conversation import OpenConversation
 from exlchat.ui.under_way import UnderWay
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from exlchat.ui.answering import Answering
     from exlchat.ui.engine_requests import JobQueue
     from exlchat.ui.generation_settings import GenerationSettings
+
+
+_ASKED = ("constraint", "logit_bias", "banned_tokens", "dry_breakers")
+"""What can be said that not every model can do."""
 
 
 class NotPossibleError(Exception):
@@ -59,6 +64,8 @@ class ChatSession(OpenConversation):
         self.deleted_last = False
         """Whether a conversation was deleted after everything else that can be undone."""
         self.titles = titles
+        self.on_refused: Callable[[str], None] = lambda _: None
+        """Is told why the model cannot answer as was asked, when it has seen that, in one line."""
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
 
@@ -109,10 +116,29 @@ class ChatSession(OpenConversation):
         self.deleted_last = False
         return self._deleted.pop()
 
+    # How answers are wanted
+
+    def draw_by(self, generation: GenerationSettings) -> None:
+        """As of `OpenConversation`; the model is asked as well, and what it cannot do is taken back when it says so."""
+        before = self.generation
+        super().draw_by(generation)
+        asked = [name for name in NAMES if generation.value(name) != before.value(name)]
+        if not any(name in _ASKED for name in asked):
+            return
+
+        def take_back(line: str) -> None:
+            wrong = [name for name in asked if self.generation.value(name) == generation.value(name)]
+            self.generation = self.generation.taking(wrong, before)
+            self.on_refused(line)
+
+        self.questions.check(generation, take_back)
+
     # Saying something
 
-    def send(self, text: str) -> Message | None:
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> Message | None:
         """Put a prompt on disk and have it answered; `None` when it waits for the present answer.
+
+        `generation` is how this answer is drawn, where none is on its way; `None` takes what holds.
 
         Raises:
             StoreError: it could not be written; nothing was sent.
@@ -125,7 +151,7 @@ class ChatSession(OpenConversation):
             self.conversation = self._create()
         message = self.store.add_message(self.conversation.id, "user", text)
         self.reload()
-        self._submit(self.conversation.id, prompt=message)
+        self._submit(self.conversation.id, prompt=message, generation=generation)
         return message
 
     def set_system(self, text: str) -> None:
@@ -226,7 +252,12 @@ class ChatSession(OpenConversation):
     def ask_cost(self, tell: Callable[[PromptCost], None], system: str | None = None) -> None:
         """Ask what reading the open conversation again would cost; with another system prompt, if one is given."""
         self.questions.cost(
-            self.conversation_id, tell, template=self.template, policy=self.generation.context_policy, system=system
+            self.conversation_id,
+            tell,
+            template=self.template,
+            policy=self.generation.context_policy,
+            system=system,
+            thinking=self.generation.speech.think,
         )
 
     # What the engine thread reports

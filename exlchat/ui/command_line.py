@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from exlchat import __version__
 from exlchat.chat.context import CONTEXT_POLICIES
+from exlchat.chat.speech import MOST_LOGPROBS
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.settings import MOST_CACHE_GB, MOST_CACHE_TOKENS
 from exlchat.ui.argument_types import (
+    drafted_by,
+    held_to,
     not_negative,
     number,
     positive,
@@ -79,6 +82,8 @@ _ASK_EPILOG = """examples:
   exlchat ask -m ~/models/llama-3 "Three names for a cat"
   cat notes.txt | exlchat ask "Summarise in one line:" --max-tokens 60
   exlchat ask -c last "And in German?"
+  exlchat ask --schema person.json "A made-up person" | jq .name
+  exlchat ask --choice yes --choice no "Is this spam?" < mail.txt
   exlchat ask --jsonl --no-save "Hello" | jq -r 'select(.type=="text").text'
 
 exit codes:
@@ -217,14 +222,13 @@ def ask_parser() -> argparse.ArgumentParser:
     answer.add_argument("--jsonl", action="store_true", help="print one JSON object for each event instead of the text")
     answer.add_argument("--no-save", dest="save", action="store_false", help="do not keep this as a conversation")
     answer.add_argument(
-        "--stop",
-        metavar="TEXT",
-        type=stop_text,
-        action="append",
-        default=[],
-        help="end the answer before TEXT (may be repeated)",
+        "--logprobs",
+        metavar="N",
+        type=whole(0, MOST_LOGPROBS),
+        help="with --jsonl, print each token with its log-probability and the N likeliest ones there",
     )
     _prompt_options(answer)
+    speech_options(parser)
     _sampling_group(parser)
     about_group(parser)
     return parser
@@ -325,6 +329,12 @@ def _model_options(group: argparse._ArgumentGroup) -> None:
         type=not_negative(MOST_CACHE_GB),
         help="GiB of it kept on disk for later starts (default: 4; 0: none)",
     )
+    group.add_argument(
+        "--draft",
+        metavar="DIR|WORD",
+        type=drafted_by,
+        help="a smaller model of the same family that guesses tokens ahead, for speed; or ngram, or off",
+    )
     kernel_options(group)
 
 
@@ -382,6 +392,31 @@ def _sampling_group(parser: argparse.ArgumentParser) -> None:
         help="any other control, such as xtc_probability=0.5 (may be repeated); /sampling in the app lists them",
     )
     group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
+
+
+def speech_options(parser: argparse.ArgumentParser) -> None:
+    """What an answer has to say, and must not."""
+    said = parser.add_argument_group("what is said")
+    texts: dict[str, Any] = {"metavar": "TEXT", "type": stop_text, "action": "append"}
+    said.add_argument("--stop", **texts, help="end the answer before TEXT (may be repeated)")
+    said.add_argument("--ban", **texts, help="never say TEXT: go back and say something else (may be repeated)")
+    said.add_argument(
+        "--begin", metavar="TEXT", type=some_text, help="begin the answer with TEXT, which is printed too"
+    )
+    said.add_argument("--min-tokens", metavar="N", type=whole(0), help="the answer does not end before N tokens")
+    said.add_argument("--thinking-budget", metavar="N", type=whole(0), help="close the model's thoughts after N tokens")
+    said.add_argument(
+        "--negative", metavar="TEXT", help="system prompt to lean away from; goes with --sample guidance_scale=1.5"
+    )
+    held = said.add_mutually_exclusive_group()
+    held.add_argument(
+        "--schema", metavar="FILE|JSON", type=held_to("schema"), help="answer in JSON of this JSON schema"
+    )
+    held.add_argument("--regex", metavar="RE", type=held_to("regex"), help="the whole answer matches this expression")
+    held.add_argument("--choice", **texts, help="answer TEXT, or another --choice, and nothing else")
+    held.add_argument(
+        "--grammar", metavar="FILE", type=held_to("grammar"), help="answer by this grammar (Lark, llguidance)"
+    )
 
 
 def about_group(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from exlchat import paths
 from exlchat.chat import titling, turn
 from exlchat.chat.cost import prompt_cost
 from exlchat.chat.inspection import inspected
+from exlchat.engine.events import RequestError
 from exlchat.ui.engine_jobs import Job, Question
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def turn_job(
         seed=generation.seed,
         max_new_tokens=generation.max_tokens,
         context_policy=generation.context_policy,
+        speech=generation.speech,
     )
 
     def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
@@ -125,6 +127,7 @@ class Questions:
         template: str | None,
         policy: ContextPolicy,
         system: str | None = None,
+        thinking: bool | None = None,
     ) -> None:
         """Ask what reading a conversation would cost as it is when the engine comes to it; arguments of `prompt_cost`.
 
@@ -133,7 +136,7 @@ class Questions:
 
         def ask(engine: EnginePort) -> PromptCost:
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
-            return prompt_cost(engine, branch, template=template, system=system, policy=policy)
+            return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
 
         self._jobs.ask(Question(ask, tell))
 
@@ -144,11 +147,13 @@ class Questions:
         *,
         template: str | None,
         policy: ContextPolicy,
+        thinking: bool | None = None,
     ) -> None:
         """Ask for the prompt of a conversation, laid open; arguments of `inspected`."""
 
         def ask(engine: EnginePort) -> Inspected:
-            return inspected(engine, self._store.load(conversation_id).branch, template=template, policy=policy)
+            branch = self._store.load(conversation_id).branch
+            return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
 
         self._jobs.ask(Question(ask, tell))
 
@@ -182,6 +187,25 @@ class Questions:
 
         self._jobs.ask(Question(ask, tell, fail))
         return computing
+
+    def check(self, generation: GenerationSettings, refuse: Callable[[str], None]) -> None:
+        """Have the model say whether answers can be drawn so, and be so; `refuse` is told in one line if not.
+
+        Where no model is there, nothing is said: whoever answers then says it.
+        """
+
+        def ask(engine: EnginePort) -> str:
+            try:
+                engine.check(generation.sampling, generation.speech.constraint)
+            except RequestError as error:
+                return str(error)
+            return ""
+
+        def told(line: str) -> None:
+            if line:
+                refuse(line)
+
+        self._jobs.ask(Question(ask, told, lambda _: None))
 
     def cache(self, tell: Callable[[CacheReport], None]) -> None:
         """Ask about the pages of the cache, if that is not asked already."""

@@ -10,7 +10,7 @@ from exlchat.chat.plain_text import one_line
 
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
-    from exlchat.engine.events import ModelInfo
+    from exlchat.engine.events import GenerationStats, ModelInfo
 
 _TOLD_EVERY_SECONDS = 0.25
 _INTERVAL_SECONDS = 0.5
@@ -69,8 +69,20 @@ def describe_figures(answer: Message | None) -> str:
         f"{stats.tokens_per_second:.1f} tok/s · prompt {stats.prompt_tokens} tokens, {stats.cached_tokens} of them "
         f"cached · first token {stats.time_to_first_token:.2f} s · reading {stats.prefill_seconds:.2f} s · writing "
         f"{stats.decode_seconds:.2f} s · temperature {record.sampling.temperature:g} · seed {stats.seed} · "
-        f"ended by {record.finish_reason}"
+        f"ended by {record.finish_reason}{_drafted(stats)}"
     )
+
+
+def _drafted(stats: GenerationStats) -> str:
+    told = drafted_line(stats)
+    return f" · drafted {told}" if told else ""
+
+
+def drafted_line(stats: GenerationStats) -> str:
+    """How many tokens were guessed ahead, and how many of them were right; empty where none were."""
+    if not stats.drafted:
+        return ""
+    return f"{stats.drafted:,} tokens, {stats.accepted:,} right ({stats.accepted / stats.drafted:.0%})"
 
 
 class GrowingFigures:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
+from exlchat.chat import speech_values
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
 from exlchat.chat.plain_text import did_you_mean, one_line
 from exlchat.chat.sampling import control_values
+from exlchat.chat.speech import PLAIN, Speech
+from exlchat.chat.speech_values import SPEECH
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.setting_list import CHAT_TEMPERATURE, SETTINGS
 from exlchat.settings import SettingsError
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
 SAMPLED = tuple(CONTROLS)
 MAIN = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context_policy")
 """Those that are shown whatever their values are; of the others, those that are on."""
-NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN))
+NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN), *SPEECH)
 EXPLAINED = {
+    **{name: value.help for name, value in SPEECH.items()},
     **{name: SETTINGS[name].about.help for name in NAMES if name in SETTINGS},
     **{name: control.help for name, control in CONTROLS.items()},
     "seed": "Makes draws repeatable; none takes a fresh one each time.",
@@ -48,11 +52,12 @@ class GenerationSettings:
     seed: int | None = None
     max_tokens: int | None = None
     context_policy: ContextPolicy = "stop"
+    speech: Speech = PLAIN
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value(self, name: str) -> Any:
         """The value of one of `NAMES`."""
-        return getattr(self.sampling if name in CONTROLS else self, name)
+        return getattr(self.sampling if name in CONTROLS else self.speech if name in SPEECH else self, name)
 
     def source(self, name: str) -> str:
         """Where the value comes from."""
@@ -60,7 +65,7 @@ class GenerationSettings:
 
     def shown_names(self) -> list[str]:
         """Those of `NAMES` that say all about an answer: the main ones, and what is not as usual."""
-        return [name for name in NAMES if name in MAIN or self.value(name) != CONTROLS[name].off]
+        return [name for name in NAMES if name in MAIN or self.value(name) != usual_value(name)]
 
     def with_value(self, name: str, text: str) -> GenerationSettings:
         """A copy with one value changed, as typed after /set. "none" clears `seed` and `max_tokens`.
@@ -70,9 +75,19 @@ class GenerationSettings:
         """
         return self._with_text(name, text)._from(TYPED, [name])
 
+    def speaking(self, source: str, **values: Any) -> GenerationSettings:
+        """A copy with values of `Speech` in place, which come from `source`.
+
+        Raises:
+            ValueError: out of range, in one line.
+        """
+        return replace(self, speech=replace(self.speech, **values))._from(source, values)
+
     def _with_text(self, name: str, text: str) -> GenerationSettings:
         if name in CONTROLS:
             return replace(self, sampling=replace(self.sampling, **{name: control_values.from_text(name, text)}))
+        if name in SPEECH:
+            return replace(self, speech=replace(self.speech, **{name: speech_values.from_text(name, text)}))
         match name:
             case "seed":
                 seed = None if text in _OFF else _whole(name, text)
@@ -95,7 +110,8 @@ class GenerationSettings:
             ValueError: they contradict what holds now, in one line.
         """
         limit = self.max_tokens if wishes.max_tokens is None else wishes.max_tokens
-        wished = replace(self, sampling=wishes.apply(self.sampling), max_tokens=limit)
+        speech = wishes.speak(self.speech)
+        wished = replace(self, sampling=wishes.apply(self.sampling), speech=speech, max_tokens=limit)
         return wished._from(source, wishes.decided())
 
     def taking(self, names: Iterable[str], other: GenerationSettings) -> GenerationSettings:
@@ -106,9 +122,12 @@ class GenerationSettings:
         """
         taken = {name: other.value(name) for name in names}
         sampled = {name: value for name, value in taken.items() if name in CONTROLS}
-        rest = {name: value for name, value in taken.items() if name not in CONTROLS}
+        spoken = {name: value for name, value in taken.items() if name in SPEECH}
+        rest = {name: value for name, value in taken.items() if name not in CONTROLS and name not in SPEECH}
         sources = {name: other.source(name) for name in taken}
-        return replace(self, sampling=replace(self.sampling, **sampled), **rest, sources={**self.sources, **sources})
+        speech = replace(self.speech, **spoken)
+        sampling = replace(self.sampling, **sampled)
+        return replace(self, sampling=sampling, speech=speech, **rest, sources={**self.sources, **sources})
 
     def _from(self, source: str, names: Iterable[str]) -> GenerationSettings:
         return replace(self, sources={**self.sources, **dict.fromkeys(names, source)})
@@ -118,6 +137,8 @@ class GenerationSettings:
         value = self.value(name)
         if name in CONTROLS:
             return control_values.shown(name, value)
+        if name in SPEECH:
+            return speech_values.shown(name, value)
         if value is None:
             return "fresh for each answer" if name == "seed" else "until the context is full"
         return str(value)
@@ -130,6 +151,11 @@ class GenerationSettings:
         """What is no longer as before, value by value."""
         changed = [name for name in NAMES if self.value(name) != before.value(name)]
         return [f"{name} {before.shown(name)} → {self.shown(name)}" for name in changed]
+
+
+def usual_value(name: str) -> Any:
+    """The value at which one of `NAMES` changes nothing; those of an answer's length and seed have none."""
+    return CONTROLS[name].off if name in CONTROLS else speech_values.usual(name) if name in SPEECH else None
 
 
 def drawn_line(sampling: SamplingSettings) -> str:
@@ -175,6 +201,7 @@ def of_settings(settings: Settings, *, bundled_guide: bool) -> GenerationSetting
         settings.drawing(bundled_guide=bundled_guide),
         max_tokens=settings.max_tokens,
         context_policy=settings.context_policy,
+        speech=Speech(draft=settings.draft),
         sources=sources,
     )
 

@@ -50,7 +50,6 @@ class AskOptions:
         app: model, sampling and prompt options, as for the app.
         prompt: the prompt as typed; standard input follows it, or stands alone.
         jsonl: print events instead of text.
-        stop: texts that end the answer.
         save: keep prompt and answer as a conversation.
         conversation: the one to go on with, as typed; `None` begins a new one.
         again: give its last answer again, or go on with that, instead of asking a prompt.
@@ -59,7 +58,6 @@ class AskOptions:
     app: AppOptions
     prompt: str | None
     jsonl: bool = False
-    stop: tuple[str, ...] = ()
     save: bool = True
     conversation: str | None = None
     again: Again | None = None
@@ -114,6 +112,14 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             )
         opened.callback(engine.close)
         lines.clear()
+        wishes = _turn_options(options, settings, wanted)
+        try:
+            engine.check(wishes.sampling, wishes.speech.constraint)
+        except RequestError as error:
+            lines.say(str(error))
+            return ExitCode.USAGE
+        if wishes.speech.negative and wishes.sampling.guidance_scale == 1.0:
+            lines.say("the negative prompt changes nothing while guidance_scale is 1; --sample guidance_scale=1.5")
         if there is not None:
             said = Said(prompt, options.app.system, options.app.persona)
             place = go_on(there.store, there.conversation_id, said, options.again)
@@ -121,7 +127,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             place = _begin_new(Said(prompt, wanted.system, options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
         output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
-        return _answer(engine, place, _turn_options(options, settings, wanted), output, lines=lines)
+        return _answer(engine, place, wishes, output, lines=lines)
 
 
 def _as_spoken_in(place: Place, app: AppOptions) -> AppOptions:
@@ -151,7 +157,7 @@ def _answer(
     engine: EnginePort, place: Place, options: TurnOptions, output: AnswerOutput, *, lines: ErrorLines
 ) -> ExitCode:
     kept = None if place.store.path is None else place.conversation_id
-    telling = AnswerTelling(output, lines, model=engine.info.name, kept=kept)
+    telling = AnswerTelling(output, lines, engine=engine, kept=kept)
     turn = answer(
         place.store,
         engine,
@@ -184,7 +190,7 @@ def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings
         seed=start.seed,
         max_new_tokens=start.max_tokens,
         context_policy=start.context_policy,
-        stop=options.stop,
+        speech=start.speech,
     )
 
 

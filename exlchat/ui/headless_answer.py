@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import marks_of
+from exlchat.chat.prompt_layout import single_texts
 from exlchat.chat.thinking import Piece, ThinkingSplitter
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent
 from exlchat.engine.events import PrefillProgress, TextDelta
 from exlchat.ui.exit_codes import ExitCode
+from exlchat.ui.headless_output import told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from exlchat.chat.engine_port import SpellingPort
     from exlchat.ui.headless_output import AnswerOutput, ErrorLines
 
 
 class AnswerTelling:
     """Writes the events of one turn."""
 
-    def __init__(self, output: AnswerOutput, lines: ErrorLines, *, model: str, kept: str | None) -> None:
-        """`kept` is the id of the conversation, `None` when nothing is kept."""
+    def __init__(self, output: AnswerOutput, lines: ErrorLines, *, engine: SpellingPort, kept: str | None) -> None:
+        """`engine` answers; `kept` is the id of the conversation, `None` when nothing is kept."""
         self._output = output
         self._lines = lines
-        self._model = model
+        self._engine = engine
         self._kept = kept
         self._splitter: ThinkingSplitter | None = None
         self._words = 0
+        self._begun = ""
         self.begun = False
         """Whether the prompt was taken: an answer is on disk."""
 
@@ -40,8 +45,11 @@ class AnswerTelling:
             case PrefillProgress():
                 self._lines.reading(event)
                 self._output.progress(event)
-            case TextDelta(text=text):
-                self._tell([Piece("answer", text)] if self._splitter is None else self._splitter.feed(text))
+            case TextDelta(text=text, chances=chances):
+                self._tell(self._pieces(text))
+                if chances:
+                    named = {one.token_id for place in chances for one in told(place)}
+                    self._output.tokens(chances, single_texts(self._engine, named))
             case AnswerClosed():
                 return self._close(event)
         return ExitCode.OK
@@ -53,10 +61,17 @@ class AnswerTelling:
                 self._lines.say(notice)
         marks = marks_of(event.message)
         self._splitter = None if marks is None else ThinkingSplitter(marks)
-        if self._splitter is not None:
-            # Of a cut answer that goes on: it is not said again, but it may have been cut among its thoughts.
-            self._splitter.feed(event.message.text)
-        self._output.start(model=self._model, conversation=self._kept, prompt_tokens=event.prompt_tokens)
+        begun = self._pieces(event.message.text)
+        self._output.start(model=self._engine.info.name, conversation=self._kept, prompt_tokens=event.prompt_tokens)
+        # A cut answer that goes on is not said again, but it may have been cut among its thoughts.
+        if event.message.text and event.message.edited_from is None:
+            self._begun = event.message.text
+            self._tell(begun)
+
+    def _pieces(self, text: str) -> list[Piece]:
+        if self._splitter is None:
+            return [Piece("answer", text)] if text else []
+        return self._splitter.feed(text)
 
     def _tell(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
@@ -73,9 +88,11 @@ class AnswerTelling:
             self._tell(self._splitter.finish())
         self._lines.clear()
         if event.finished is not None:
-            self._output.finish(event.finished)
+            self._output.finish(replace(event.finished, text=self._begun + event.finished.text))
             if event.finished.reason == "context_full":
                 self._lines.say("the context is full; the answer was cut")
+            elif event.finished.reason == "repeating":
+                self._lines.say("the answer was stopped: it said the same over and over; --continue goes on")
         if event.error is not None:
             self._lines.say(event.error)
         stopped = event.finished is not None and event.finished.reason == "cancelled"

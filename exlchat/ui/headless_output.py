@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol, TextIO
 
-from exlchat.engine.events import Finished, LoadProgress, PrefillProgress
+from exlchat.engine.events import Finished, LoadProgress, PlaceChances, PrefillProgress, TokenChance
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.markdown.sanitize import printable
 
@@ -39,6 +40,9 @@ class AnswerOutput(Protocol):
 
     def thoughts(self, text: str) -> None:
         """More of what the model thinks before it answers."""
+
+    def tokens(self, places: Sequence[PlaceChances], texts: Mapping[int, str]) -> None:
+        """Tokens of the text so far with their chances; `texts` are those of all tokens that are named."""
 
     def finish(self, finished: Finished) -> None:
         """The end of the answer."""
@@ -69,6 +73,9 @@ class TextOutput:
         _write(self._stream, shown)
 
     def thoughts(self, text: str) -> None:
+        """Nothing: only the answer goes to stdout."""
+
+    def tokens(self, places: Sequence[PlaceChances], texts: Mapping[int, str]) -> None:
         """Nothing: only the answer goes to stdout."""
 
     def finish(self, finished: Finished) -> None:
@@ -106,6 +113,24 @@ class JsonLinesOutput:
         """`{"type": "thinking", "text"}`."""
         self._event("thinking", text=text)
 
+    def tokens(self, places: Sequence[PlaceChances], texts: Mapping[int, str]) -> None:
+        """`{"type": "tokens", "tokens": [{"id", "text", "logprob", "rank", "top": [{"id", "text", "logprob"}]}]}`.
+
+        The logarithms are natural ones, of the model's own probabilities at temperature 1.
+        """
+
+        def named(one: TokenChance) -> dict[str, object]:
+            return {"id": one.token_id, "text": texts[one.token_id], "logprob": one.log_probability}
+
+        self._event(
+            "tokens",
+            tokens=[
+                {**named(place.taken), "rank": place.taken.rank, "top": [named(one) for one in place.top]}
+                for place in places
+                if place.taken is not None
+            ],
+        )
+
     def finish(self, finished: Finished) -> None:
         """`{"type": "finished", "reason", "text", "stats"}`; the text is all that the model said, with its thoughts."""
         stats = asdict(finished.stats) | {"tokens_per_second": finished.stats.tokens_per_second}
@@ -113,6 +138,11 @@ class JsonLinesOutput:
 
     def _event(self, kind: str, **fields: object) -> None:
         _write(self._stream, json.dumps({"type": kind, **fields}, ensure_ascii=self._on_terminal) + "\n")
+
+
+def told(place: PlaceChances) -> tuple[TokenChance, ...]:
+    """The tokens that are named at a place."""
+    return place.top if place.taken is None else (place.taken, *place.top)
 
 
 class ErrorLines:

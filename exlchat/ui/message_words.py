@@ -16,6 +16,7 @@ _CUT_BY = {
     "max_new_tokens": "cut at the answer limit",
     "context_full": "cut: the context is full",
     "cancelled": "stopped",
+    "repeating": "stopped: it said the same over and over",
 }
 
 

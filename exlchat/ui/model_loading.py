@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from exlchat import engine, paths
@@ -9,7 +10,6 @@ from exlchat.ui.cache_sizes import CacheSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from exlchat.chat.engine_port import EnginePort
     from exlchat.engine.events import LoadProgress
@@ -30,6 +30,7 @@ def load_model(
     extension: bool = True,
     quantize_head: int | None = None,
     usual_head: int | None = None,
+    draft_path: Path | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> EnginePort:
     """Load the model in `model_path`; blocks, so call it away from the UI thread.
@@ -40,6 +41,7 @@ def load_model(
         extension: without it a GPU does without the CUDA kernels.
         quantize_head: bits of an output head of floats, asked for by name: refused where there are no kernels.
         usual_head: the same from the settings, which say nothing about the CPU or about going without kernels.
+        draft_path: a smaller model with the same vocabulary, which guesses tokens ahead; it is loaded first.
         on_progress: runs on the calling thread; before the weights it tells of a compile, if one is needed.
 
     Raises:
@@ -47,20 +49,41 @@ def load_model(
     """
     if quantize_head is None and extension and _on_gpu(device):
         quantize_head = usual_head
-    return engine.load(
-        model_path,
-        device=device,
-        kv_cache=_cache_precision(kv_cache, device),
-        max_seq_len=context,
-        cache_tokens=cache_sizes.tokens,
-        cache_gigabytes=cache_sizes.gigabytes,
-        page_folder=None if cache_sizes.disk_gigabytes is None else paths.folders().cache,
-        page_bytes=cache_sizes.disk_bytes,
-        extension=extension,
-        quantize_head=quantize_head,
-        build_cache=paths.folders().cache,
-        on_progress=on_progress,
-    )
+    precision, build_cache = _cache_precision(kv_cache, device), paths.folders().cache
+    draft = None
+    if draft_path is not None:
+        # Most starts have none.
+        from exlchat.engine.draft_loading import load_draft
+
+        draft = load_draft(
+            draft_path,
+            context=context,
+            device=device,
+            kv_cache=precision,
+            extension=extension,
+            build_cache=build_cache,
+            on_progress=on_progress,
+        )
+    try:
+        return engine.load(
+            model_path,
+            device=device,
+            kv_cache=precision,
+            max_seq_len=context,
+            cache_tokens=cache_sizes.tokens,
+            cache_gigabytes=cache_sizes.gigabytes,
+            page_folder=None if cache_sizes.disk_gigabytes is None else build_cache,
+            page_bytes=cache_sizes.disk_bytes,
+            extension=extension,
+            quantize_head=quantize_head,
+            build_cache=build_cache,
+            draft=draft,
+            on_progress=on_progress,
+        )
+    except BaseException:
+        if draft is not None:
+            draft.unload()
+        raise
 
 
 def load_wanted(
@@ -91,8 +114,18 @@ def load_wanted(
         extension=settings.extension if options.extension is None else options.extension,
         quantize_head=options.quantize_head,
         usual_head=settings.quantize_head,
+        draft_path=draft_path(model_path, options, settings),
         on_progress=on_progress,
     )
+
+
+def draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Path | None:
+    """Where the draft model lies. The bundled guide is as small as any, and of a family of its own."""
+    if model_path.absolute() == paths.bundled_model():
+        return None
+    if options.draft_model is not None or settings.draft_model is None:
+        return options.draft_model
+    return Path(settings.draft_model).expanduser()
 
 
 def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp32", "fp16", "fp8", "q8", "q6", "q4"]:

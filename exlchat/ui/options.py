@@ -36,6 +36,7 @@ class AppOptions:
         sampling: sampling values and the longest answer that were typed, or are of a preset that was named.
         sampling_sources: where those of them come from that were not typed: "preset wild", by name.
         seed: makes the answers reproducible.
+        draft_model: folder of the smaller model that guesses tokens.
         cache_sizes: how much of the cache is kept, where.
         context_policy: what happens when a conversation does not fit into the context.
         continue_last: open the most recent conversation.
@@ -55,6 +56,7 @@ class AppOptions:
     sampling: SamplingWishes = field(default_factory=SamplingWishes)
     sampling_sources: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
+    draft_model: Path | None = None
     cache_sizes: CacheSizes = field(default_factory=CacheSizes)
     context_policy: ContextPolicy | None = None
     continue_last: bool = False

@@ -11,16 +11,27 @@ if TYPE_CHECKING:
     from exlchat.chat.sampling.wishes import SamplingWishes
     from exlchat.ui.options import AppOptions
 
-_TYPED = ("theme", "template", "system", "context_policy", "context", "kv_cache", "extension", "quantize_head")
+_TYPED = (
+    "theme",
+    "template",
+    "system",
+    "context_policy",
+    "context",
+    "kv_cache",
+    "extension",
+    "quantize_head",
+)
 
 
 def given(options: AppOptions, key: str) -> Any:
     """The value that was typed, or is of the preset or persona that was; `None` if the setting holds."""
     sizes = options.cache_sizes
-    if key in (*OWN_KEYS, "sampling", "max_tokens"):
+    if key in (*OWN_KEYS, "sampling", "max_tokens", "draft"):
         return _drawn_by(options.sampling, key)
     if key in _TYPED:
         return getattr(options, key)
+    if key == "draft_model":
+        return None if options.draft_model is None else str(options.draft_model)
     if key == "disk_gb":
         return sizes.disk_gigabytes
     if key in ("cache_tokens", "cache_gb"):
@@ -33,6 +44,6 @@ def _drawn_by(wishes: SamplingWishes, key: str) -> Any:
     if key == "sampling":
         typed = tuple((name, one) for name, one in wishes.given().items() if name in CONTROL_NAMES)
         return typed if typed or wishes.others_off else None
-    if key != "max_tokens" and wishes.others_off:
+    if key not in ("max_tokens", "draft") and wishes.others_off:
         return getattr(wishes.apply(SamplingSettings()), key)
     return getattr(wishes, key)

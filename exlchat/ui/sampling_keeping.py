@@ -10,6 +10,7 @@ from exlchat.chat.sampling.control_values import to_plain
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.shelf import keep_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.speech_values import SPEECH, usual
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.setting_sampling import CONTROL_NAMES
 from exlchat.settings import SETTINGS, SettingsError, read_settings, save_setting
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from exlchat.ui.generation_settings import GenerationSettings
 
+_KEPT = (*CONTROL_NAMES, *(name for name in NAMES if name in SETTINGS))
+"""What settings.toml can say."""
+_OF_A_SESSION = ("think", "heal", "logprobs", "draft")
+"""What no preset says."""
 NOT_KEPT = "Nothing of this session is saved: no preset and no default is written"
 
 
@@ -33,6 +38,7 @@ def save_as_preset(now: GenerationSettings, target: Path) -> str:
     """
     # What is off is said in one word; the temperature, of which 1 is as good as any, is named whatever it is.
     on = {name: now.value(name) for name, one in CONTROLS.items() if now.value(name) != one.off}
+    on |= {name: now.value(name) for name in SPEECH if name not in _OF_A_SESSION and now.value(name) != usual(name)}
     try:
         wishes = SamplingWishes(
             **{**on, "temperature": now.sampling.temperature}, max_tokens=now.max_tokens, others_off=True
@@ -54,7 +60,7 @@ def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
     for problem in found.file_problems:
         raise SettingsError(problem)
     file = of_settings(found.settings, bundled_guide=bundled_guide)
-    wanted = [name for name in NAMES if name != "seed" and now.value(name) != file.value(name)]
+    wanted = [name for name in NAMES if name in _KEPT and now.value(name) != file.value(name)]
     alone = [name for name in wanted if name not in CONTROL_NAMES]
     rows = {name: to_plain(name, now.value(name)) for name in CONTROL_NAMES if now.value(name) != CONTROLS[name].off}
     table = ["sampling"] if len(alone) < len(wanted) else []
@@ -69,4 +75,6 @@ def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
     settings = {SETTINGS["sampling" if name in CONTROL_NAMES else name].variable: None for name in wanted}
     beaten = [variable for variable in settings if os.environ.get(variable)]
     over = f"; the environment ({', '.join(beaten)}) beats the file" if beaten else ""
-    return f"Written into settings.toml: {written}{seed}{over}"
+    left = [name for name in SPEECH if name not in _KEPT and now.value(name) != usual(name)]
+    rest = f"; a preset can keep {', '.join(left)}" if left else ""
+    return f"Written into settings.toml: {written}{seed}{rest}{over}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.chat import speech_values
 from exlchat.chat.context import CONTEXT_POLICIES
 from exlchat.chat.sampling import control_values
+from exlchat.chat.speech_values import SPEECH
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.ui.generation_settings import EXPLAINED, LARGEST_SEED, NAMES
 from exlchat.ui.sampling_idle import idle_reason, order_line
@@ -50,6 +52,9 @@ def groups(now: GenerationSettings) -> Iterator[tuple[str, list[str]]]:
         names = [name for name in NAMES if name not in shown and name in CONTROLS and CONTROLS[name].group == group]
         if names:
             yield group, names
+    names = [name for name in SPEECH if name not in shown]
+    if names:
+        yield "What is said", names
 
 
 def start_of(front: ChatFront) -> GenerationSettings:
@@ -62,9 +67,9 @@ def stepped(now: GenerationSettings, name: str, by: int) -> str | None:
 
     From off, a control goes to what is usual for it. Lists have no steps.
     """
-    if name == "context_policy":
-        place = list(CONTEXT_POLICIES).index(now.context_policy) + by
-        return list(CONTEXT_POLICIES)[place] if 0 <= place < len(CONTEXT_POLICIES) else None
+    if words := _words(name):
+        place = words.index(typed_text(now, name)) + by
+        return words[place] if 0 <= place < len(words) else None
     if name == "seed":
         return _next_seed(now.seed, by)
     if not has_steps(name):
@@ -92,8 +97,10 @@ def _usual_beyond_off(name: str, at: float, by: int) -> float | None:
 
 def _ladder(name: str) -> Sequence[float]:
     """The values that a number goes through."""
-    if name == "max_tokens":
-        return (*_STEPS[name], _WITHOUT_LIMIT)
+    if name in ("max_tokens", "thinking_budget"):
+        return (*_STEPS["max_tokens"], _WITHOUT_LIMIT)
+    if name in SPEECH:
+        return _COUNTS if name == "logprobs" else _FAR
     control = CONTROLS[name]
     steps = _STEPS.get(name)
     if steps is None:
@@ -107,18 +114,30 @@ def _ladder(name: str) -> Sequence[float]:
     ]
 
 
-def next_choice(now: GenerationSettings) -> str:
+def next_choice(now: GenerationSettings, name: str) -> str:
     """The word after the present one, and the first after the last."""
-    return stepped(now, "context_policy", 1) or CONTEXT_POLICIES[0]
+    return stepped(now, name, 1) or _words(name)[0]
 
 
 def is_chosen(name: str) -> bool:
     """Whether a value is one of a few words, not something to be typed."""
-    return name == "context_policy"
+    return bool(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    """Those few, as they are typed."""
+    if name == "context_policy":
+        return list(CONTEXT_POLICIES)
+    if name not in SPEECH:
+        return []
+    kinds = {"switch": ("on", "off"), "maybe": ("none", "on", "off"), "choice": SPEECH[name].choices}
+    return list(kinds.get(SPEECH[name].kind, ()))
 
 
 def has_steps(name: str) -> bool:
     """Whether a value goes up and down; a list is typed."""
+    if name in SPEECH:
+        return SPEECH[name].kind in ("whole", "limit")
     return name not in CONTROLS or CONTROLS[name].kind not in _LISTS
 
 
@@ -127,6 +146,8 @@ def typed_text(now: GenerationSettings, name: str) -> str:
     value = now.value(name)
     if name in CONTROLS:
         return control_values.to_text(name, value)
+    if name in SPEECH:
+        return speech_values.to_text(name, value)
     return "none" if value is None else str(value)
 
 

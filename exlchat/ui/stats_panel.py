@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.speech_values import SPEECH, shown, usual
 from exlchat.ui.cache_panel import size_text
+from exlchat.ui.figures import drafted_line
 from exlchat.ui.generation_settings import drawn_line
 
 if TYPE_CHECKING:
@@ -71,7 +73,14 @@ def _record_rows(record: AnswerRecord) -> Iterator[tuple[str, str]]:
     yield "First", f"{stats.time_to_first_token:.2f} s to the first token"
     yield "Reading", f"{stats.prefill_seconds:.2f} s{reading}"
     yield "Writing", f"{stats.new_tokens:,} tokens in {stats.decode_seconds:.2f} s, {stats.tokens_per_second:.1f} tok/s"
+    if drafted := drafted_line(stats):
+        yield "Drafted", drafted
+    if stats.rewound:
+        yield "Rewound", f"{stats.rewound:,} tokens, which led to a banned text"
     yield "Sampling", drawn_line(record.sampling)
+    for name in SPEECH:
+        if getattr(record.speech, name) != usual(name):
+            yield "Asked for", f"{name} {shown(name, getattr(record.speech, name))}"
     yield "Seed", str(stats.seed)
     yield "Path", stats.decode_path
     if record.finish_reason is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.events import (
     CacheReport,
     Event,
@@ -24,6 +25,7 @@ from exlchat.engine.events import (
     PrefillProgress,
     TextDelta,
 )
+from exlchat.engine.sampling_settings import SamplingSettings
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 _TRAINING = [
@@ -168,6 +170,9 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self.closed = True
+
+    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+        """Everything goes."""
 
     def cancel(self) -> None:
         self._cancelled.set()

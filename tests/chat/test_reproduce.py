@@ -10,6 +10,7 @@ import pytest
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.reproduce import NotReproducibleError, request_again
+from exlchat.chat.speech import Speech
 from exlchat.chat.store import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
 from exlchat.engine import load
@@ -28,7 +29,7 @@ def guide() -> Iterator[EnginePort]:
 
 
 def closed(store: ConversationStore, engine: EnginePort, ident: str, **how: object) -> Message:
-    options = TurnOptions(WARM, max_new_tokens=12, stop=("zzz",))
+    options = TurnOptions(WARM, max_new_tokens=12, speech=Speech(stop=("zzz",)))
     (last,) = [
         event
         for event in answer(store, engine, ident, replace(options, seed=how.pop("seed", None)), **how)
@@ -56,7 +57,11 @@ def test_answers_are_given_again_from_their_records(guide: EnginePort) -> None:
     assert first.token_ids != second.token_ids, "warm enough that only the seed brings it back"
     assert third.edited_from == second.id
     assert third.record is not None
-    assert third.record.begun_tokens == len(second.token_ids)
+    # Its last token was taken back and drawn anew: it may have been cut within a word.
+    assert third.record.begun_tokens == len(second.token_ids) - 1
+    assert third.record.healed == second.token_ids[-1:]
+    assert third.text == guide.decode(third.token_ids)
+    assert third.text.startswith(second.text)
     assert third.record.persona == "Brief"
     for one in (fourth, first, third, second):
         assert one.record is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.chat.speech import Speech
 from exlchat.chat.store import ConversationStore
 from exlchat.chat.thinking import THINK
 from exlchat.chat.turn import TurnOptions, answer
@@ -78,7 +79,9 @@ def test_thinking_can_be_turned_off_for_a_turn() -> None:
         engine.will_say("Hello")
         tip = store.load(conversation.id).branch[-1]
         retried = tip.id if tip.role == "assistant" else None
-        list(answer(store, engine, conversation.id, TurnOptions(GREEDY, thinking=thinking), retry_of=retried))
+        list(
+            answer(store, engine, conversation.id, TurnOptions(GREEDY, speech=Speech(think=thinking)), retry_of=retried)
+        )
     usual, on, off = (engine.decode(list(request.prompt_ids)) for request in engine.requests)
     assert usual == on
     assert off == on + "<think>\n\n</think>\n\n"

@@ -14,9 +14,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import Message, Role
+from exlchat.chat.speech import Speech
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.engine.constraint import Constraint
 from tests.chat.test_store import RECORD
+
+SPEECH = Speech(stop=("x", 5), ban=("y",), constraint=Constraint("choice", "a\nb"))
 
 
 @pytest.fixture
@@ -287,7 +291,7 @@ def trees(draw: st.DrawFn) -> ConversationTree:
             draw(st.floats(0, 4e9)),
             draw(st.sampled_from(["complete", "partial"])),
             tuple(draw(st.lists(st.integers(0, 2**32 - 1), max_size=4))),
-            draw(st.sampled_from([None, RECORD, replace(RECORD, seen_from=f"m{number}", stop=("x", 5))])),
+            draw(st.sampled_from([None, RECORD, replace(RECORD, seen_from=f"m{number}", speech=SPEECH)])),
             draw(st.booleans()),
             draw(st.none() | TEXT),
             draw(st.none() | TEXT),

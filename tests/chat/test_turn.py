@@ -11,6 +11,7 @@ import pytest
 from exlchat.chat.context import ContextFull
 from exlchat.chat.conversation import Message
 from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.speech import Speech
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta, TurnError, TurnEvent, TurnOptions, answer
 from exlchat.engine.events import PrefillProgress, RequestError
@@ -92,7 +93,7 @@ def test_a_turn_streams_and_is_stored_with_its_statistics(
 
 def test_the_request_says_what_was_wanted(store: ConversationStore, engine: ScriptedEngine, asked: str) -> None:
     engine.will_say("Hi")
-    options = TurnOptions(sampling=OPTIONS.sampling, seed=5, max_new_tokens=9, stop=("STOP",))
+    options = TurnOptions(sampling=OPTIONS.sampling, seed=5, max_new_tokens=9, speech=Speech(stop=("STOP",)))
     list(answer(store, engine, asked, options))
     request = engine.requests[0]
     assert (request.sampling, request.seed, request.max_new_tokens) == (OPTIONS.sampling, 5, 9)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from math import log
 
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.events import (
     CacheReport,
     Event,
@@ -22,6 +23,7 @@ from exlchat.engine.events import (
     TextDelta,
     TokenChance,
 )
+from exlchat.engine.sampling_settings import SamplingSettings
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -98,6 +100,9 @@ class ScriptedEngine:
     def unload(self) -> None:
         self.close()
         self.unloaded = True
+
+    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+        """Everything goes."""
 
     def cancel(self) -> None:
         with self._changed:

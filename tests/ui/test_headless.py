@@ -33,6 +33,9 @@ STATS = {
     "decode_seconds",
     "tokens_per_second",
     "seed",
+    "drafted",
+    "accepted",
+    "rewound",
     "decode_path",
 }
 

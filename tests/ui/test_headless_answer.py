@@ -35,8 +35,8 @@ def told(output: AnswerOutput, said: str, *, lines: io.StringIO, limit: int | No
     store = ConversationStore(None)
     conversation_id = store.create_conversation().id
     store.add_message(conversation_id, "user", "Well?")
-    telling = AnswerTelling(output, ErrorLines(lines), model="m", kept=None)
     engine = ScriptedEngine(said, chat_template=THINKING)
+    telling = AnswerTelling(output, ErrorLines(lines), engine=engine, kept=None)
     code = ExitCode.ERROR
     for event in answer(store, engine, conversation_id, TurnOptions(GREEDY, max_new_tokens=limit)):
         code = telling.show(event)
@@ -83,8 +83,8 @@ def test_an_answer_that_was_cut_among_its_thoughts_goes_on_with_them() -> None:
         pass
     cut = store.load(conversation_id).branch[-1].id
     out = io.StringIO()
-    telling = AnswerTelling(TextOutput(out), ErrorLines(io.StringIO()), model="m", kept=None)
     engine = ScriptedEngine("words?\n</think>\n\nYes.", chat_template=THINKING)
+    telling = AnswerTelling(TextOutput(out), ErrorLines(io.StringIO()), engine=engine, kept=None)
     for event in answer(store, engine, conversation_id, options, continue_from=cut):
         telling.show(event)
     assert store.load(conversation_id).branch[-1].text == "<think>\nTwo words?\n</think>\n\nYes."

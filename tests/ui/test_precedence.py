@@ -66,6 +66,13 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
         lambda s: tuple((name, s.generation.value(name)) for name in ("skew", "top_a") if s.generation.value(name)),
     ),
     "max_tokens": ((5, 6, 7), ("--max-tokens", "7"), lambda s: s.generation.max_tokens),
+    "draft": (("off", "ngram", "auto"), ("--draft", "auto"), lambda s: s.generation.speech.draft),
+    "draft_model": (
+        ("/a", "/b", str(paths.bundled_model())),
+        ("--draft", str(paths.bundled_model())),
+        # The guide itself is loaded without one.
+        lambda s: str(model_loading.draft_path(Path("/large"), s.shelf.options, s.shelf.settings)),
+    ),
     "template": (("plain", "chatml", "model"), ("--template", "model"), lambda s: s.template),
     "system": (("a", "b", ""), ("--system", ""), lambda s: s.system),
     "context_policy": (

@@ -12,6 +12,7 @@ from exlchat import paths
 from exlchat.chat.sampling.control_values import from_plain, from_text, to_plain, to_text
 from exlchat.chat.sampling.toml_file import parse_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import SamplingSettings, order_with_last
 from exlchat.settings import SETTINGS, Settings, SettingsError
@@ -131,7 +132,7 @@ def test_what_is_on_is_shown_and_the_rest_stands_in_groups() -> None:
     now = NOW.with_value("xtc_probability", "0.5")
     first, *others = groups(now)
     assert first == ("", [*MAIN, "xtc_probability"])
-    assert [group for group, _ in others] == ["Temperature", "Truncation", "Repetition", "Bias", "Guidance", "Order"]
+    assert [group for group, _ in others] == [*dict.fromkeys(one.group for one in CONTROLS.values()), "What is said"]
     assert sorted([*first[1], *(name for _, names in others for name in names)]) == sorted(NAMES)
 
 
@@ -149,6 +150,21 @@ def test_what_is_on_is_shown_and_the_rest_stands_in_groups() -> None:
         ("order", "min_p temperature", order_with_last(["min_p", "temperature"])),
         ("order", "default", SamplingSettings().order),
         ("skew", "-0.5", -0.5),
+        ("stop", '"\\n\\n", END', ("\n\n", "END")),
+        ("ban", "off", ()),
+        ("begin", '" Sure"', " Sure"),
+        ("begin", "Sure, here", "Sure, here"),
+        ("constraint", "regex [a-z]+, *[0-9]", Constraint("regex", "[a-z]+, *[0-9]")),
+        ("constraint", 'choice yes, "not at all"', Constraint("choice", "yes\nnot at all")),
+        ("constraint", 'schema {"type": "object"}', Constraint("json_schema", '{"type": "object"}')),
+        ("constraint", 'grammar "start: A\\nA: /a/"', Constraint("grammar", "start: A\nA: /a/")),
+        ("constraint", "off", None),
+        ("think", "on", True),
+        ("think", "none", None),
+        ("thinking_budget", "200", 200),
+        ("thinking_budget", "none", None),
+        ("stop_repeating", "off", False),
+        ("draft", "ngram", "ngram"),
         ("top_n_sigma", "off", 0.0),
     ],
 )
@@ -190,7 +206,7 @@ def test_what_cannot_be_typed_is_one_line(name: str, text: str, said: str) -> No
 
 
 def test_the_last_word_is_followed_by_the_first() -> None:
-    assert next_choice(NOW.with_value("context_policy", "summarise")) == "stop"
+    assert next_choice(NOW.with_value("context_policy", "summarise"), "context_policy") == "stop"
 
 
 def test_a_value_is_typed_as_exactly_as_it_is() -> None:

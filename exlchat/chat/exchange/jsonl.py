@@ -178,7 +178,6 @@ def _is_sound(record: AnswerRecord) -> bool:
         all(isinstance(text, str) for text in (record.model, record.template))
         and all(text is None or isinstance(text, str) for text in told)
         and type(record.begun_tokens) is int
-        and all(type(stop) in (int, str) for stop in record.stop)
         and record.finish_reason in (None, *get_args(FinishReason))
         and (record.stats is None or _are_sound(record.stats))
     )

@@ -85,11 +85,11 @@ def read_persona(path: Path) -> Persona:
         text = read_text(path, largest=LARGEST_FILE, kind="persona")
     except TomlValueError as error:
         raise PersonaError(f"{path}: {error}") from None
-    return parse_persona(text, str(path), usual_name=path.stem)
+    return parse_persona(text, str(path), usual_name=path.stem, folder=path.parent)
 
 
-def parse_persona(text: str, where: str, *, usual_name: str = "") -> Persona:
-    """The persona that `text` writes; `where` names it in errors.
+def parse_persona(text: str, where: str, *, usual_name: str = "", folder: Path | None = None) -> Persona:
+    """The persona that `text` writes; `where` names it in errors. Files that it names lie in `folder`.
 
     Raises:
         PersonaError: too large, not TOML, an unknown key or an impossible value.
@@ -100,10 +100,10 @@ def parse_persona(text: str, where: str, *, usual_name: str = "") -> Persona:
         table = parsed(text)
     except TomlValueError as error:
         raise PersonaError(f"{where}: {error}") from None
-    return persona_of_table({"name": usual_name, **table}, where)
+    return persona_of_table({"name": usual_name, **table}, where, folder=folder)
 
 
-def persona_of_table(table: Mapping[str, Any], where: str) -> Persona:
+def persona_of_table(table: Mapping[str, Any], where: str, *, folder: Path | None = None) -> Persona:
     """The persona that a table of plain values describes, with the keys of a persona file.
 
     Raises:
@@ -121,7 +121,7 @@ def persona_of_table(table: Mapping[str, Any], where: str) -> Persona:
         )
     if "sampling" in values:
         try:
-            values["sampling"] = wishes_of_table(values["sampling"], "sampling.")
+            values["sampling"] = wishes_of_table(values["sampling"], "sampling.", folder=folder)
         except TomlValueError as error:
             raise PersonaError(f"{where}: {error}") from None
         except ValueError as error:

@@ -86,7 +86,7 @@ def from_text(name: str, text: str) -> Any:
             return from_plain(name, json.loads(text))
         except json.JSONDecodeError as error:
             raise ValueError(f"{name} is no list that can be read: {error}; mend it") from None
-    return from_plain(name, _entries(name, text))
+    return from_plain(name, _entries(name, text, CONTROLS[name].kind))
 
 
 def to_text(name: str, value: Any) -> str:
@@ -104,6 +104,31 @@ def to_text(name: str, value: Any) -> str:
         case _:
             entries = map(_entry, value)
     return ", ".join(entries) or ("[]" if CONTROLS[name].off else OFF)
+
+
+def texts_from(name: str, text: str) -> tuple[str, ...]:
+    """A typed list of texts; `name` stands in errors.
+
+    Raises:
+        ValueError: it is none, in one line.
+    """
+    text = text.strip()
+    if text.lower() in _OFF:
+        return ()
+    if text.startswith("["):
+        try:
+            texts = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name} is no list that can be read: {error}; mend it") from None
+        if not all(isinstance(one, str) for one in texts):
+            raise ValueError(f"{name} holds what is no text; put each in quotes")
+        return tuple(texts)
+    return tuple(_entries(name, text, "texts"))
+
+
+def texts_to(texts: Iterable[str]) -> str:
+    """As one would type it; `texts_from` gives it back."""
+    return ", ".join(map(_entry, texts)) or OFF
 
 
 def shown(name: str, value: Any) -> str:
@@ -131,9 +156,8 @@ def _entry(value: str | int) -> str:
     return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
-def _entries(name: str, text: str) -> list[Any]:
+def _entries(name: str, text: str, kind: str) -> list[Any]:
     """What was typed as a list, entry by entry."""
-    kind = CONTROLS[name].kind
     found: list[Any] = []
     at = 0
     while at < len(text):

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exlchat.chat import speech_values
 from exlchat.chat.sampling.control_values import from_plain, shown
+from exlchat.chat.speech import DraftChoice, Speech
+from exlchat.chat.speech_values import SPEECH
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS, TokenName
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -18,7 +22,7 @@ _LARGEST = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingWishes:
-    """`None` leaves a value to whatever holds without it; the others are those of `SamplingSettings`.
+    """`None` leaves a value to whatever holds without it; the others are those of `SamplingSettings` and `Speech`.
 
     Args:
         order: all steps, or those that come last; kept as all of them.
@@ -64,6 +68,18 @@ class SamplingWishes:
     banned_tokens: tuple[TokenName, ...] | None = None
     guidance_scale: float | None = None
     order: tuple[str, ...] | None = None
+    stop: tuple[str, ...] | None = None
+    ban: tuple[str, ...] | None = None
+    min_tokens: int | None = None
+    begin: str | None = None
+    constraint: Constraint | None = None
+    think: bool | None = None
+    thinking_budget: int | None = None
+    negative: str | None = None
+    heal: bool | None = None
+    stop_repeating: bool | None = None
+    logprobs: int | None = None
+    draft: DraftChoice | None = None
     max_tokens: int | None = None
     others_off: bool = False
 
@@ -74,6 +90,7 @@ class SamplingWishes:
             if self.max_tokens > _LARGEST:
                 # Not said: it may have thousands of digits.
                 raise ValueError(f"max_tokens is too large; it must be at most {_LARGEST:,}")
+        self.speak(Speech())
         values = {name: from_plain(name, value) for name, value in self._controls().items()}
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -85,7 +102,7 @@ class SamplingWishes:
     def given(self) -> dict[str, Any]:
         """The values that are wished for, by name."""
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        return self._controls() | limit
+        return self._controls() | self._spoken() | limit
 
     def decided(self) -> tuple[str, ...]:
         """The names of the values that are no longer left to anything else."""
@@ -99,6 +116,14 @@ class SamplingWishes:
         """
         return replace(SamplingSettings() if self.others_off else base, **self._controls())
 
+    def speak(self, base: Speech) -> Speech:
+        """`base` with the wished values in place, of what an answer is asked to be.
+
+        Raises:
+            ValueError: a value out of range, in one line.
+        """
+        return replace(base, **self._spoken())
+
     def over(self, other: SamplingWishes) -> SamplingWishes:
         """These wishes, and those of `other` where there are none.
 
@@ -106,7 +131,8 @@ class SamplingWishes:
             ValueError: the two contradict each other, in one line.
         """
         if self.others_off:
-            return replace(self, max_tokens=other.max_tokens if self.max_tokens is None else self.max_tokens)
+            rest = {name: value for name, value in other.given().items() if name not in CONTROLS}
+            return replace(self, **{name: value for name, value in rest.items() if getattr(self, name) is None})
         return replace(other, **self.given())
 
     def describe(self) -> str:
@@ -117,8 +143,13 @@ class SamplingWishes:
         parts = [f"{name} {shown(name, value)}" for name, value in wished.items() if name not in off]
         parts += [f"off: {', '.join(off)}"] if off else []
         limit = [] if self.max_tokens is None else [f"max_tokens {self.max_tokens}"]
+        parts += [f"{name} {speech_values.shown(name, value)}" for name, value in self._spoken().items()]
         return " · ".join([*parts, *([ALL_ELSE_OFF] if self.others_off else []), *limit])
 
     def _controls(self) -> dict[str, Any]:
         named = {name: getattr(self, name) for name in CONTROLS}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def _spoken(self) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in SPEECH}
         return {name: value for name, value in named.items() if value is not None}

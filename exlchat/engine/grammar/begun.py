@@ -44,7 +44,8 @@ def _thoughts(request: GenerationRequest, begun: list[int], decode: Callable[[Se
     if limit is None or not begun:
         return 0
     text = decode(begun)
-    if not (limit.opened or text.lstrip().startswith(limit.opening)):
+    # Where the prompt has opened them, nothing but their end is in the answer.
+    if not (limit.opened or text.lstrip().startswith(limit.opening) or limit.closing in text):
         return 0
     ends = (count for count in range(1, len(begun) + 1) if limit.closing in decode(begun[:count]))
     return next(ends, len(begun))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from exlchat.ui.engine_jobs import Load, Report
+    from exlchat.ui.generation_settings import GenerationSettings
     from exlchat.ui.keymap import Keymap
     from exlchat.ui.line.paper import Fragments, Paper
     from exlchat.ui.services import Services
@@ -195,11 +196,11 @@ class LineChat:
             self.tell(f"Not sent: {error}", warning=True)
             return False
 
-    def send(self, text: str) -> bool:
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> bool:
         """Send a prompt, or let it wait for the present answer; whether it could be written."""
         old_draft_of = self.session.draft_id
         try:
-            message = self.session.send(text)
+            message = self.session.send(text, generation=generation)
         except StoreError as error:
             self.tell(f"Not sent: {error}", warning=True)
             return False

@@ -161,7 +161,11 @@ class Looking:
             chat.put([*head, *ink.tokens(prompt_lines.pieces(prompt)), *ink.remark("note", "The prompt ends here.")])
 
         session.questions.prompt(
-            conversation_id, show, template=session.template, policy=session.generation.context_policy
+            conversation_id,
+            show,
+            template=session.template,
+            policy=session.generation.context_policy,
+            thinking=session.generation.speech.think,
         )
 
     # Lines

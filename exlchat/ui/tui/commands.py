@@ -11,6 +11,7 @@ from textual.markup import escape
 
 from exlchat.chat.plain_text import one_line
 from exlchat.ui.actions import ACTIONS, BY_ID
+from exlchat.ui.actions_speech import SPEECH_ACTIONS
 from exlchat.ui.cache_panel import cache_line, cache_rows
 from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
 from exlchat.ui.chat_session import NotPossibleError
@@ -132,7 +133,11 @@ class Commands(ChatCommands):
                 self._app.push_screen(PromptScreen(prompt))
 
         session.questions.prompt(
-            session.require_open(), show, template=session.template, policy=session.generation.context_policy
+            session.require_open(),
+            show,
+            template=session.template,
+            policy=session.generation.context_policy,
+            thinking=session.generation.speech.think,
         )
 
     def _write_in_editor(self) -> None:
@@ -250,7 +255,7 @@ class Commands(ChatCommands):
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
-        if action.argument_required or action.id in ("system", "set"):
+        if action.argument_required or action.id in ("system", "set") or action in SPEECH_ACTIONS:
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()
         else:

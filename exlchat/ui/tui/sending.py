@@ -10,6 +10,7 @@ from exlchat.ui.file_mentions import MentionError, with_files
 from exlchat.ui.typed_input import BadCommand, Command, parse_input
 
 if TYPE_CHECKING:
+    from exlchat.ui.generation_settings import GenerationSettings
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 
@@ -37,12 +38,12 @@ class Sending:
             case prompt if prompt.text:
                 self._send_with_files(prompt.text)
 
-    def send(self, text: str) -> None:
-        """Send a prompt as it is, or let it wait for the present answer."""
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> None:
+        """Send a prompt as it is, or let it wait for the present answer; `generation` as of the session."""
         screen, session = self._screen, self._screen.session
         old_draft_of = session.draft_id
         try:
-            message = session.send(text)
+            message = session.send(text, generation=generation)
         except StoreError as error:
             self._give_back(text, error)
             return

@@ -12,7 +12,9 @@ from exlchat.chat.conversation import AnswerRecord
 from exlchat.chat.exchange.branch import active_branch
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import Imported, read
+from exlchat.chat.speech import DRAFTS, Speech
 from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.engine.constraint import KINDS, Constraint
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
 
@@ -49,7 +51,16 @@ RECORDS = st.builds(
     summary=st.none() | TEXT,
     begun_tokens=st.integers(0, 99),
     prompt_hash=st.none() | TEXT,
-    stop=st.lists(TEXT | st.integers(0, 99), max_size=2).map(tuple),
+    speech=st.builds(
+        Speech,
+        stop=st.lists(TEXT.filter(bool) | st.integers(0, 99), max_size=2).map(tuple),
+        ban=st.lists(TEXT.filter(bool), max_size=2).map(tuple),
+        begin=TEXT,
+        constraint=st.none() | st.builds(Constraint, st.sampled_from(KINDS), st.just("x") | TEXT.filter(str.strip)),
+        thinking_budget=st.none() | st.integers(0, 99),
+        heal=st.booleans(),
+        draft=st.sampled_from(DRAFTS),
+    ),
     persona=st.none() | TEXT,
 )
 

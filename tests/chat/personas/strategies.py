@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS, STEPS
 
 # What a store and a TOML file can hold: no lone surrogates. Carriage returns and control characters are in.
@@ -98,9 +99,33 @@ def _possible(values: dict[str, Any]) -> bool:
     return not contrary and not (values.get("temperature") == 0 and high)
 
 
+_some_texts = st.lists(texts.filter(bool), max_size=3).map(tuple)
+_constraints = st.one_of(
+    st.builds(Constraint, st.sampled_from(["json_schema", "regex", "grammar"]), texts.filter(str.strip)),
+    st.lists(st.text("ab \"'", min_size=1), min_size=1, max_size=3)
+    .map("\n".join)
+    .filter(str.strip)
+    .map(lambda text: Constraint("choice", text)),
+)
+speech_values = {
+    "stop": _some_texts,
+    "ban": _some_texts,
+    "min_tokens": st.integers(0, 999),
+    "begin": texts,
+    "constraint": _constraints,
+    "thinking_budget": st.integers(0, 999),
+    "negative": texts,
+    "stop_repeating": st.booleans(),
+}
+"""What files can wish for of what is said."""
 sampling = (
     st.fixed_dictionaries(
-        {}, optional={**{name: control_values(name) for name in CONTROLS}, "max_tokens": st.integers(1, 9999)}
+        {},
+        optional={
+            **{name: control_values(name) for name in CONTROLS},
+            **speech_values,
+            "max_tokens": st.integers(1, 9999),
+        },
     )
     .flatmap(lambda values: st.booleans().map(lambda off: {**values, "others_off": off}))
     .filter(_possible)

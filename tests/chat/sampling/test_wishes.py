@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, reject
 
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.speech_values import SPEECH
 from exlchat.engine.sampling_controls import CONTROLS, STEPS
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import Settings
@@ -21,6 +22,7 @@ def test_there_is_a_wish_for_every_control() -> None:
     """The fields are written out, so that they are checked by type; this holds them to the table."""
     assert [one.name for one in fields(SamplingWishes)] == [
         *(one.name for one in fields(SamplingSettings)),
+        *SPEECH,
         "max_tokens",
         "others_off",
     ]
@@ -33,9 +35,9 @@ def test_the_first_wins_value_by_value(first: SamplingWishes, second: SamplingWi
     except ValueError:
         # They contradict each other, which is a test of its own.
         reject()
-    for name in (*CONTROLS, "max_tokens"):
+    for name in (*CONTROLS, *SPEECH, "max_tokens"):
         wanted = getattr(first, name)
-        left = None if first.others_off and name != "max_tokens" else getattr(second, name)
+        left = None if first.others_off and name in CONTROLS else getattr(second, name)
         assert getattr(both, name) == (left if wanted is None else wanted)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from textual import events
 
 from exlchat.chat.conversation import AnswerRecord
+from exlchat.chat.speech import Speech
 from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_settings import SamplingSettings
@@ -130,7 +131,8 @@ class Stage:
         chat.clear_notifications()
         self.copied.clear()
         self.left.clear()
-        chat.session.generation = chat.session.generation.with_value("temperature", "0.5")
+        calm = chat.session.generation.with_value("temperature", "0.5")
+        chat.session.generation = replace(calm, speech=Speech())
 
     def _focus(self, place: Place) -> None:
         if place == "message":
@@ -166,6 +168,7 @@ class Stage:
             "theme": chat.theme,
             "copied": tuple(self.copied),
             "left": tuple(self.left),
+            "speech": session.generation.speech,
         }
 
 
@@ -318,6 +321,11 @@ def _many(stage: Stage) -> int:
     return len(stage.chat.session.store.list_conversations())
 
 
+def speech(seen: Callable[[Speech], bool]) -> Seen:
+    """What the next answers are asked to be, and that it was said."""
+    return lambda stage: seen(stage.chat.session.generation.speech)
+
+
 EFFECTS: dict[str, Effect] = {
     "send": Effect(lambda s: "three?" in s.texts, typed("three?")),
     "new-line": Effect(lambda s: s.screen.composer.text == "a\n", typed("a")),
@@ -360,6 +368,24 @@ EFFECTS: dict[str, Effect] = {
     "models": Effect(lambda s: s.opened("ModelsScreen")),
     "sampling": Effect(lambda s: s.opened("SamplingScreen")),
     "stats": Effect(lambda s: s.opened("StatsScreen")),
+    "schema": Effect(
+        speech(lambda one: one.constraint is not None and one.constraint.kind == "json_schema"),
+        argument='{"type": "object"}',
+    ),
+    "regex": Effect(speech(lambda one: one.constraint is not None and one.constraint.kind == "regex"), argument="a+"),
+    "choice": Effect(
+        speech(lambda one: one.constraint is not None and one.constraint.choices == ("yes", "no")), argument="yes, no"
+    ),
+    "grammar": Effect(
+        speech(lambda one: one.constraint is not None and one.constraint.kind == "grammar"), argument='start: "a"'
+    ),
+    "ban": Effect(speech(lambda one: one.ban == ("delve",)), argument="delve"),
+    "stop-text": Effect(speech(lambda one: one.stop == ("THE END",)), argument="THE END"),
+    "begin": Effect(speech(lambda one: one.begin == "Sure:"), argument="Sure:"),
+    "think": Effect(speech(lambda one: one.thinking_budget == 50), argument="50"),
+    "negative": Effect(speech(lambda one: one.negative == "Be long."), argument="Be long."),
+    "draft": Effect(speech(lambda one: one.draft == "off"), argument="off"),
+    "logprobs": Effect(speech(lambda one: one.logprobs == 3), argument="3"),
     "cache": Effect(lambda s: s.opened("CacheScreen")),
     "cost": Effect(lambda s: "tokens" in s.heard),
     "prompt": Effect(lambda s: s.opened("PromptScreen")),

@@ -70,7 +70,7 @@ async def test_what_is_off_is_folded_away_and_what_is_on_stands_above(tmp_path: 
         await pilot.press("f6")
         await pilot.pause()
         assert "xtc_probability" not in words(chat)
-        assert "more… 31 that are off, or as usual" in words(chat)
+        assert "more… 43 that are off, or as usual" in words(chat)
         assert "order: the likeliest token" in words(chat)
         panel = await go_to(pilot, "value:temperature")
         await pilot.press("1", "enter", "m")

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from exlchat.chat.conversation import Message as ChatMessage
     from exlchat.ui.chat_session import ChatSession
     from exlchat.ui.engine_thread import EngineThread
+    from exlchat.ui.generation_settings import GenerationSettings
     from exlchat.ui.keymap import Keymap
     from exlchat.ui.services import Services
 
@@ -298,9 +299,9 @@ class ChatScreen(Screen[None]):
     def _take_input(self, event: Composer.Submitted) -> None:
         self.sending.take(event.text)
 
-    def send(self, text: str) -> None:
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> None:
         """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
-        self.sending.send(text)
+        self.sending.send(text, generation=generation)
 
     @on(TextArea.Changed, "#composer")
     def _typed(self) -> None:

@@ -215,7 +215,7 @@ class SamplingScreen(ModalScreen[None]):
         """Enter: edit a value, take a preset, write down."""
         if name := self._chosen(_VALUE):
             if is_chosen(name):
-                self._take(name, next_choice(self._door.now))
+                self._take(name, next_choice(self._door.now, name))
             else:
                 self._edit(name, typed_text(self._door.now, name))
                 self.field.select_all()

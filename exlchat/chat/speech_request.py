@@ -1,0 +1,67 @@
+"""What of a speech has to be worked out for the model and the conversation: marks of thoughts, the negative prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from exlchat.chat.answer_ids import encode_after
+from exlchat.chat.context import Seen
+from exlchat.chat.conversation import Message
+from exlchat.chat.engine_port import TextPort
+from exlchat.chat.prompt_format import PromptFormat
+from exlchat.chat.prompt_ids import prompt_ids
+from exlchat.chat.sight import messages_seen
+from exlchat.chat.speech import Speech
+from exlchat.chat.thinking import ThinkingMarks, ThinkingSplitter
+from exlchat.engine.events import ThoughtLimit
+from exlchat.engine.sampling_settings import SamplingSettings
+
+
+def thought_limit(engine: TextPort, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> ThoughtLimit | None:
+    """How long thoughts may be, and where they are, for what holds behind them; `None` where nobody asks.
+
+    Args:
+        marks: of the answer's thoughts; `opened` says whether its prompt opens them.
+        begun: the answer so far.
+    """
+    if marks is None or (speech.thinking_budget is None and speech.constraint is None):
+        return None
+    splitter = ThinkingSplitter(marks)
+    splitter.feed(begun)
+    closing = f"\n{marks.closing}"
+    if marks.heads:
+        # The answer behind such thoughts is a message of its own.
+        closing = "".join((marks.closing, *marks.heads[:2]))
+    elif speech.constraint is None:
+        closing += "\n\n"
+    ids = tuple(encode_after(engine.encode, closing))
+    return ThoughtLimit(speech.thinking_budget, marks.opening, marks.closing, ids, opened=splitter.thinking)
+
+
+def negative_ids(
+    engine: TextPort,
+    form: PromptFormat,
+    *,
+    seen: Seen,
+    summary: str | None,
+    sampling: SamplingSettings,
+    speech: Speech,
+    begun: Sequence[int],
+) -> tuple[int, ...]:
+    """The prompt to lean away from: what the model sees, with another system prompt or none; empty without guidance.
+
+    Args:
+        seen, summary: what the model sees of the conversation, and is told of the rest.
+        begun: ids of the answer so far.
+
+    Raises:
+        PromptError: the format cannot take it.
+    """
+    if sampling.guidance_scale == 1.0:
+        return ()
+    told = [one for one in seen.messages if one.role != "system"]
+    if speech.negative:
+        told.insert(0, Message("", None, "system", speech.negative, 0.0))
+    messages, _ = messages_seen(engine, form, replace(seen, messages=tuple(told)), summary)
+    return (*prompt_ids(engine, messages, form), *begun)
