@@ -104,7 +104,7 @@ def test_xtc_leaves_the_last_in_order_of_the_likely_ones() -> None:
     assert (probabilities(likely, sampling) > 0).all()
 
 
-@pytest.mark.parametrize("temperature", [1e-300, 1e-5, 1e300])
+@pytest.mark.parametrize("temperature", [1e-300, 1e-5, 1e9])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e30])
 def test_no_temperature_makes_probabilities_no_numbers(temperature: float, scale: float) -> None:
     sampling = SamplingSettings(temperature, smoothing_factor=1e9, smoothing_curve=2.0, order=STEPS[1:] + STEPS[:1])
