@@ -15,10 +15,11 @@ from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinkin
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
 from exlchat.chat.rows import pack_ids
 from exlchat.chat.sight import messages_seen
+from exlchat.chat.speech import Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import GenerationRequest
+from exlchat.engine.events import DraftKind, GenerationRequest
 
 
 class NotReproducibleError(Exception):
@@ -99,6 +100,13 @@ def changed(record: AnswerRecord) -> str:
     )
 
 
+def _drafted_by(speech: Speech, engine: EnginePort) -> DraftKind:
+    """Who guesses; where there was a draft model and is none now, nobody: that changes nothing but the speed."""
+    draft_model = bool(engine.info.draft_model)
+    wanted = speech.drafted_by(draft_model=draft_model)
+    return "off" if wanted == "model" and not draft_model else wanted
+
+
 def request_again(store: ConversationStore, engine: EnginePort, message_id: str) -> GenerationRequest:
     """What to ask of `engine` to get an answer's new ids once more.
 
@@ -143,5 +151,5 @@ def request_again(store: ConversationStore, engine: EnginePort, message_id: str)
         ),
         stop_repeating=speech.stop_repeating,
         alternatives=speech.logprobs,
-        draft=speech.drafted_by(draft_model=bool(engine.info.draft_model)),
+        draft=_drafted_by(speech, engine),
     )

@@ -120,8 +120,11 @@ def load_wanted(
 
 
 def draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Path | None:
-    """Where the draft model lies. The bundled guide is as small as any, and of a family of its own."""
-    if model_path.absolute() == paths.bundled_model():
+    """Where the draft model lies. The bundled guide, which is as small as any and of a family of its own, has none
+    unless this start was given both.
+    """
+    both = options.draft_model is not None and options.model_path == model_path
+    if model_path.absolute() == paths.bundled_model() and not both:
         return None
     if options.draft_model is not None or settings.draft_model is None:
         return options.draft_model

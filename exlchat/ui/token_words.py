@@ -59,7 +59,8 @@ def place_line(chances: AnswerChances, at: int) -> str:
     """About the token at a place: which it is, how likely it was, and how many were likelier."""
     taken = chances.places[at].taken
     if taken is None:
-        return "behind the last token · what may follow:"
+        kept = bool(chances.places[at].top)
+        return f"behind the last token · what may follow{':' if kept else ' was not kept'}"
     return f"{_taken_line(chances, taken)} · {at + 1:,} of {len(chances.ids):,}"
 
 

@@ -10,6 +10,7 @@ from prompt_toolkit.completion import Completer, Completion
 from exlchat import paths
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
+from exlchat.chat.speech import DRAFTS
 from exlchat.chat.store import StoreError
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
@@ -53,6 +54,10 @@ class CommandCompleter(Completer):
             "theme": lambda: ((name, "dark" if theme.dark else "light") for name, theme in chat.themes.items()),
             "model": self._models,
             "set": EXPLAINED.items,
+            "draft": lambda: ((word, "guesses tokens ahead") for word in DRAFTS),
+            "think": lambda: (("on", "think first"), ("off", "answer at once"), ("none", "as the template has it")),
+            **dict.fromkeys(("schema", "regex", "choice", "grammar", "ban", "stop-text", "begin", "negative"), _off),
+            "logprobs": _off,
         }
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
@@ -141,6 +146,10 @@ def _matching(offered: Iterable[tuple[str, str]], typed: str) -> list[tuple[str,
 def _safe(value: str) -> bool:
     """Whether a name can be drawn as it is; another one would not be the name any more."""
     return re.fullmatch(PRINTABLE_LINE, value) is not None
+
+
+def _off() -> Iterator[tuple[str, str]]:
+    yield "off", "nothing of it from here on"
 
 
 def _personas() -> Iterator[tuple[str, str]]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, reject
 
+from exlchat.chat.personas.toml_file import read_persona
+from exlchat.chat.sampling.preset import SamplingPresetError
+from exlchat.chat.sampling.toml_file import read_preset
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.speech import Speech
 from exlchat.chat.speech_values import SPEECH
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS, STEPS
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import Settings
@@ -117,3 +123,26 @@ def test_a_start_goes_by_what_was_typed_then_by_the_settings() -> None:
         SamplingSettings(temperature=0.4, top_p=0.5, min_p=0.05), max_tokens=7
     )
     assert at_start(AppOptions(None), settings, None).max_tokens == 100
+
+
+def test_a_schema_may_lie_in_a_file_beside_the_preset_or_persona(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "object"}')
+    (tmp_path / "p.toml").write_text('schema = "s.json"\nban = ["delve"]\nmin_tokens = 5\n')
+    wishes = read_preset(tmp_path / "p.toml").wishes
+    assert wishes.constraint == Constraint("json_schema", '{"type": "object"}')
+    assert wishes.speak(Speech(stop=("x",))) == Speech(
+        stop=("x",), ban=("delve",), min_tokens=5, constraint=wishes.constraint
+    )
+    (tmp_path / "ada.toml").write_text('[sampling]\nschema = "s.json"\n')
+    assert read_persona(tmp_path / "ada.toml").sampling.constraint == wishes.constraint
+    for text, wrong in (
+        ('schema = "gone.json"', "there is no such file"),
+        ('schema = "s.json"\nregex = "a"', "schema and regex are both there"),
+        ("choice = []", "empty"),
+        ("min_tokens = -1", "min_tokens"),
+        ('ban = [""]', "ban"),
+        ("baned = []", "did you mean ban"),
+    ):
+        (tmp_path / "p.toml").write_text(text)
+        with pytest.raises(SamplingPresetError, match=wrong):
+            read_preset(tmp_path / "p.toml")
