@@ -32,6 +32,9 @@ class Constraint:
     text: str
 
     def __post_init__(self) -> None:
+        if self.kind == "choice":
+            # A frozen value: each choice once, so that equal ones are alike.
+            object.__setattr__(self, "text", "\n".join(self.choices))
         if self.kind not in KINDS:
             raise ValueError(f"a constraint of kind {self.kind!r}; it must be one of {', '.join(KINDS)}")
         if not self.text.strip():
