@@ -4,23 +4,54 @@
 
 namespace exl {
 
-// Batcher's bitonic sort of the first `count` values in shared memory, in descending order; there is room for the next
-// power of two. `key` says what is compared.
-template <class Key> __device__ __noinline__ void sort_list(Wide *values, int count, Key key) {
+// Batcher's bitonic sort of the first `count` values in shared memory, for THREADS threads; there is room for the next
+// power of two. `misplaced(a, b)`: a comes behind b, which no two do to each other; `last` comes behind all.
+template <int THREADS, class V, class Misplaced>
+__device__ __forceinline__ void sort_network(V *values, int count, V last, Misplaced misplaced) {
+    const auto wait = [] {
+        if constexpr (THREADS == LANES) __syncwarp();
+        else __syncthreads();
+    };
     int size = 2;
     while (size < count) size *= 2;
-    for (int i = count + threadIdx.x; i < size; i += CHAIN_THREADS) values[i] = 0;
-    __syncthreads();
+    for (int i = count + threadIdx.x; i < size; i += THREADS) values[i] = last;
+    wait();
     for (int run = 2; run <= size; run *= 2)
         for (int step = run / 2; step; step /= 2) {
-            for (int pair = threadIdx.x; pair < size / 2; pair += CHAIN_THREADS) {
-                const int at = pair / step * 2 * step + pair % step;
-                const Wide a = values[at], b = values[at + step];
-                const bool falls = (at & run) == 0;
-                if (falls ? key(a) < key(b) : key(a) > key(b)) values[at] = b, values[at + step] = a;
+            for (int pair = threadIdx.x; pair < size / 2; pair += THREADS) {
+                const int at = 2 * pair - (pair & (step - 1));
+                const V a = values[at], b = values[at + step];
+                if ((at & run) == 0 ? misplaced(a, b) : misplaced(b, a)) values[at] = b, values[at + step] = a;
             }
-            __syncthreads();
+            wait();
         }
+}
+
+// Ascending.
+template <int WARPS> __device__ __noinline__ void sort_keys(uint32_t *keys, int count) {
+    sort_network<WARPS * LANES>(keys, count, ~0u, [](uint32_t a, uint32_t b) { return a > b; });
+}
+
+// The list in descending order, by a whole block. Of few ones each is compared with all, which takes fewer waits.
+__device__ __noinline__ void sort_places(ChainShared &shared, int count) {
+    constexpr int HALF = CHAIN_THREADS / 2;
+    Wide *places = shared.few.places;
+    if (count > HALF) {
+        sort_network<CHAIN_THREADS>(places, count, Wide(0), [](Wide a, Wide b) { return a < b; });
+        return;
+    }
+    const int t = threadIdx.x, i = t % HALF, middle = count / 2;
+    const Wide own = i < count ? places[i] : 0;
+    int larger = 0;
+    if (i < count) {
+        const int end = t < HALF ? middle : count;
+#pragma unroll 8
+        for (int other = t < HALF ? 0 : middle; other < end; other++) larger += places[other] > own;
+    }
+    shared.few.ids[t] = larger;
+    __syncthreads();
+    if (t < count) places[larger + shared.few.ids[t + HALF]] = own;
+    __syncthreads();
 }
 
 // How many earlier threads of the block have the same digit, and where the first of them goes: `base` moves on by what
