@@ -32,8 +32,7 @@ __device__ __forceinline__ void heat(GridTeam &team, Left &left, Known &known) {
         const Measure &found = known.of(team, left, true);
         temperature = dynamic_temperature(chain, found.entropy(), found.count);
     }
-    left.curve.smooth_first = left.curve.smooth;
-    left.curve.divisor = temperature;
+    left.curve.heat(temperature);
     known.mass = false;
     known.found.first /= temperature, known.found.second /= temperature * temperature;
 }
@@ -43,33 +42,28 @@ __device__ __noinline__ void take_step(GridTeam &team, Left &left, Known &known,
     const ExlDraw &draw = team.shared.draw;
     bool removes = true;
     switch (step) {
-    case EXL_SMOOTHING:
-        left.curve.top = left.best();
-        left.curve.square = (3.0 - chain.smoothing_curve) / 2.0 * chain.smoothing_factor;
-        left.curve.cube = (chain.smoothing_curve - 1.0) / 2.0 * chain.smoothing_factor;
-        left.curve.smooth = true;
-        break;
+    case EXL_SMOOTHING: left.curve.smooth_by(chain, left.best()); break;
     case EXL_TEMPERATURE:
         heat(team, left, known);
         removes = false;
         break;
     case EXL_TOP_N_SIGMA:
-        keep_above<true>(left, -chain.top_n_sigma * known.of(team, left, false).deviation());
+        keep_above<true>(team, left, -chain.top_n_sigma * known.of(team, left, false).deviation());
         break;
     case EXL_TOP_K: top_k(team, left, chain.top_k); break;
     case EXL_TOP_P: top_p(team, left, chain.top_p); break;
-    case EXL_TOP_A: keep_above<false>(left, chain.top_a / known.of(team, left, true).mass); break;
-    case EXL_MIN_P: keep_above<false>(left, chain.min_p); break;
+    case EXL_TOP_A: keep_above<false>(team, left, chain.top_a / known.of(team, left, true).mass); break;
+    case EXL_MIN_P: keep_above<false>(team, left, chain.min_p); break;
     case EXL_TFS: tail_free(team, left, chain.tfs); break;
     case EXL_TYPICAL: typical(team, left, chain.typical); break;
-    case EXL_EPSILON: keep_above<false>(left, chain.epsilon * known.of(team, left, true).mass); break;
+    case EXL_EPSILON: keep_above<false>(team, left, chain.epsilon * known.of(team, left, true).mass); break;
     case EXL_ETA: {
         const Measure &found = known.of(team, left, true);
-        keep_above<false>(left, eta_bound(chain, found.entropy()) * found.mass);
+        keep_above<false>(team, left, eta_bound(chain, found.entropy()) * found.mass);
         break;
     }
     case EXL_MIROSTAT: {
-        keep_above<false>(left, exp2(-draw.mu) * known.of(team, left, true).mass);
+        keep_above<false>(team, left, exp2(-draw.mu) * known.of(team, left, true).mass);
         known.mass = known.spread = false;
         const double mass = known.of(team, left, true).mass;
         if (threadIdx.x == 0) team.shared.surprise = {true, left.curve, left.best(), mass};
@@ -102,7 +96,7 @@ __device__ __noinline__ void finish(const ExlChainJob &job, const ChainShared &s
 
 // Of what the blocks bring, the block in which `uniform` falls, and what it is above the lower blocks. All blocks find
 // the same, for each sums up all. The first warp.
-__device__ __forceinline__ void find_block(GridTeam &team, const double *parts, Wide uniform) {
+__device__ __forceinline__ void find_block(GridTeam &team, const double *parts, double uniform) {
     constexpr int EACH_BLOCKS = EXL_CHAIN_BLOCKS / LANES;
     const int lane = threadIdx.x;
     double brought[EACH_BLOCKS], sum = 0.0;
@@ -118,7 +112,7 @@ __device__ __forceinline__ void find_block(GridTeam &team, const double *parts, 
         const double other = __shfl_up_sync(~0u, through, d);
         if (lane >= d) through += other;
     }
-    const double target = uniform * 0x1p-64 * __shfl_sync(~0u, through, LANES - 1);
+    const double target = uniform * __shfl_sync(~0u, through, LANES - 1);
     double below = __shfl_up_sync(~0u, through, 1), above = 0.0;
     if (lane == 0) below = 0.0;
     int owner = -1;
@@ -134,7 +128,7 @@ __device__ __forceinline__ void find_block(GridTeam &team, const double *parts, 
 }
 
 // Draws in the order of ids, and reports: the block that has the token.
-__device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam &team, const Left &given, Wide uniform) {
+__device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam &team, const Left &given, double uniform) {
     const Left left = given;
     const double best = left.best();
     const auto weight_of_id = [&](int i) {
@@ -150,6 +144,7 @@ __device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam &team
     const double target = reinterpret_cast<const double *>(team.shared.all)[1];
     double below = 0.0;
     int first = 0, last = 0;  // ~ the first above the target, and the last that weighs anything
+#pragma unroll 1
     for (int from = team.first(); from < team.last(); from += CHAIN_THREADS) {
         const int i = from + threadIdx.x;
         double before[1] = {weight_of_id(i)}, of_round[1];
@@ -194,6 +189,7 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bi
     if (t == 0) shared.bins.last = BINS - 1, shared.bins.listed = ~0u;
     __syncthreads();
     double v[1] = {0.0};
+#pragma unroll 1
     for (int i = team.first() + t; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found)) continue;
@@ -237,6 +233,7 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bi
 __device__ __noinline__ bool gather(GridTeam &team, const Left &given, const Bins &bins, int last) {
     const Left left = given;
     const int lane = threadIdx.x % LANES;
+#pragma unroll 1
     for (int from = team.first(); from < team.last(); from += CHAIN_THREADS) {
         const int i = from + threadIdx.x;
         const Wide found = i < team.last() ? team.place_at(i) : 0;
@@ -265,24 +262,25 @@ __device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam &g
     ChainShared &shared = grid.shared;
     const int t = threadIdx.x;
     int count = produced(&grid.scratch.listed);
+#pragma unroll 1
     for (int i = t; i < count; i += CHAIN_THREADS) shared.few.places[i] = produced(&grid.scratch.list[i]);
     clear_bins(grid.scratch);
     __syncthreads();
     if (t == 0) grid.scratch.listed = 0;
     sort_places(shared, count);
     if (shared.chain.steps[at] == EXL_TOP_K) count = min(count, shared.chain.top_k), at++;
-    if (t >= (count > FEW ? FEW_WARPS * LANES : LANES)) return;
-    FewLeft few{left.curve, count};
+    if (t >= FEW) return;
 #pragma unroll 1
-    for (int j = 0; j < EACH; j++) {
-        const int i = t * EACH + j;
-        const Wide found = i < count ? shared.few.places[i] : 0;
-        few.logit[j] = i < count ? left.logit(found) : 0.0;
+    for (int i = t; i < count; i += FEW) {
+        const Wide found = shared.few.places[i];
+        shared.few.sums[i] = left.logit(found);
         shared.few.ids[i] = id_of(found);
     }
+    __syncthreads();
+    FewLeft few{left.curve, count};
     int id = -1;
-    if (count > FEW) id = take_few<FEW_WARPS>(shared, left.sheltered, few, at, known);
-    if (id < 0 && t < LANES) id = take_few<1>(shared, left.sheltered, few, at, known);
+    if (count > FEW) id = take_few<LIST / FEW>(shared, left.sheltered, few, at, known);
+    if (id < 0) id = take_few<1>(shared, left.sheltered, few, at, known);
     if (t == 0) finish(job, shared, id);
 }
 
@@ -327,7 +325,7 @@ __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_const
         take_step(grid, left, known, step);
     }
     grid.sorted = nullptr;
-    draw_by_grid(job, grid, left, uniform_bits(shared.draw.seed, shared.draw.index, shared.draw.attempt, 0));
+    draw_by_grid(job, grid, left, uniform_of(shared.draw, 0));
 }
 
 }  // namespace exl

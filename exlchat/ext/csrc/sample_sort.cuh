@@ -4,40 +4,46 @@
 
 namespace exl {
 
-// Batcher's bitonic sort of the first `count` values in shared memory, for THREADS threads; there is room for the next
-// power of two. `misplaced(a, b)`: a comes behind b, which no two do to each other; `last` comes behind all.
-template <int THREADS, class V, class Misplaced>
-__device__ __forceinline__ void sort_network(V *values, int count, V last, Misplaced misplaced) {
-    const auto wait = [] {
-        if constexpr (THREADS == LANES) __syncwarp();
-        else __syncthreads();
-    };
+// Batcher's bitonic sort of the first `count` values in shared memory, for THREADS threads, ascending or descending;
+// there is room for the next power of two.
+template <int THREADS, bool RISES, class V> __device__ __forceinline__ void sort_network(V *values, int count) {
     int size = 2;
     while (size < count) size *= 2;
-    for (int i = count + threadIdx.x; i < size; i += THREADS) values[i] = last;
-    wait();
+    for (int i = count + threadIdx.x; i < size; i += THREADS) values[i] = RISES ? ~V(0) : V(0);
+    __syncthreads();
     for (int run = 2; run <= size; run *= 2)
         for (int step = run / 2; step; step /= 2) {
             for (int pair = threadIdx.x; pair < size / 2; pair += THREADS) {
                 const int at = 2 * pair - (pair & (step - 1));
                 const V a = values[at], b = values[at + step];
-                if ((at & run) == 0 ? misplaced(a, b) : misplaced(b, a)) values[at] = b, values[at + step] = a;
+                if (RISES == ((at & run) == 0) ? a > b : a < b) values[at] = b, values[at + step] = a;
             }
-            wait();
+            __syncthreads();
         }
 }
 
-// Ascending.
-template <int WARPS> __device__ __noinline__ void sort_keys(uint32_t *keys, int count) {
-    sort_network<WARPS * LANES>(keys, count, ~0u, [](uint32_t a, uint32_t b) { return a > b; });
+// Numbers in ascending order, by half a block; `few`: at most one a thread, of which each is compared with all, for that
+// takes fewer waits.
+template <bool FEW> __device__ __noinline__ void sort_keys(uint32_t *keys, int count) {
+    if constexpr (!FEW) sort_network<CHAIN_THREADS / 2, true>(keys, count);
+    else {
+        const uint32_t own = threadIdx.x < count ? keys[threadIdx.x] : 0;
+        int smaller = 0;
+        if (threadIdx.x < count)
+#pragma unroll 8
+            for (int other = 0; other < count; other++) smaller += keys[other] < own;
+        __syncthreads();
+        if (threadIdx.x < count) keys[smaller] = own;
+        __syncthreads();
+    }
 }
 
-// The list in descending order, by a whole block. Of few ones each is compared with all, which takes fewer waits.
+// The list in descending order, by a whole block.
 __device__ __noinline__ void sort_places(ChainShared &shared, int count) {
     constexpr int HALF = CHAIN_THREADS / 2;
     Wide *places = shared.few.places;
     if (count > HALF) {
-        sort_network<CHAIN_THREADS>(places, count, Wide(0), [](Wide a, Wide b) { return a < b; });
+        sort_network<CHAIN_THREADS, false>(places, count);
         return;
     }
     const int t = threadIdx.x, i = t % HALF, middle = count / 2;

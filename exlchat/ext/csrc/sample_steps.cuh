@@ -66,32 +66,37 @@ __device__ __forceinline__ double eta_bound(const ExlChain &chain, double entrop
     return fmin(chain.eta, sqrt(chain.eta) * exp(-entropy));
 }
 
+// In [0, 1), of 53 bits.
+__device__ __noinline__ double uniform_of(const ExlDraw &draw, int coin) {
+    return uniform_bits(draw.seed, draw.index, draw.attempt, coin) * 0x1p-64;
+}
+
 __device__ __forceinline__ bool xtc_happens(const ExlChain &chain, const ExlDraw &draw) {
-    return uniform_bits(draw.seed, draw.index, draw.attempt, 1) * 0x1p-64 < chain.xtc_probability;
+    return uniform_of(draw, 1) < chain.xtc_probability;
 }
 
 // Keeps what is at least `bound`, x or exp(x), and the best. No token has to be looked at: curves never fall, so the
-// least logit that stays is searched for among all there can be. Every warp does it for itself, 32 at a time.
-template <bool LOGITS> __device__ __noinline__ void keep_above(Left &left, double bound) {
+// least logit that stays is searched for among all there can be. A warp of each block does it, 32 at a time.
+template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam &team, Left &left, double bound) {
     const double best = left.best();
     const auto stays = [&](uint32_t key) {
         const double x = left.curve.at((double)unordered(key)) - best;
         return (LOGITS ? x : weight_at(x)) >= bound;
     };
     uint32_t low = left.low >> 32, high = left.high >> 32;
-    if (!stays(high)) {
-        left.low = left.high;
-        return;
+    if (threadIdx.x < LANES) {
+        while (low < high) {
+            const uint32_t step = (high - low) / LANES + 1, key = low + threadIdx.x * step;
+            const uint32_t from_here = __ballot_sync(~0u, key >= high || stays(key));
+            const int below = from_here ? __popc((from_here & -from_here) - 1) : LANES;  // keys that go
+            if (below < LANES) high = min(high, low + below * step);
+            if (below) low += (below - 1) * step + 1;
+        }
+        if (threadIdx.x == 0) team.shared.lowest = stays(low) ? (Wide)low << 32 : left.high;
     }
-    const int lane = threadIdx.x % LANES;
-    while (low < high) {
-        const uint32_t step = (high - low) / LANES + 1, key = low + lane * step;
-        const uint32_t from_here = __ballot_sync(~0u, key >= high || stays(key));
-        const int below = from_here ? __popc((from_here & -from_here) - 1) : LANES;  // keys that go
-        if (below < LANES) high = min(high, low + below * step);
-        if (below) low += (below - 1) * step + 1;
-    }
-    left.low = max(left.low, (Wide)low << 32);
+    __syncthreads();
+    left.low = max(left.low, team.shared.lowest);
+    __syncthreads();
 }
 
 // For each token left, in the order of the list: `value(i, place)` gives N numbers, and `use(i, place, below)` gets what

@@ -46,6 +46,16 @@ struct Curve {
         if (divisor == 1.0) return smoothed(x);
         return smooth_first ? smoothed(x) / divisor : smoothed(x / divisor);
     }
+    __device__ __forceinline__ void smooth_by(const ExlChain &chain, double best) {
+        top = best;
+        square = (3.0 - chain.smoothing_curve) / 2.0 * chain.smoothing_factor;
+        cube = (chain.smoothing_curve - 1.0) / 2.0 * chain.smoothing_factor;
+        smooth = true;
+    }
+    __device__ __forceinline__ void heat(double temperature) {
+        smooth_first = smooth;
+        divisor = temperature;
+    }
 };
 
 // What Mirostat left, in which the drawn token's surprise is taken.
@@ -77,9 +87,11 @@ struct ChainShared {
     };
     Wide warps[CHAIN_WARPS][VALUES];
     Wide all[2 * VALUES];
+    double few_warps[2][CHAIN_WARPS];
     Surprise surprise;
     ExlChain chain;
     ExlDraw draw;
+    Wide lowest;
     bool goes_on;
 };
 static_assert(sizeof(ChainShared) <= 48 * 1024, "what every card has");
@@ -91,10 +103,13 @@ struct Most {
     template <class V> __device__ __forceinline__ V operator()(V a, V b) const { return max(a, b); }
 };
 
+// Loops are not unrolled here: a step runs through this code a few times and then not again until the next one, so that
+// longer code would be waited for.
+
 // Over the warp; every lane gets it.
 template <class Op, class V, int N> __device__ __forceinline__ void warp_all(V (&v)[N]) {
     const Op op;
-#pragma unroll
+#pragma unroll 1
     for (int d = 16; d; d /= 2)
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = op(v[i], __shfl_xor_sync(~0u, v[i], d));
@@ -106,7 +121,7 @@ template <int N> __device__ __forceinline__ void block_below(ChainShared &shared
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
 #pragma unroll
     for (int i = 0; i < N; i++)
-#pragma unroll
+#pragma unroll 1
         for (int d = 1; d < LANES; d *= 2) {
             const double other = __shfl_up_sync(~0u, v[i], d);
             if (lane >= d) v[i] += other;
@@ -192,6 +207,7 @@ struct GridTeam {
         if (threadIdx.x < LANES) {
 #pragma unroll
             for (int i = 0; i < N; i++) v[i] = V(0);
+#pragma unroll 1
             for (int block = threadIdx.x; block < blocks; block += LANES)
 #pragma unroll
                 for (int i = 0; i < N; i++) v[i] = op(v[i], produced(parts + block * VALUES + i));
@@ -210,6 +226,7 @@ struct GridTeam {
         double *all = reinterpret_cast<double *>(shared.all);
         if (threadIdx.x < LANES) {
             double both[2 * N] = {};
+#pragma unroll 1
             for (int block = threadIdx.x; block < blocks; block += LANES)
 #pragma unroll
                 for (int i = 0; i < N; i++) {
