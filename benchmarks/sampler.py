@@ -49,12 +49,29 @@ STEPS = {
     "xtc_probability": 0.5,
 }
 FOUR = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}
+BOUNDS = ("min_p", "top_a", "epsilon_cutoff", "eta_cutoff", "mirostat_tau")
+SORTED = ("top_p", "tfs", "typical_p", "xtc_probability")
+FIRST_200 = {"top_k": 200, "order": ("top_k", *(step for step in SAMPLING_STEPS if step != "top_k"))}
+"""The grid does little here, then one block goes on: two lines differ by what some steps cost there."""
 TEMPERATURE_LAST = (*(step for step in SAMPLING_STEPS if step != "temperature"), "temperature")
 SETTINGS = {
     "fast: greedy": GREEDY,
     "fast: temperature 1": SamplingSettings(),
     "fast: temperature, top-k, top-p, min-p": SamplingSettings(**FOUR),
     "those, adjusted (penalties, DRY, n-grams)": SamplingSettings(**FOUR, **LOOKS_BACK),
+    "temperature 1, adjusted": SamplingSettings(**LOOKS_BACK),
+    "chain: smoothing alone (grid: best, draw)": SamplingSettings(smoothing_factor=0.2),
+    "chain: sigma alone (grid: best, sums, draw)": SamplingSettings(top_n_sigma=5.0),
+    "chain: top-k 200 (grid: best, bins, list; block: draw)": SamplingSettings(0.8, **FIRST_200),
+    "chain: sigma, top-k 200 (grid: and sums)": SamplingSettings(top_k=200, top_n_sigma=5.0),
+    "chain: top-k 200, in the block bounds": SamplingSettings(
+        0.8, **FIRST_200, **{name: STEPS[name] for name in BOUNDS}
+    ),
+    "chain: top-k 200, in the block top-p, tail free, typical, XTC": SamplingSettings(
+        0.8, **FIRST_200, **{name: STEPS[name] for name in SORTED}
+    ),
+    "chain: top-k 200, in the block all": SamplingSettings(**FIRST_200, **STEPS),
+    "chain: top-k 2000, in the block all": SamplingSettings(**{**FIRST_200, "top_k": 2000}, **STEPS),
     "chain: mirostat alone": SamplingSettings(mirostat_tau=5.0),
     "chain: temperature last": SamplingSettings(0.8, min_p=0.02, order=TEMPERATURE_LAST),
     "full chain, top-k 200": SamplingSettings(top_k=200, **STEPS, **LOOKS_BACK),

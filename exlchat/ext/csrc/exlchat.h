@@ -339,7 +339,7 @@ typedef struct {
 int exl_adjust(const ExlAdjust *job, int dependent, void *stream);
 
 #define EXL_CHAIN_BLOCKS 256
-#define EXL_CHAIN_SCRATCH_BYTES 307216 /* and 24 for each token of the vocabulary */
+#define EXL_CHAIN_SCRATCH_BYTES 311312 /* and 24 for each token of the vocabulary */
 
 /* The end of a step by the steps of `chain` in their order; sample.logits are adjusted ones. draw->mu moves.
    sheltered uint32 [(vocab + 31) / 32]: tokens that XTC leaves alone.

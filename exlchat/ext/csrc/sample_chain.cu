@@ -2,112 +2,168 @@
 //
 // Steps that need no order (temperatures, bounds of probability) are taken by the whole grid over the vocabulary as it
 // lies there. At the first that needs one, few tokens that are left, or a beginning of the order that surely holds what
-// top-k or top-p will leave, go to one block, which sorts them in its shared memory and takes all steps that follow.
+// top-k or top-p will leave, go to one block, which sorts them and takes all steps that follow (`sample_few.cuh`).
 // Where too many are left the grid sorts the vocabulary, and goes on. Everything that a thread keeps of the
 // distribution (`Left`) is the same in all threads of a team.
 //
 // No kernel may start beside this one before all its blocks run, for it would take their place: it lets none start.
 #include "launch.cuh"
-#include "sample_sort.cuh"
-#include "sample_steps.cuh"
+#include "sample_few.cuh"
 
 namespace exl {
 
-constexpr double LEAST_TEMPERATURE = 1e-2;  // of the dynamic one
-constexpr double DEEPEST = 40.0;            // nats below the best, over which bins are spread
+constexpr double DEEPEST = 40.0;  // nats below the best, over which bins are spread
 
-// What Mirostat left, in which the drawn token's surprise is taken.
-struct Surprise {
-    bool taken;
-    Curve curve;
-    double best, mass;
+// What the grid knows of its distribution, and has not to sum again.
+struct Known {
+    Measure found;
+    bool mass, spread;  // whether the sums of weights, and the others, still hold
+
+    __device__ __forceinline__ const Measure &of(GridTeam &team, const Left &left, bool weighs) {
+        if (!(weighs ? mass : spread)) found = measure(team, left), mass = spread = true;
+        return found;
+    }
 };
 
-template <class Team>
-__device__ __noinline__ void take_step(Team &team, Left &left, Surprise &surprise, const ExlDraw &draw, int step, double known) {
+__device__ __forceinline__ void heat(GridTeam &team, Left &left, Known &known) {
     const ExlChain &chain = team.shared.chain;
+    double temperature = chain.temperature;
+    if (chain.dynatemp_high > 0.0) {
+        const Measure &found = known.of(team, left, true);
+        temperature = dynamic_temperature(chain, found.entropy(), found.count);
+    }
+    left.curve.heat(temperature);
+    known.mass = false;
+    known.found.first /= temperature, known.found.second /= temperature * temperature;
+}
+
+__device__ __noinline__ void take_step(GridTeam &team, Left &left, Known &known, int step) {
+    const ExlChain &chain = team.shared.chain;
+    const ExlDraw &draw = team.shared.draw;
+    bool removes = true;
     switch (step) {
-    case EXL_SMOOTHING:
-        left.curve.top = left.best();
-        left.curve.square = (3.0 - chain.smoothing_curve) / 2.0 * chain.smoothing_factor;
-        left.curve.cube = (chain.smoothing_curve - 1.0) / 2.0 * chain.smoothing_factor;
-        left.curve.smooth = true;
+    case EXL_SMOOTHING: left.curve.smooth_by(chain, left.best()); break;
+    case EXL_TEMPERATURE:
+        heat(team, left, known);
+        removes = false;
         break;
-    case EXL_TEMPERATURE: {
-        double temperature = chain.temperature;
-        if (chain.dynatemp_high > 0.0) {
-            const Measure found = measure<false>(team, left);
-            const double share = found.count > 1.0 ? fmin(fmax(found.entropy() / log(found.count), 0.0), 1.0) : 0.0;
-            temperature = chain.dynatemp_low +
-                          (chain.dynatemp_high - chain.dynatemp_low) * pow(share, chain.dynatemp_exponent);
-            temperature = fmax(temperature, LEAST_TEMPERATURE);
-        }
-        left.curve.smooth_first = left.curve.smooth;
-        left.curve.divisor = temperature;
+    case EXL_TOP_N_SIGMA:
+        keep_above<true>(team, left, -chain.top_n_sigma * known.of(team, left, false).deviation());
         break;
-    }
-    case EXL_TOP_N_SIGMA: {
-        const Measure found = measure<true>(team, left);
-        const double mean = found.first / found.count;
-        const double deviation = sqrt(fmax(found.second / found.count - mean * mean, 0.0));
-        keep_above<true>(team, left, -chain.top_n_sigma * deviation);
-        break;
-    }
     case EXL_TOP_K: top_k(team, left, chain.top_k); break;
-    case EXL_TOP_P: top_p(team, left, chain.top_p, known); break;
-    case EXL_TOP_A: keep_above<false>(team, left, chain.top_a / measure<false>(team, left).mass); break;
+    case EXL_TOP_P: top_p(team, left, chain.top_p); break;
+    case EXL_TOP_A: keep_above<false>(team, left, chain.top_a / known.of(team, left, true).mass); break;
     case EXL_MIN_P: keep_above<false>(team, left, chain.min_p); break;
     case EXL_TFS: tail_free(team, left, chain.tfs); break;
     case EXL_TYPICAL: typical(team, left, chain.typical); break;
-    case EXL_EPSILON: keep_above<false>(team, left, chain.epsilon * measure<false>(team, left).mass); break;
+    case EXL_EPSILON: keep_above<false>(team, left, chain.epsilon * known.of(team, left, true).mass); break;
     case EXL_ETA: {
-        const Measure found = measure<false>(team, left);
-        keep_above<false>(team, left, fmin(chain.eta, sqrt(chain.eta) * weight_at(-found.entropy())) * found.mass);
+        const Measure &found = known.of(team, left, true);
+        keep_above<false>(team, left, eta_bound(chain, found.entropy()) * found.mass);
         break;
     }
-    case EXL_MIROSTAT:
-        keep_above<false>(team, left, exp2(-draw.mu) * measure<false>(team, left).mass);
-        surprise = {true, left.curve, left.best(), measure<false>(team, left).mass};
+    case EXL_MIROSTAT: {
+        keep_above<false>(team, left, exp2(-draw.mu) * known.of(team, left, true).mass);
+        known.mass = known.spread = false;
+        const double mass = known.of(team, left, true).mass;
+        if (threadIdx.x == 0) team.shared.surprise = {true, left.curve, left.best(), mass};
+        removes = false;
         break;
+    }
     case EXL_XTC:
-        if (uniform_bits(draw.seed, draw.index, draw.attempt, 1) * 0x1p-64 < chain.xtc_probability)
-            exclude_top(team, left, chain.xtc_threshold);
+        removes = xtc_happens(chain, draw);
+        if (removes) exclude_top(team, left, chain.xtc_threshold);
         break;
     }
+    if (removes) known.mass = known.spread = false;
 }
 
 __device__ __forceinline__ bool needs_order(int step) {
     return step == EXL_TOP_K || step == EXL_TOP_P || step == EXL_TFS || step == EXL_TYPICAL;
 }
 
-// Draws from a list in the order of ids. Every thread of the team gets the id.
-template <class Team> __device__ __noinline__ int draw_id(Team &team, const Left &left, Wide uniform) {
-    const double best = left.best();
-    double target = 0;
-    Wide found_id[2] = {0, 0};  // ~ the first above the target, and the last that weighs anything
-    walk<1>(
-        team, left, [&](int, Wide found, double(&v)[1]) { v[0] = weight_at(left.logit(found) - best); },
-        [&](double(&all)[1]) { target = uniform * 0x1p-64 * all[0]; },
-        [&](int, Wide found, bool is_left, double(&before)[1]) {
-            const double weight = is_left ? weight_at(left.logit(found) - best) : 0.0;
-            if (weight <= 0.0) return;
-            const int id = id_of(found);
-            if (before[0] + weight > target) found_id[0] = max(found_id[0], (Wide)(uint32_t)~id);
-            found_id[1] = max(found_id[1], (Wide)id);
-        });
-    team.template reduce<Most>(found_id);
-    return found_id[0] ? ~(int)found_id[0] : (int)found_id[1];
-}
-
-// Reports a token, and moves Mirostat's mu by its surprise. One thread.
-__device__ void finish(const ExlChainJob &job, const ExlDraw &draw, const ExlChain &chain, const Surprise &surprise,
-                       int id) {
+// Reports a token, and moves Mirostat's mu by its surprise. One thread, the first of a block.
+__device__ __noinline__ void finish(const ExlChainJob &job, const ChainShared &shared, int id) {
+    const ExlDraw &draw = shared.draw;
+    const Surprise &surprise = shared.surprise;
     if (surprise.taken) {
         const double logit = produced(static_cast<const float *>(job.sample.logits) + id);
         const double bits = (log(surprise.mass) - (surprise.curve.at(logit) - surprise.best)) * M_LOG2E;
-        job.sample.draw->mu = draw.mu - chain.mirostat_eta * (bits - chain.mirostat_tau);
+        job.sample.draw->mu = draw.mu - shared.chain.mirostat_eta * (bits - shared.chain.mirostat_tau);
     }
     report(job.sample, draw, id, EXL_DRAWN);
+}
+
+// Of what the blocks bring, the block in which `uniform` falls, and what it is above the lower blocks. All blocks find
+// the same, for each sums up all. The first warp.
+__device__ __forceinline__ void find_block(GridTeam &team, const double *parts, double uniform) {
+    constexpr int EACH_BLOCKS = EXL_CHAIN_BLOCKS / LANES;
+    const int lane = threadIdx.x;
+    double brought[EACH_BLOCKS], sum = 0.0;
+#pragma unroll
+    for (int i = 0; i < EACH_BLOCKS; i++) {
+        const int block = lane * EACH_BLOCKS + i;
+        brought[i] = block < team.blocks ? produced(parts + block * VALUES) : 0.0;
+        sum += brought[i];
+    }
+    double through = sum;
+#pragma unroll
+    for (int d = 1; d < LANES; d *= 2) {
+        const double other = __shfl_up_sync(~0u, through, d);
+        if (lane >= d) through += other;
+    }
+    const double target = uniform * __shfl_sync(~0u, through, LANES - 1);
+    double below = __shfl_up_sync(~0u, through, 1), above = 0.0;
+    if (lane == 0) below = 0.0;
+    int owner = -1;
+#pragma unroll
+    for (int i = 0; i < EACH_BLOCKS; i++) {
+        if (brought[i] > 0.0 && below <= target) owner = lane * EACH_BLOCKS + i, above = target - below;
+        below += brought[i];
+    }
+    const uint32_t with = __ballot_sync(~0u, owner >= 0);
+    if (with == 0 || lane != 31 - __clz(with)) return;
+    team.shared.all[0] = owner;
+    reinterpret_cast<double *>(team.shared.all)[1] = above;
+}
+
+// Draws in the order of ids, and reports: the block that has the token.
+__device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam &team, const Left &given, double uniform) {
+    const Left left = given;
+    const double best = left.best();
+    const auto weight_of_id = [&](int i) {
+        const Wide found = i < team.last() ? team.place_at(i) : 0;
+        return i < team.last() && left.holds(found) ? weight_at(left.logit(found) - best) : 0.0;
+    };
+    double v[1] = {0.0};
+    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) v[0] += weight_of_id(i);
+    const double *parts = team.bring<Add>(v);
+    if (threadIdx.x < LANES) find_block(team, parts, uniform);
+    __syncthreads();
+    if ((int)team.shared.all[0] != blockIdx.x) return;
+    const double target = reinterpret_cast<const double *>(team.shared.all)[1];
+    double below = 0.0;
+    int first = 0, last = 0;  // ~ the first above the target, and the last that weighs anything
+#pragma unroll 1
+    for (int from = team.first(); from < team.last(); from += CHAIN_THREADS) {
+        const int i = from + threadIdx.x;
+        double before[1] = {weight_of_id(i)}, of_round[1];
+        const double weight = before[0];
+        block_below(team.shared, before, of_round);
+        if (weight > 0.0 && below + before[0] + weight > target) first = max(first, EXL_MAX_VOCAB - i);
+        if (weight > 0.0) last = max(last, i);
+        below += of_round[0];
+    }
+    int ends[2] = {first, last};
+    warp_all<Most>(ends);
+    __syncthreads();
+    if (threadIdx.x % LANES == 0)
+        team.shared.warps[threadIdx.x / LANES][0] = ends[0], team.shared.warps[threadIdx.x / LANES][1] = ends[1];
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (int warp = 0; warp < CHAIN_WARPS; warp++)
+        first = max(first, (int)team.shared.warps[warp][0]), last = max(last, (int)team.shared.warps[warp][1]);
+    finish(job, team.shared, first ? EXL_MAX_VOCAB - first : last);
 }
 
 // How far below the best, over bins.
@@ -119,53 +175,65 @@ struct Bins {
     }
 };
 
-// The last bin that top-k or top-p can reach, and how many tokens lie in the bins up to it. Weights are integers, cut
-// and not rounded: bins that reach the target by them surely do.
-__device__ __noinline__ int last_bin(GridTeam &team, const Left &left, const Bins &bins, int step, double known, uint32_t &listed) {
+// The last bin that is wanted, and how many tokens lie in the bins up to it: those that top-k or top-p can reach, or all.
+// Weights are integers, cut and not rounded: bins that reach the target by them surely do. `mass`: of all, for top-p.
+__device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bins &bins, int step, double &mass,
+                                     uint32_t &listed) {
     ChainShared &shared = team.shared;
     ChainScratch &scratch = team.scratch;
+    const Left left = given;
     const int t = threadIdx.x;
+    const bool weighs = step == EXL_TOP_P;
     for (int bin = t; bin < BINS; bin += CHAIN_THREADS)
         shared.bins.low[bin] = shared.bins.high[bin] = shared.bins.count[bin] = 0;
+    if (t == 0) shared.bins.last = BINS - 1, shared.bins.listed = ~0u;
     __syncthreads();
+    double v[1] = {0.0};
+#pragma unroll 1
     for (int i = team.first() + t; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found)) continue;
         const int bin = bins.of(left, found);
-        add_mass(&shared.bins.low[bin], &shared.bins.high[bin], (Wide)(weight_at(left.logit(found) - bins.best) * ONE), 0);
         atomicAdd(&shared.bins.count[bin], 1);
+        if (!weighs) continue;
+        const double weight = weight_at(left.logit(found) - bins.best);
+        v[0] += weight;
+        add_mass(&shared.bins.low[bin], &shared.bins.high[bin], (Wide)(weight * ONE), 0);
     }
     __syncthreads();
     for (int bin = t; bin < BINS; bin += CHAIN_THREADS)
         if (shared.bins.count[bin]) {
-            atomicAdd(&scratch.mass[bin], (Wide)shared.bins.high[bin] << 32 | shared.bins.low[bin]);
             atomicAdd(&scratch.count[bin], shared.bins.count[bin]);
+            if (weighs) atomicAdd(&scratch.mass[bin], (Wide)shared.bins.high[bin] << 32 | shared.bins.low[bin]);
         }
-    if (t == 0) shared.bins.last = BINS - 1, shared.bins.listed = ~0u;
-    team.wait();
+    team.reduce<Add>(v);  // and all wait for each other
+    mass = v[0];
     Sum mine[2], all;
 #pragma unroll
     for (int i = 0; i < 2; i++) mine[i] = {produced(&scratch.mass[2 * t + i]), produced(&scratch.count[2 * t + i])};
     Sum before = block_sum_below(mine[0] + mine[1], all);
-    const double target = team.shared.chain.top_p * known * ONE + 1.0;
+    const double target = shared.chain.top_p * mass * ONE + 1.0;
+    const uint32_t wanted = step == EXL_TOP_K ? min((uint32_t)shared.chain.top_k, all.count) : all.count;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const Sum after = before + mine[i];
-        const bool was = step == EXL_TOP_K ? before.count >= shared.chain.top_k : (double)before.mass >= target;
-        const bool is = step == EXL_TOP_K ? after.count >= shared.chain.top_k : (double)after.mass >= target;
+        const bool was = weighs ? (double)before.mass >= target : before.count >= wanted;
+        const bool is = weighs ? (double)after.mass >= target : after.count >= wanted;
         if (is && !was) shared.bins.last = 2 * t + i, shared.bins.listed = after.count;
         before = after;
     }
     __syncthreads();
-    listed = shared.bins.listed;
+    listed = min(shared.bins.listed, all.count);
     const int last = shared.bins.last;
     __syncthreads();
     return last;
 }
 
-// Puts the tokens of the bins up to `last` into the list that one block takes.
-__device__ __noinline__ void gather(GridTeam &team, const Left &left, const Bins &bins, int last) {
+// Puts the tokens of the bins up to `last` into the list that one block takes. Whether this block is the last to do so.
+__device__ __noinline__ bool gather(GridTeam &team, const Left &given, const Bins &bins, int last) {
+    const Left left = given;
     const int lane = threadIdx.x % LANES;
+#pragma unroll 1
     for (int from = team.first(); from < team.last(); from += CHAIN_THREADS) {
         const int i = from + threadIdx.x;
         const Wide found = i < team.last() ? team.place_at(i) : 0;
@@ -176,49 +244,44 @@ __device__ __noinline__ void gather(GridTeam &team, const Left &left, const Bins
         at = __shfl_sync(~0u, at, 0) + __popc(with & ((1u << lane) - 1));
         if (wanted && at < LIST) team.scratch.list[at] = found;
     }
-    team.wait();
+    __syncthreads();
+    if (threadIdx.x == 0) team.shared.goes_on = arrive(&team.scratch.ticket, team.blocks);
+    __syncthreads();
+    return team.shared.goes_on;
 }
 
-// Whether one block can go on, which then has its list; else the vocabulary is sorted. `known`: see `top_p`.
-__device__ __noinline__ bool narrow(GridTeam &team, const Left &left, Wide least, int step, double &known) {
-    const Measure found = measure<false>(team, left);
-    const double best = left.best();
-    const Bins bins{best, BINS / fmin(fmax(best - left.logit(least), 1e-9), DEEPEST)};
-    uint32_t listed = (uint32_t)found.count;
-    int last = BINS - 1;
-    const bool by_bins = listed > LIST && (step == EXL_TOP_P || step == EXL_TOP_K && team.shared.chain.top_k <= LIST);
-    if (by_bins) {
-        known = found.mass;
-        last = last_bin(team, left, bins, step, known, listed);
-    }
-    if (listed <= LIST) gather(team, left, bins, last);
-    else known = 0.0;
-    return listed <= LIST;
-}
-
-// For the next step. All blocks have waited for each other since they read the bins.
-__device__ void clear_bins(ChainScratch &scratch) {
-    if (blockIdx.x) return;
+// For the next step.
+__device__ __forceinline__ void clear_bins(ChainScratch &scratch) {
     for (int bin = threadIdx.x; bin < BINS; bin += CHAIN_THREADS) scratch.mass[bin] = scratch.count[bin] = 0;
 }
 
-// One block takes the steps from `at` on, and draws.
-__device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam &grid, Left &left, Surprise &surprise,
-                                const ExlDraw &draw, int at, double known) {
+// The last block to gather takes the steps from `at` on, and draws. All others have read what it clears. `known`: see
+// `Few::top_p`.
+__device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam &grid, const Left &left, int at,
+                                             double known) {
     ChainShared &shared = grid.shared;
-    const int count = produced(&grid.scratch.listed);
+    const int t = threadIdx.x;
+    int count = produced(&grid.scratch.listed);
+#pragma unroll 1
+    for (int i = t; i < count; i += CHAIN_THREADS) shared.few.places[i] = produced(&grid.scratch.list[i]);
+    clear_bins(grid.scratch);
     __syncthreads();
-    if (threadIdx.x == 0) grid.scratch.listed = 0;
-    for (int i = threadIdx.x; i < count; i += CHAIN_THREADS) shared.block.places[i] = produced(&grid.scratch.list[i]);
+    if (t == 0) grid.scratch.listed = 0;
+    sort_places(shared, count);
+    if (shared.chain.steps[at] == EXL_TOP_K) count = min(count, shared.chain.top_k), at++;
+    if (t >= FEW) return;
+#pragma unroll 1
+    for (int i = t; i < count; i += FEW) {
+        const Wide found = shared.few.places[i];
+        shared.few.sums[i] = left.logit(found);
+        shared.few.ids[i] = id_of(found);
+    }
     __syncthreads();
-    sort_list(shared.block.places, count, [](Wide found) { return found; });
-    BlockTeam team{shared, count};
-    for (; at < shared.chain.step_count; at++, known = 0.0)
-        take_step(team, left, surprise, draw, shared.chain.steps[at], known);
-    sort_list(shared.block.places, count, [](Wide found) { return found << 32; });  // larger ~id, lower id
-    const Wide uniform = uniform_bits(draw.seed, draw.index, draw.attempt, 0);
-    const int id = draw_id(team, left, uniform);
-    if (threadIdx.x == 0) finish(job, draw, shared.chain, surprise, id);
+    FewLeft few{left.curve, count};
+    int id = -1;
+    if (count > FEW) id = take_few<LIST / FEW>(shared, left.sheltered, few, at, known);
+    if (id < 0) id = take_few<1>(shared, left.sheltered, few, at, known);
+    if (t == 0) finish(job, shared, id);
 }
 
 __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_constant__ ExlChainJob job) {
@@ -227,9 +290,7 @@ __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_const
     for (int i = t; i < sizeof(ExlChain) / 8; i += CHAIN_THREADS)
         reinterpret_cast<Wide *>(&shared.chain)[i] = produced(reinterpret_cast<const Wide *>(job.chain) + i);
     wait_for_previous();
-    if (t == 0) shared.draw = draw_of(job.sample);
-    __syncthreads();
-    const ExlDraw &draw = shared.draw;
+    if (t == 0) shared.draw = draw_of(job.sample), shared.surprise.taken = false;
     GridTeam grid{shared, *static_cast<ChainScratch *>(job.scratch), static_cast<const float *>(job.sample.logits),
                   job.sample.vocab, job.blocks, nullptr, 0};
     Wide ends[2] = {0, 0};
@@ -240,30 +301,31 @@ __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_const
     }
     grid.reduce<Most>(ends);
     if (not_numbers(ends[0])) {
-        if (blockIdx.x == 0 && t == 0) report_none(job.sample, draw, ends[0]);
+        if (blockIdx.x == 0 && t == 0) report_none(job.sample, shared.draw, ends[0]);
         return;
     }
-    const Wide least = ~ends[1];
-    Left left{{false, false, 0.0, 0.0, 0.0, 1.0}, least, ends[0], 1, 0, ~Wide(0),
+    Left left{{false, false, 0.0, 0.0, 0.0, 1.0}, ~ends[1], ends[0], 1, 0, ~Wide(0),
               static_cast<const uint32_t *>(job.sheltered)};
-    Surprise surprise{};
-    double known = 0.0;
+    Known known{};
     for (int at = 0; at < shared.chain.step_count; at++) {
         const int step = shared.chain.steps[at];
         if (needs_order(step) && !grid.sorted) {
-            if (narrow(grid, left, least, step, known)) {
-                clear_bins(grid.scratch);
-                if (blockIdx.x == 0) finish_in_block(job, grid, left, surprise, draw, at, known);
+            const double best = left.best(), range = best - left.logit(left.low);
+            const Bins bins{best, BINS / fmin(fmax(range, 1e-9), DEEPEST)};
+            double mass;
+            uint32_t listed;
+            const int last = last_bin(grid, left, bins, step, mass, listed);
+            if (listed <= LIST) {
+                if (gather(grid, left, bins, last)) finish_in_block(job, grid, left, at, mass);
                 return;
             }
             sort_vocabulary(grid);
-            clear_bins(grid.scratch);
+            if (blockIdx.x == 0) clear_bins(grid.scratch);
         }
-        take_step(grid, left, surprise, draw, step, 0.0);
+        take_step(grid, left, known, step);
     }
     grid.sorted = nullptr;
-    const int id = draw_id(grid, left, uniform_bits(draw.seed, draw.index, draw.attempt, 0));
-    if (blockIdx.x == 0 && t == 0) finish(job, draw, shared.chain, surprise, id);
+    draw_by_grid(job, grid, left, uniform_of(shared.draw, 0));
 }
 
 }  // namespace exl

@@ -4,23 +4,60 @@
 
 namespace exl {
 
-// Batcher's bitonic sort of the first `count` values in shared memory, in descending order; there is room for the next
-// power of two. `key` says what is compared.
-template <class Key> __device__ __noinline__ void sort_list(Wide *values, int count, Key key) {
+// Batcher's bitonic sort of the first `count` values in shared memory, for THREADS threads, ascending or descending;
+// there is room for the next power of two.
+template <int THREADS, bool RISES, class V> __device__ __forceinline__ void sort_network(V *values, int count) {
     int size = 2;
     while (size < count) size *= 2;
-    for (int i = count + threadIdx.x; i < size; i += CHAIN_THREADS) values[i] = 0;
+    for (int i = count + threadIdx.x; i < size; i += THREADS) values[i] = RISES ? ~V(0) : V(0);
     __syncthreads();
     for (int run = 2; run <= size; run *= 2)
         for (int step = run / 2; step; step /= 2) {
-            for (int pair = threadIdx.x; pair < size / 2; pair += CHAIN_THREADS) {
-                const int at = pair / step * 2 * step + pair % step;
-                const Wide a = values[at], b = values[at + step];
-                const bool falls = (at & run) == 0;
-                if (falls ? key(a) < key(b) : key(a) > key(b)) values[at] = b, values[at + step] = a;
+            for (int pair = threadIdx.x; pair < size / 2; pair += THREADS) {
+                const int at = 2 * pair - (pair & (step - 1));
+                const V a = values[at], b = values[at + step];
+                if (RISES == ((at & run) == 0) ? a > b : a < b) values[at] = b, values[at + step] = a;
             }
             __syncthreads();
         }
+}
+
+// Numbers in ascending order, by half a block; `few`: at most one a thread, of which each is compared with all, for that
+// takes fewer waits.
+template <bool FEW> __device__ __noinline__ void sort_keys(uint32_t *keys, int count) {
+    if constexpr (!FEW) sort_network<CHAIN_THREADS / 2, true>(keys, count);
+    else {
+        const uint32_t own = threadIdx.x < count ? keys[threadIdx.x] : 0;
+        int smaller = 0;
+        if (threadIdx.x < count)
+#pragma unroll 8
+            for (int other = 0; other < count; other++) smaller += keys[other] < own;
+        __syncthreads();
+        if (threadIdx.x < count) keys[smaller] = own;
+        __syncthreads();
+    }
+}
+
+// The list in descending order, by a whole block.
+__device__ __noinline__ void sort_places(ChainShared &shared, int count) {
+    constexpr int HALF = CHAIN_THREADS / 2;
+    Wide *places = shared.few.places;
+    if (count > HALF) {
+        sort_network<CHAIN_THREADS, false>(places, count);
+        return;
+    }
+    const int t = threadIdx.x, i = t % HALF, middle = count / 2;
+    const Wide own = i < count ? places[i] : 0;
+    int larger = 0;
+    if (i < count) {
+        const int end = t < HALF ? middle : count;
+#pragma unroll 8
+        for (int other = t < HALF ? 0 : middle; other < end; other++) larger += places[other] > own;
+    }
+    shared.few.ids[t] = larger;
+    __syncthreads();
+    if (t < count) places[larger + shared.few.ids[t + HALF]] = own;
+    __syncthreads();
 }
 
 // How many earlier threads of the block have the same digit, and where the first of them goes: `base` moves on by what

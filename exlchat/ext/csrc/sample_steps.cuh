@@ -1,4 +1,4 @@
-// The steps of a distribution, each in doubles, for either team. `reference_chain.py` has the same formulas.
+// The steps of a distribution that all blocks take, in doubles. `reference_chain.py` has the same formulas.
 //
 // Every step bends the logits, by a curve that never falls, or removes tokens. What is left is a range of the order of
 // places, but for what XTC takes out, and a gap that locally typical sampling can leave among equal logits.
@@ -9,29 +9,11 @@
 
 namespace exl {
 
-// Of a logit so far below the best, in nats. In the code once: it is called from forty places.
-__device__ __noinline__ double weight_at(double below) { return exp(below); }
-
-// From adjusted logits to those of now.
-struct Curve {
-    bool smooth_first;
-    bool smooth;
-    double top, square, cube;  // of the smoothing: top - square x^2 + cube x^3, x below top
-    double divisor;
-
-    __device__ __forceinline__ double smoothed(double x) const {
-        if (!smooth) return x;
-        const double below = x - top;
-        return top - square * below * below + cube * below * below * below;
-    }
-    __device__ __forceinline__ double at(double x) const {
-        return smooth_first ? smoothed(x) / divisor : smoothed(x / divisor);
-    }
-};
+constexpr double LEAST_TEMPERATURE = 1e-2;  // of the dynamic one
 
 struct Left {
     Curve curve;
-    Wide low, high;          // places of the last and the first token; both are left
+    Wide low, high;          // places: no token before the first is left, which is, and none behind the last
     Wide gap_low, gap_high;  // of what is missing between them: nothing where low is above high
     Wide taken;              // XTC took the tokens before this place, but for sheltered ones; ~0: none
     const uint32_t *sheltered;
@@ -47,49 +29,80 @@ struct Left {
     __device__ __forceinline__ double best() const { return logit(high); }
 };
 
-// Of the tokens left: sum of weights exp(x), where x is the logit below the best, their number, and two sums that the
-// step chooses.
+// Of the tokens left, where x is the logit below the best: how many they are, and sums of exp(x), x exp(x), x and x^2.
 struct Measure {
-    double mass, count, first, second;
+    double mass, slope, count, first, second;
 
-    __device__ __forceinline__ double entropy() const { return log(mass) - first / mass; }
+    __device__ __forceinline__ double entropy() const { return log(mass) - slope / mass; }
+    __device__ __forceinline__ double deviation() const {
+        const double mean = first / count;
+        return sqrt(fmax(second / count - mean * mean, 0.0));
+    }
 };
 
-template <bool SQUARES, class Team> __device__ __noinline__ Measure measure(Team &team, const Left &given) {
+__device__ __noinline__ Measure measure(GridTeam &team, const Left &given) {
     const Left left = given;  // in registers
     const double best = left.best();
-    double v[SQUARES ? 4 : 3] = {};
+    double v[5] = {};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found)) continue;
         const double x = left.logit(found) - best, weight = weight_at(x);
-        v[0] += weight, v[1] += 1.0;
-        if constexpr (SQUARES) v[2] += x, v[3] += x * x;
-        else if (weight > 0.0) v[2] += x * weight;
+        v[0] += weight, v[2] += 1.0, v[3] += x, v[4] += x * x;
+        if (weight > 0.0) v[1] += x * weight;
     }
-    team.template reduce<Add>(v);
-    return {v[0], v[1], v[2], SQUARES ? v[sizeof(v) / sizeof(v[0]) - 1] : 0.0};
+    team.reduce<Add>(v);
+    return {v[0], v[1], v[2], v[3], v[4]};
 }
 
-// Keeps what is at least `bound`, x or exp(x), and the best.
-template <bool LOGITS, class Team> __device__ __noinline__ void keep_above(Team &team, Left &given, double bound) {
-    const Left left = given;
+__device__ __forceinline__ double dynamic_temperature(const ExlChain &chain, double entropy, double count) {
+    const double share = count > 1.0 ? fmin(fmax(entropy / log(count), 0.0), 1.0) : 0.0;
+    const double spread = chain.dynatemp_high - chain.dynatemp_low;
+    return fmax(chain.dynatemp_low + spread * pow(share, chain.dynatemp_exponent), LEAST_TEMPERATURE);
+}
+
+// Hewitt, Manning, Liang 2022: the least probability that stays.
+__device__ __forceinline__ double eta_bound(const ExlChain &chain, double entropy) {
+    return fmin(chain.eta, sqrt(chain.eta) * exp(-entropy));
+}
+
+// In [0, 1), of 53 bits.
+__device__ __noinline__ double uniform_of(const ExlDraw &draw, int coin) {
+    return uniform_bits(draw.seed, draw.index, draw.attempt, coin) * 0x1p-64;
+}
+
+__device__ __forceinline__ bool xtc_happens(const ExlChain &chain, const ExlDraw &draw) {
+    return uniform_of(draw, 1) < chain.xtc_probability;
+}
+
+// Keeps what is at least `bound`, x or exp(x), and the best. No token has to be looked at: curves never fall, so the
+// least logit that stays is searched for among all there can be. A warp of each block does it, 32 at a time.
+template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam &team, Left &left, double bound) {
     const double best = left.best();
-    Wide lowest[1] = {~left.high};
-    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
-        const Wide found = team.place_at(i);
-        if (!left.holds(found)) continue;
-        const double x = left.logit(found) - best;
-        if ((LOGITS ? x : weight_at(x)) >= bound) lowest[0] = max(lowest[0], ~found);
+    const auto stays = [&](uint32_t key) {
+        const double x = left.curve.at((double)unordered(key)) - best;
+        return (LOGITS ? x : weight_at(x)) >= bound;
+    };
+    uint32_t low = left.low >> 32, high = left.high >> 32;
+    if (threadIdx.x < LANES) {
+        while (low < high) {
+            const uint32_t step = (high - low) / LANES + 1, key = low + threadIdx.x * step;
+            const uint32_t from_here = __ballot_sync(~0u, key >= high || stays(key));
+            const int below = from_here ? __popc((from_here & -from_here) - 1) : LANES;  // keys that go
+            if (below < LANES) high = min(high, low + below * step);
+            if (below) low += (below - 1) * step + 1;
+        }
+        if (threadIdx.x == 0) team.shared.lowest = stays(low) ? (Wide)low << 32 : left.high;
     }
-    team.template reduce<Most>(lowest);
-    given.low = ~lowest[0];
+    __syncthreads();
+    left.low = max(left.low, team.shared.lowest);
+    __syncthreads();
 }
 
 // For each token left, in the order of the list: `value(i, place)` gives N numbers, and `use(i, place, below)` gets what
 // those before it sum to. Returns the sums of all in `all`.
-template <int N, class Team, class Value, class Prepare, class Use>
-__device__ __forceinline__ void walk(Team &team, const Left &left, Value value, Prepare prepare, Use use) {
+template <int N, class Value, class Prepare, class Use>
+__device__ __forceinline__ void walk(GridTeam &team, const Left &left, Value value, Prepare prepare, Use use) {
     double all[N], below[N];
 #pragma unroll
     for (int n = 0; n < N; n++) all[n] = 0;
@@ -121,13 +134,13 @@ __device__ __forceinline__ void walk(Team &team, const Left &left, Value value, 
 }
 
 // Keeps a beginning of the sorted list: a token stays while `kept(below)`, and the best always.
-template <class Team> __device__ void keep_from_top(Team &team, Left &left, Wide lowest) {
+__device__ __forceinline__ void keep_from_top(GridTeam &team, Left &left, Wide lowest) {
     Wide v[1] = {max(lowest, ~left.high)};
-    team.template reduce<Most>(v);
+    team.reduce<Most>(v);
     left.low = ~v[0];
 }
 
-template <class Team> __device__ __noinline__ void top_k(Team &team, Left &given, int k) {
+__device__ __noinline__ void top_k(GridTeam &team, Left &given, int k) {
     const Left left = given;
     Wide lowest = 0;
     walk<1>(
@@ -138,15 +151,14 @@ template <class Team> __device__ __noinline__ void top_k(Team &team, Left &given
     keep_from_top(team, given, lowest);
 }
 
-// `known`: the weight of all tokens, where the list holds only the first; 0 where it holds all.
-template <class Team> __device__ __noinline__ void top_p(Team &team, Left &given, double share, double known) {
+__device__ __noinline__ void top_p(GridTeam &team, Left &given, double share) {
     const Left left = given;
     const double best = left.best();
     double target = 0;
     Wide lowest = 0;
     walk<1>(
         team, left, [&](int, Wide found, double(&v)[1]) { v[0] = weight_at(left.logit(found) - best); },
-        [&](double(&all)[1]) { target = share * (known > 0.0 ? known : all[0]); },
+        [&](double(&all)[1]) { target = share * all[0]; },
         [&](int, Wide found, bool is_left, double(&before)[1]) {
             if (is_left && before[0] < target) lowest = max(lowest, ~found);
         });
@@ -154,14 +166,14 @@ template <class Team> __device__ __noinline__ void top_p(Team &team, Left &given
 }
 
 // The next token that is left behind `i` in the list, or its size.
-template <class Team> __device__ __forceinline__ int next_left(Team &team, const Left &left, int i) {
+__device__ __forceinline__ int next_left(GridTeam &team, const Left &left, int i) {
     do i++;
     while (i < team.size && !left.holds(team.place_at(i)));
     return i;
 }
 
 // Phénix and Egan, tail free sampling: by the second differences of the sorted probabilities.
-template <class Team> __device__ __noinline__ void tail_free(Team &team, Left &given, double share) {
+__device__ __noinline__ void tail_free(GridTeam &team, Left &given, double share) {
     const Left left = given;
     const double best = left.best();
     double target = 0, last = 0;
@@ -184,7 +196,7 @@ template <class Team> __device__ __noinline__ void tail_free(Team &team, Left &g
 }
 
 // The first place of the sorted list for which `reached(place)`, which stays so from there on.
-template <class Team, class Reached> __device__ __forceinline__ int first_where(Team &team, Reached reached) {
+template <class Reached> __device__ __forceinline__ int first_where(GridTeam &team, Reached reached) {
     int low = 0, high = team.size;
     while (low < high) {
         const int middle = (low + high) / 2;
@@ -196,7 +208,7 @@ template <class Team, class Reached> __device__ __forceinline__ int first_where(
 
 // Meister et al. 2022, doi 10.1162/tacl_a_00536. Each token looks up the weight of those whose surprise is nearer to the
 // entropy: a stretch of the list around it, of which `sum` has the sums.
-template <class Team> __device__ __noinline__ void typical(Team &team, Left &given, double share) {
+__device__ __noinline__ void typical(GridTeam &team, Left &given, double share) {
     const Left left = given;
     const double best = left.best();
     double mass = 0;
@@ -207,7 +219,7 @@ template <class Team> __device__ __noinline__ void typical(Team &team, Left &giv
             if (i < team.last()) team.sum(i) = before[0];
         });
     team.wait();
-    const double entropy = measure<false>(team, left).entropy(), whole = log(mass);
+    const double entropy = measure(team, left).entropy(), whole = log(mass);
     const auto surprise = [&](Wide found) { return whole - (left.logit(found) - best); };
     const auto through = [&](int i) { return i < team.size ? team.sum_at(i) : mass; };
     const int middle = first_where(team, [&](Wide found) { return surprise(found) >= entropy; });
@@ -232,7 +244,7 @@ template <class Team> __device__ __noinline__ void typical(Team &team, Left &giv
         const Wide found = team.place_at(i);
         if (left.holds(found) && stays(i, found)) ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
     }
-    team.template reduce<Most>(ends);
+    team.reduce<Most>(ends);
     const Wide high = ends[0], low = ~ends[1];
     Wide gap[2] = {0, 0};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
@@ -240,21 +252,21 @@ template <class Team> __device__ __noinline__ void typical(Team &team, Left &giv
         if (found > high || found < low || !left.holds(found) || stays(i, found)) continue;
         gap[0] = max(gap[0], found), gap[1] = max(gap[1], ~found);
     }
-    team.template reduce<Most>(gap);
+    team.reduce<Most>(gap);
     given.low = low, given.high = high;
     if (gap[0]) given.gap_high = gap[0], given.gap_low = ~gap[1];
 }
 
 // p-e-w 2024: of the likely tokens only the least likely one stays.
-template <class Team> __device__ __noinline__ void exclude_top(Team &team, Left &left, double threshold) {
-    const double best = left.best(), bound = threshold * measure<false>(team, left).mass;
+__device__ __noinline__ void exclude_top(GridTeam &team, Left &left, double threshold) {
+    const double best = left.best(), bound = threshold * measure(team, left).mass;
     Wide ends[2] = {0, 0};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found) || left.is_sheltered(found) || weight_at(left.logit(found) - best) < bound) continue;
         ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
     }
-    team.template reduce<Most>(ends);
+    team.reduce<Most>(ends);
     if (ends[0] == 0 || ends[0] == ~ends[1]) return;
     left.taken = ~ends[1];
     Wide high[1] = {0};
@@ -262,7 +274,7 @@ template <class Team> __device__ __noinline__ void exclude_top(Team &team, Left 
         const Wide found = team.place_at(i);
         if (left.holds(found)) high[0] = max(high[0], found);
     }
-    team.template reduce<Most>(high);
+    team.reduce<Most>(high);
     left.high = high[0];
 }
 

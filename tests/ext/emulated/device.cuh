@@ -176,6 +176,10 @@ template <class T> inline T __shfl_up_sync(unsigned, T value, int by) {
     const int lane = threadIdx.x % 32;
     return emulated::as<T>(emulated::exchange(value)[lane >= by ? lane - by : lane]);
 }
+template <class T> inline T __shfl_down_sync(unsigned, T value, int by) {
+    const int lane = threadIdx.x % 32;
+    return emulated::as<T>(emulated::exchange(value)[lane + by < 32 ? lane + by : lane]);
+}
 template <class T> inline T __shfl_sync(unsigned, T value, int from) {
     return emulated::as<T>(emulated::exchange(value)[from]);
 }
@@ -208,6 +212,7 @@ inline uint32_t __float_as_uint(float v) {
 }
 inline float __uint_as_float(uint32_t v) { return emulated::as<float>(v); }
 inline unsigned long long __float2ull_rn(float v) { return (unsigned long long)nearbyintf(v); }
+inline int __clz(uint32_t v) { return v ? __builtin_clz(v) : 32; }
 inline int __clzll(unsigned long long v) { return v ? __builtin_clzll(v) : 64; }
 inline int __popc(uint32_t v) { return __builtin_popcount(v); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
@@ -229,17 +234,15 @@ inline uint32_t ordered(float logit) {
     return bits ^ (bits >> 31 ? ~0u : 1u << 31);
 }
 inline void tell_host(unsigned long long *slot, unsigned long long word) { *slot = word; }
-inline void meet(unsigned *ticket, unsigned *turn, int blocks) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        const unsigned before = __atomic_load_n(turn, __ATOMIC_SEQ_CST);
-        if (__atomic_fetch_add(ticket, 1, __ATOMIC_SEQ_CST) == (unsigned)blocks - 1) {
-            __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
-            __atomic_store_n(turn, before + 1, __ATOMIC_SEQ_CST);
-        } else
-            while (__atomic_load_n(turn, __ATOMIC_SEQ_CST) == before) std::this_thread::yield();
-    }
-    __syncthreads();
+inline bool arrive(unsigned *ticket, int blocks) {
+    const bool last = __atomic_add_fetch(ticket, 1, __ATOMIC_SEQ_CST) == (unsigned)blocks;
+    if (last) __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
+    return last;
+}
+inline void meet(unsigned *word, int blocks) {
+    const unsigned part = blockIdx.x == 0 ? (1u << 31) - (blocks - 1) : 1;
+    const unsigned before = __atomic_fetch_add(word, part, __ATOMIC_SEQ_CST);
+    while ((__atomic_load_n(word, __ATOMIC_SEQ_CST) ^ before) >> 31 == 0) std::this_thread::yield();
 }
 inline void let_next_start() {}
 inline void wait_for_previous() {}
