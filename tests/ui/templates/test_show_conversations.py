@@ -128,7 +128,7 @@ def test_an_answer_is_shown_with_the_prompt_that_it_had(shell: Shell) -> None:
     said = shown["text"][last["start"] : last["end"]]
     assert said != second.text
     assert second.text.startswith(said)
-    assert second.text.splitlines()[0] in shell("template", "show", "--message", third.id)
+    assert said.splitlines()[0] in shell("template", "show", "--message", third.id)
 
 
 def test_a_prompt_that_is_another_now_is_said(shell: Shell, home: Path, tmp_path: Path) -> None:
