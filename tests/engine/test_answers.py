@@ -239,3 +239,32 @@ def test_controls_that_a_model_cannot_have_are_refused_when_they_are_set(engine:
     with pytest.raises(RequestError, match="regex"):
         engine.check(SamplingSettings(), Constraint("regex", "(unclosed"))
     engine.check(SamplingSettings(dry_multiplier=0.8), Constraint("choice", "a\nb"))
+
+
+def test_an_answer_that_goes_on_behind_its_thoughts_is_held_behind_them(engine: Engine) -> None:
+    """The prompt had opened the thoughts, so that only their end is in the answer so far."""
+    limit = ThoughtLimit(None, "<x>", "</x>", ())
+    said = engine.encode("hm</x>ye")
+    request = GenerationRequest(
+        [*PROMPT, *said], begun=len(said), constraint=Constraint("choice", "yes\nno"), thoughts=limit
+    )
+    assert finish(engine.generate(request)).text == "s"
+
+
+def test_guidance_leans_away_behind_a_healed_token_as_well(guide: Engine) -> None:
+    question = guide.encode("How do I load a model?")
+    said = guide.encode(" Start exlchat with the fol")
+    other = guide.encode("Name a colour.")
+    leaning = SamplingSettings(temperature=0.0, guidance_scale=1.5)
+    request = GenerationRequest(
+        [*question, *said], leaning, begun=len(said), heal=True, max_new_tokens=3, guidance_ids=[*other, *said]
+    )
+    last = finish(guide.generate(request))
+    assert last.healed == 1
+    # The tokens behind the healed one are those that both prompts give behind the answer so far.
+    kept, spoken = said[:-1], list(last.token_ids)
+    for at in range(1, len(spoken)):
+        answer = [*kept, *spoken[:at]]
+        mine = guide.logits([*question, *answer])[-1].double().log_softmax(0)
+        theirs = guide.logits([*other, *answer])[-1].double().log_softmax(0)
+        assert spoken[at] == int(torch.argmax(1.5 * mine - 0.5 * theirs))
