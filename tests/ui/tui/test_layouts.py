@@ -47,7 +47,7 @@ async def test_the_list_of_commands_leaves_what_is_typed_in_sight(tmp_path: Path
     chat = app(tmp_path)
     async with chat.run_test(size=size) as pilot:
         await pilot.press("/")
-        await until(pilot, lambda: "/cache" in shown(chat))
+        await until(pilot, lambda: "/ban" in shown(chat))
         composer, status = chat.chat_screen.composer, chat.chat_screen.status
         assert composer.region.bottom <= size[1] - 1
         assert status.region.bottom == size[1]
