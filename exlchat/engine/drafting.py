@@ -16,6 +16,8 @@ from typing import Generic, Protocol, TypeVar
 from exlchat.engine.events import DecodePath
 from exlchat.engine.token_source import TokenSource
 
+# Chances that are left out before guesses that did not pay are tried again.
+_TRY_AGAIN = 64
 MOST_ROWS = 8
 """Rows of one pass: the last token, and up to seven guesses."""
 
@@ -40,10 +42,10 @@ class DraftCount:
 
 
 class DraftLength:
-    """How many guesses pay, from how often they are right and what a pass takes.
+    """How many guesses pay, from how often they are right and what they and a pass take.
 
-    With each guess right at a rate p, a pass of k guesses gives (1 - p^(k+1)) / (1 - p) tokens. Both the rate and the
-    seconds of a pass of each size are running means of what was seen.
+    With each guess right at a rate p, a pass of k guesses gives (1 - p^(k+1)) / (1 - p) tokens. The rate and all
+    seconds are running means of what was seen.
 
     Args:
         row_cost: of a plain step, what each row more is thought to cost before one was measured.
@@ -54,7 +56,7 @@ class DraftLength:
         self._cost: list[float | None] = [None] * MOST_ROWS
         self._seen = [0] * MOST_ROWS
         self._row_cost = row_cost
-        self._draw_seconds = 0.0
+        self._draw_seconds = self._guess_seconds = 0.0
         self._skipped = 0
 
     @property
@@ -67,7 +69,7 @@ class DraftLength:
             self._skipped = 0
             return best
         self._skipped += 1
-        if self._skipped < 16:
+        if self._skipped < _TRY_AGAIN:
             return 0
         self._skipped = 0
         return 2
@@ -85,13 +87,21 @@ class DraftLength:
         before = self._cost[guesses]
         self._cost[guesses] = seconds if before is None else before + 0.2 * (seconds - before)
 
+    def guessed(self, guesses: int, seconds: float) -> None:
+        """What so many guesses took, whether they are right or not."""
+        self._guess_seconds += 0.2 * (seconds / guesses - self._guess_seconds)
+
     def drew(self, seconds: float) -> None:
         """A token that was drawn behind a right guess."""
         self._draw_seconds += 0.1 * (seconds - self._draw_seconds)
 
     def _pass(self, count: int) -> float:
-        """Seconds of a pass and of all tokens that are drawn from it; in a plain step one is drawn as well."""
-        return self._seconds(count) + (self._tokens(count) - 1) * self._draw_seconds
+        """Seconds of guesses, of the pass that checks them, and of the tokens that are drawn from it.
+
+        In a plain step, and in the time of a pass, one draw is included.
+        """
+        drawing = (self._tokens(count) - 1) * self._draw_seconds
+        return self._seconds(count) + count * self._guess_seconds + drawing
 
     def _tokens(self, count: int) -> float:
         rate = min(self._rate, 0.98)
@@ -218,7 +228,11 @@ class DraftedTokens(Generic[_Row]):
         length = len(self._context)
         if self._planned[0] != length:
             most = min(self._length.best, self._room - length)
-            self._planned = (length, self._drafter.guess(self._context, most) if most > 0 else [])
+            start = time.perf_counter()
+            guesses = self._drafter.guess(self._context, most) if most > 0 else []
+            if guesses:
+                self._length.guessed(len(guesses), time.perf_counter() - start)
+            self._planned = (length, guesses)
         return self._planned[1]
 
     def _settle(self, length: int) -> None:

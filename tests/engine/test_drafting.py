@@ -151,6 +151,14 @@ def test_as_many_guesses_as_pay() -> None:
     tried = [length.best for _ in range(100)]
     assert max(tried) <= 2
     assert 0 < sum(one > 0 for one in tried) < 20
+    # Guesses that are right, but take half as long as the token itself.
+    dear = DraftLength(row_cost=0.05)
+    for _ in range(2):
+        dear.took(0, 1.0)
+    for _ in range(50):
+        dear.saw(3, 2)
+        dear.guessed(3, 3 * 0.9)
+    assert dear.best == 0
     # Right as often as can be, but a pass takes as long as the tokens it gives.
     slow = DraftLength(row_cost=1.5)
     for _ in range(2):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from exlchat.chat.engine_port import EnginePort
+    from exlchat.engine.constraint import Constraint
     from exlchat.engine.events import (
         CacheReport,
         Event,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Scored,
         ScoreRequest,
     )
+    from exlchat.engine.sampling_settings import SamplingSettings
 
 FIRST_TOKEN_SECONDS = 0.1
 """What is told of the first token: one frame of the tour later."""
@@ -113,6 +115,10 @@ class PlayedEngine:
     def close(self) -> None:
         """Of the guide."""
         self._guide.close()
+
+    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+        """By the guide."""
+        self._guide.check(sampling, constraint)
 
     def unload(self) -> None:
         """Of the guide."""
