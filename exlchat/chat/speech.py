@@ -73,7 +73,7 @@ class Speech:
         """Who guesses, with or without a draft model."""
         if self.draft != "auto":
             return self.draft
-        return "model" if draft_model else "ngram"
+        return "model" if draft_model else "auto"
 
     def changed(self) -> dict[str, Any]:
         """What is not as usual, by name, as JSON has it.

@@ -125,6 +125,9 @@ class Answering:
             text = self._take(token)
             if self._stream.back:
                 token = self._again(self._stream.back)
+                if self._parts.cancelled():
+                    self.reason = "cancelled"
+                    break
                 continue
             self.reason = self._why_end()
             if self.reason is None and not self._thoughts.over:

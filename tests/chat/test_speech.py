@@ -223,7 +223,7 @@ def test_the_negative_prompt_is_the_conversation_with_another_system_prompt(stor
 
 
 def test_who_drafts_unless_it_is_said() -> None:
-    assert Speech().drafted_by(draft_model=False) == "ngram"
+    assert Speech().drafted_by(draft_model=False) == "auto"
     assert Speech().drafted_by(draft_model=True) == "model"
     assert Speech(draft="off").drafted_by(draft_model=True) == "off"
 
