@@ -284,12 +284,12 @@ def test_a_lorebook_of_patterns_takes_no_time(key: str) -> None:
     lore = Lorebook(tuple(entry(key, f"{n} content", use_regex=True) for n in range(1000)), recursive_scanning=True)
     began = time.monotonic()
     triggered(lore, ["a" * 50_000])
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 3
 
 
 def test_a_large_lorebook_takes_no_time() -> None:
     chain = Lorebook(tuple(entry(f"key{n}.", f"so key{n + 1}.") for n in range(10_000)), recursive_scanning=True)
     began = time.process_time()
     told = triggered(chain, ["word " * 10_000 + "key0."] * 4)
-    assert time.process_time() - began < 1.5
+    assert time.process_time() - began < 3
     assert [one.index for one in told] == list(range(8))

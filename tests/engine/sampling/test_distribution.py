@@ -23,6 +23,8 @@ _EDGE = 1e-7
 
 
 def check(logits: list[float], sampling: SamplingSettings, moment: Moment, *, coin: float) -> None:
+    # Which of two logits is the best must show in their shares as well.
+    logits = [round(logit, 6) for logit in logits]
     protected = set() if moment.protected is None else set(moment.protected.nonzero().squeeze(1).tolist())
     expected = defined(logits, sampling, coin, moment.surprise, protected)
     assume(expected.edge > _EDGE)
