@@ -16,6 +16,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -191,7 +192,9 @@ def main() -> None:
     row("new text, n-gram", given, prompt, answer, NgramDrafter)
     for rate in (0.5, 0.7, 0.8, 0.9):
         everything = [*prompt, *answer]
-        row(f"draft model, right at {rate:.0%}", given, prompt, answer, lambda: RightAtRate(drafting, everything, rate))  # noqa: B023
+        row(
+            f"draft model, right at {rate:.0%}", given, prompt, answer, partial(RightAtRate, drafting, everything, rate)
+        )
 
 
 def row(name: str, given: Given, prompt: list[int], answer: list[int], drafter: Callable[[], Drafter]) -> None:

@@ -190,7 +190,7 @@ class Answering:
         return self._prompt_logits
 
     def _first_token(self, logits: Callable[[], Tensor]) -> int:
-        """Draws from logits, and opens the source of what follows."""
+        """Draws from logits that no source has given."""
         feeder = self._parts.feeder
         return self._explained(lambda: feeder.explained(self.draw, logits()))
 

@@ -24,6 +24,7 @@ class DeviceRules:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._sets: dict[tuple[str, ...], Tensor] = {}
+        self._last: tuple[object, TokenRules] | None = None
 
     def of(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> TokenRules:
         """The rules of an answer.
@@ -32,6 +33,13 @@ class DeviceRules:
             settings: name tokens of the model.
             stop_ids: come only when the answer has `least` tokens.
         """
+        # Asked again behind every draft that was checked, and names of tokens take the tokenizer.
+        asked = (settings, frozenset(stop_ids), least)
+        if self._last is None or self._last[0] != asked:
+            self._last = asked, self._made(settings, stop_ids, least)
+        return self._last[1]
+
+    def _made(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> TokenRules:
         barred = dict.fromkeys(stop_ids, least) if least else {}
         if not (settings.logit_bias or settings.banned_tokens or settings.dry_multiplier or settings.xtc_probability):
             return TokenRules(barred=barred)

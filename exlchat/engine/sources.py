@@ -12,7 +12,7 @@ from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
 from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
-from exlchat.engine.events import DraftKind
+from exlchat.engine.events import GenerationRequest
 from exlchat.engine.feeding import Feeder
 from exlchat.engine.masked_tokens import MaskedTokens
 from exlchat.engine.ngram_drafter import NgramDrafter
@@ -71,17 +71,20 @@ class Sources:
 
     def open(self, parts: AnswerParts, answer: Answering) -> TokenSource:
         """A source behind the last token of an answer, which is not in the cache yet."""
-        drafter = self._drafter(parts.request.draft)
+        drafter = self._drafter(parts.request)
         if drafter is None or parts.guidance is not None:
             return self._plain(parts, answer)
         if self._rows is not None and self._takes_the_best(parts, answer):
             return self._drafted(parts, answer, drafter, self._best_rows, lambda best: best)
         return self._drafted(parts, answer, drafter, lambda ids: self._logit_rows(ids, parts.run), answer.draw)
 
-    def _drafter(self, kind: DraftKind) -> tuple[Drafter, DraftLength] | None:
+    def _drafter(self, request: GenerationRequest) -> tuple[Drafter, DraftLength] | None:
+        kind = request.draft
         if kind == "auto":
-            # Elsewhere the last bits of several rows are others than those of single steps.
-            kind = "ngram" if self._step is None or self._rows is not None else "off"
+            # Without captured rows the last bits of several tokens are others than those of single steps; and Mirostat
+            # stays on the device where nothing is guessed.
+            pays = self._rows is not None and not _steered(request)
+            kind = "ngram" if self._step is None or pays else "off"
         return self._drafters.get(kind)
 
     def _drafted(
@@ -157,12 +160,18 @@ class Sources:
         if request.alternatives or parts.guidance is not None or why_not_on_device(request.sampling) is not None:
             return False
         # Mirostat's state is on the device then, and what goes back or begins anew would begin without it.
-        steered = "mirostat" in request.sampling.steps
-        return not (steered and (request.banned or request.draft != "off" or request.constraint or request.thoughts))
+        anew = request.banned or request.constraint or request.thoughts or self._drafter(request) is not None
+        return not (_steered(request) and anew)
 
     def _cut(self, length: int) -> None:
         """Layers with a window may have lost what the next token sees; it is computed again."""
-        ids = list(self._feeder.cache.ids[:length])
-        there = self._feeder.cache.cut(length)
+        cache = self._feeder.cache
+        ids = list(cache.ids[:length]) if cache.has_windows else []
+        there = cache.cut(length)
         if there < length:
             self._feeder.again(ids[there:])
+
+
+def _steered(request: GenerationRequest) -> bool:
+    """Whether a draw depends on how surprising the tokens before it were."""
+    return "mirostat" in request.sampling.steps
