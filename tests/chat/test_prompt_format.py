@@ -14,6 +14,7 @@ import pytest
 from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, render
 from exlchat.engine.events import ModelInfo
 from tests.chat import families, templates
+from tests.patience import within
 
 Messages = list[dict[str, str]]
 
@@ -172,10 +173,8 @@ def test_a_template_cannot_leave_its_sandbox(template: str) -> None:
     ],
 )
 def test_a_huge_wish_is_refused_at_once(template: str) -> None:
-    started = time.perf_counter()
-    with pytest.raises(PromptError):
+    with within(2), pytest.raises(PromptError):
         render([HELLO], template)
-    assert time.perf_counter() - started < 2.0
 
 
 @pytest.mark.parametrize(
@@ -190,10 +189,8 @@ def test_a_huge_wish_is_refused_at_once(template: str) -> None:
 )
 def test_a_template_without_end_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exlchat.chat.template_sandbox.SECONDS", 0.3)
-    started = time.perf_counter()
-    with pytest.raises(PromptError, match=r"longer than 0\.3 s"):
+    with within(3), pytest.raises(PromptError, match=r"longer than 0\.3 s"):
         render([HELLO], template)
-    assert time.perf_counter() - started < 3.0
 
 
 def test_a_template_without_end_is_ended_within_a_second_or_so() -> None:

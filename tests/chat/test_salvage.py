@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from exlchat.chat.check_file import check_file
 from exlchat.chat.salvage_pages import Record
 from exlchat.chat.salvage_rows import collect
 from exlchat.chat.store import ConversationStore, StoreError
+from tests.patience import within
 
 PAGE = 4096
 SECONDS = 5.0
@@ -105,10 +105,8 @@ def overwrite(path: Path, numbers: set[int], seed: int) -> None:
 
 
 def repaired(path: Path) -> list[str]:
-    began = time.monotonic()
-    lines = [problem.text for problem in check_file(path, repair=True)]
-    assert time.monotonic() - began < SECONDS
-    return lines
+    with within(SECONDS):
+        return [problem.text for problem in check_file(path, repair=True)]
 
 
 def repaired_or_refused(path: Path) -> list[str] | str:

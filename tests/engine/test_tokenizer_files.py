@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from exlchat.engine.events import Finished, GenerationRequest, ModelError
 from exlchat.engine.sentencepiece_model import parse
 from exlchat.engine.text_stream import TextStream
 from exlchat.engine.tokenizer import Tokenizer
+from tests.patience import within
 from tests.random_models import save_random_llama
 
 SENTENCES = [line for line in (Path(__file__).parents[2] / "README.md").read_text().splitlines() if line]
@@ -279,9 +279,8 @@ def test_thousands_of_added_tokens_do_not_take_long(model_folder: Path) -> None:
     size = byte_level(special=[]).get_vocab_size()
     tokens = {str(size + index): {"content": f"<unused{index}>", "special": True} for index in range(6000)}
     write(model_folder, "tokenizer_config.json", added_tokens_decoder=tokens)
-    started = time.perf_counter()
-    assert opened(model_folder, 8000).encode("<unused5999>") == [size + 5999]
-    assert time.perf_counter() - started < 5.0
+    with within(5):
+        assert opened(model_folder, 8000).encode("<unused5999>") == [size + 5999]
 
 
 def test_a_named_token_of_the_vocabulary_becomes_a_special_one(model_folder: Path) -> None:

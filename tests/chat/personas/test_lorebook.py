@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -18,6 +17,7 @@ from exlchat.chat.personas.opening import opening_tree, takes_over
 from exlchat.chat.personas.telling import lore_note, lore_to_tell
 from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.tree import TreeMessage
+from tests.patience import within
 
 WORDS = ["dragon", "castle", "map", "queen", "rain", "Dragon", "old"]
 
@@ -182,9 +182,8 @@ def test_patterns_that_could_run_for_ever_never_match(pattern: str) -> None:
 @given(st.text(st.sampled_from("ab.*+?|()[]\\^$b/i{}"), max_size=25))
 @settings(max_examples=300, deadline=None)
 def test_no_pattern_takes_long(pattern: str) -> None:
-    began = time.monotonic()
-    contains_any("ab" * 2_000 + "a" * 6_000, [pattern], patterns=True)
-    assert time.monotonic() - began < 1
+    with within(1):
+        contains_any("ab" * 2_000 + "a" * 6_000, [pattern], patterns=True)
 
 
 lore_entries = st.builds(
@@ -282,14 +281,12 @@ def test_another_persona_tells_its_own_lore() -> None:
 def test_a_lorebook_of_patterns_takes_no_time(key: str) -> None:
     assert bounded_pattern(key) is not None
     lore = Lorebook(tuple(entry(key, f"{n} content", use_regex=True) for n in range(1000)), recursive_scanning=True)
-    began = time.monotonic()
-    triggered(lore, ["a" * 50_000])
-    assert time.monotonic() - began < 3
+    with within(3):
+        triggered(lore, ["a" * 50_000])
 
 
 def test_a_large_lorebook_takes_no_time() -> None:
     chain = Lorebook(tuple(entry(f"key{n}.", f"so key{n + 1}.") for n in range(10_000)), recursive_scanning=True)
-    began = time.process_time()
-    told = triggered(chain, ["word " * 10_000 + "key0."] * 4)
-    assert time.process_time() - began < 3
+    with within(3):
+        told = triggered(chain, ["word " * 10_000 + "key0."] * 4)
     assert [one.index for one in told] == list(range(8))

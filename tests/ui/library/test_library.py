@@ -25,6 +25,7 @@ from exlchat.ui.library.places import Found, all_models, in_folder, in_hub_cache
 from exlchat.ui.model_choice import choose_model
 from exlchat.ui.options import AppOptions
 from tests.chat.unprivileged import assert_unprivileged, public_folder
+from tests.patience import within
 
 CPU = AppOptions(None, device="cpu")
 
@@ -162,10 +163,9 @@ def test_two_hundred_folders_take_well_under_a_second(tmp_path: Path) -> None:
         for file in paths.bundled_model().iterdir():
             (folder / file.name).symlink_to(file)
     list(entries(in_folder(str(tmp_path / "m" / "0")), ModelMemory(None), CPU, Settings()))
-    begin = time.perf_counter()
-    listed = in_order(list(entries(in_folder(str(tmp_path / "m")), ModelMemory(None), CPU, Settings())))
-    assert len(listed) == 200
-    assert time.perf_counter() - begin < 1.0
+    with within(1):
+        listed = in_order(list(entries(in_folder(str(tmp_path / "m")), ModelMemory(None), CPU, Settings())))
+        assert len(listed) == 200
 
 
 def test_a_name_is_enough_where_it_is_clear(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ async def test_quitting_is_instant_where_nothing_is_being_written(tmp_path: Path
         await until(pilot, lambda: chat.engine_thread.loaded)
         began = time.monotonic()
         assert chat.engine_thread.close(10)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 3  # a wall clock: an answer being written would be waited for until 10
 
 
 async def test_an_answer_goes_on_in_its_own_conversation_while_another_is_open(tmp_path: Path) -> None:
