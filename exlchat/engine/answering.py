@@ -118,8 +118,11 @@ class Answering:
             (self._drawn,) = chances(logits[None], [token], request.alternatives)
         return token
 
-    def events(self) -> Iterator[TextDelta]:
-        """Its text, until there is a reason to end."""
+    def events(self) -> Iterator[TextDelta | None]:
+        """Its text, until there is a reason to end; `None` for a token that tells nothing yet.
+
+        Between two of them nothing is computed, so that several answers can take turns.
+        """
         token = self._first_token(lambda: self._prompt_logits)
         while token is not None and token not in self._parts.stop_ids:
             text = self._take(token)
@@ -132,7 +135,7 @@ class Answering:
             self.reason = self._why_end()
             if self.reason is None and not self._thoughts.over:
                 self._begin_next()
-            yield from self._told_text(text)
+            yield self._told_text(text)
             self.reason = self.reason or self._limit()
             if self.reason is not None:
                 break
@@ -144,7 +147,7 @@ class Answering:
         else:
             self.reason = self.reason or "stop_token"
         self.close()
-        yield from self._told_text(self._stream.finish(), last=True)
+        yield self._told_text(self._stream.finish(), last=True)
 
     def _take(self, token: int) -> str:
         """Adds a token; the text that may be shown now."""
@@ -217,7 +220,7 @@ class Answering:
         except (NothingAllowedError, ConstraintError) as error:
             raise ModelError(f"the answer cannot go on: {error}") from error
 
-    def _close_thoughts(self) -> Iterator[TextDelta]:
+    def _close_thoughts(self) -> Iterator[TextDelta | None]:
         """The closing mark, as if the model had said it."""
         limit = self._parts.request.thoughts
         assert limit is not None
@@ -225,7 +228,7 @@ class Answering:
         self._drawn = None
         for token in limit.closing_ids:
             text = self._take(token)
-            yield from self._told_text(text)
+            yield self._told_text(text)
             self.reason = self.reason or self._limit()
         self._thoughts.close()
         if self._parts.request.constraint is not None:
@@ -251,8 +254,8 @@ class Answering:
             return "context_full"
         return None
 
-    def _told_text(self, text: str, *, last: bool = False) -> Iterator[TextDelta]:
-        """The event of a token: ids are told when they cannot be taken back any more."""
+    def _told_text(self, text: str, *, last: bool = False) -> TextDelta | None:
+        """The event of a token, if any: ids are told when they cannot be taken back any more."""
         if self._hidden:
             hidden = len(self._hidden)
             self._hidden, text = self._hidden[len(text) :], text[hidden:]
@@ -261,5 +264,4 @@ class Answering:
         ids = tuple(self.context[self._prompt_length + self._told : self._prompt_length + certain])
         told = tuple(self.chances[self._told : certain])
         self._told = max(self._told, certain)
-        if text or ids:
-            yield TextDelta(text, ids, told)
+        return TextDelta(text, ids, told) if text or ids else None

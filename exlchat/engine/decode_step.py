@@ -150,6 +150,10 @@ class CapturedStep:
         """What the next draw may give: see `ChainState.set_mask`."""
         self._chain_state.set_mask(words)
 
+    def take_logits(self, logits: Tensor) -> None:
+        """What the next draw draws from: see `masked_tokens.MaskedStep`."""
+        self._chain.logits.copy_(logits)
+
     def launch_draw(self) -> None:
         """Enqueues the draw and returns."""
         self._prepare_apart()[1][self._kind].replay()

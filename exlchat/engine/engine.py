@@ -25,6 +25,7 @@ from exlchat.engine.events import (
     MemoryReport,
     ModelError,
     ModelInfo,
+    OneOfSeveral,
     PrefillProgress,
     RequestError,
     Scored,
@@ -138,6 +139,12 @@ class Engine:
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last; closing the iterator cancels. See `Generator.generate`."""
         return self._parts.generator.generate(request)
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        """Events of 1 to 8 answers to one prompt, which is read once. See `Generator.generate_several`."""
+        return self._parts.generator.generate_several(request, seeds)
 
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Whether answers can be drawn so, and be so, with this model. From any thread.

@@ -159,6 +159,14 @@ Event = PrefillProgress | TextDelta | Finished
 
 
 @dataclass(frozen=True, slots=True)
+class OneOfSeveral:
+    """An event of one of several answers to the same prompt, which are counted from 0."""
+
+    index: int
+    event: TextDelta | Finished
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """A sequence whose tokens are to be told with their probabilities.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -18,6 +19,13 @@ _Given = TypeVar("_Given")
 _Computed = TypeVar("_Computed")
 
 
+@dataclass(slots=True)
+class _Runs:
+    """The number of the newest request."""
+
+    newest: int = 0
+
+
 class Feeder:
     """Numbers the requests to one model: what an older one still wants is refused.
 
@@ -28,16 +36,22 @@ class Feeder:
     def __init__(self, transformer: Transformer, cache: KVCache) -> None:
         self.transformer = transformer
         self.cache = cache
-        self._run = 0
+        self._runs = _Runs()
+
+    def beside(self, cache: KVCache) -> Feeder:
+        """Of another sequence of the same model, for the same requests."""
+        other = Feeder(self.transformer, cache)
+        other._runs = self._runs
+        return other
 
     def next_run(self) -> int:
         """The number of a new request."""
-        self._run += 1
-        return self._run
+        self._runs.newest += 1
+        return self._runs.newest
 
     def is_newest(self, run: int) -> bool:
         """Whether no other request has begun since."""
-        return run == self._run
+        return run == self._runs.newest
 
     def check(self, run: int) -> None:
         """Raises `RequestError` where a newer request has begun."""
@@ -56,7 +70,7 @@ class Feeder:
 
     def again(self, ids: list[int]) -> None:
         """Adds tokens that were there before, whatever request is the newest."""
-        self.last_logits(ids, self._run)
+        self.last_logits(ids, self._runs.newest)
 
     def feed(self, ids: list[int], run: int, compute: Callable[[Tensor, int], _Computed]) -> _Computed:
         """What `compute` makes of new tokens, which stores them; takes ids on the device and the first one's place.

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from threading import Event as Flag
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from exlchat.engine.answer_clock import AnswerClock
+from exlchat.engine.answer_means import Means, MeansMaker, healed_request
 from exlchat.engine.answer_step import AnswerStep
-from exlchat.engine.answering import Answering, AnswerParts
+from exlchat.engine.answering import Answering, AnswerParts, OpenSource
 from exlchat.engine.constraint import Constraint
+from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.drafting import Drafter
 from exlchat.engine.events import (
     Event,
     Finished,
     FinishReason,
     GenerationRequest,
+    OneOfSeveral,
     PlaceChances,
     PrefillProgress,
     RequestError,
@@ -29,21 +31,21 @@ from exlchat.engine.events import (
     ScoreRequest,
 )
 from exlchat.engine.feeding import Feeder
-from exlchat.engine.grammar import GrammarVocabulary, check_constraint
-from exlchat.engine.grammar.begun import begun_matcher
 from exlchat.engine.guidance import Guidance
-from exlchat.engine.healing import Healing, healing_of
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.archive import PageArchive
+from exlchat.engine.prompt_reader import PromptReader
 from exlchat.engine.request_checks import check_request
-from exlchat.engine.sampling import Sampler, check_sampling
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
+from exlchat.engine.several import MOST_ANSWERS, SequencePasses, SideBySide, room_for_each, side_by_side
 from exlchat.engine.sources import RowPasses, Sources
-from exlchat.engine.token_rules import TokenRules
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
-from exlchat.engine.vocabulary import Vocabulary
+
+
+class Passes(RowPasses, SequencePasses, Protocol):
+    """Passes of several tokens, of one sequence or of a sequence each."""
 
 
 class Generator:
@@ -54,7 +56,7 @@ class Generator:
         stop_ids: the model's own.
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
-        rows: checks several guesses in one pass.
+        rows: checks several guesses in one pass, or takes a token of several answers each.
         archive: pages of earlier runs.
         draft_model: guesses tokens ahead.
         other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
@@ -69,7 +71,7 @@ class Generator:
         prefill_chunk: int,
         *,
         step: AnswerStep | None = None,
-        rows: RowPasses | None = None,
+        rows: Passes | None = None,
         archive: PageArchive | None = None,
         draft_model: Drafter | None = None,
         other_cache: Callable[[], KVCache] | None = None,
@@ -77,20 +79,19 @@ class Generator:
         self._transformer = transformer
         self._tokenizer = tokenizer
         self._cache = cache
-        self._stop_ids = frozenset(stop_ids)
-        self._prefill_chunk = prefill_chunk
-        self._archive = archive
+        self._means = MeansMaker(tokenizer, transformer.spec.vocab_size, stop_ids)
         self._other_cache = other_cache
         self._guide: Feeder | None = None
         self.feeder = Feeder(transformer, cache)
         """Puts tokens into the cache."""
         self.step = step
         """The captured step, where the model has one."""
-        self._vocabulary = Vocabulary(tokenizer, transformer.spec.vocab_size)
-        self._sources = Sources(self.feeder, self._vocabulary, step=step, rows=rows, draft_model=draft_model)
-        self._answering: Answering | None = None
+        vocabulary = self._means.vocabulary
+        self._sources = Sources(self.feeder, vocabulary, step=step, rows=rows, draft_model=draft_model)
+        self._together = None if rows is None or step is None else SideBySide(rows, step, DeviceRules(vocabulary))
+        self._answering: Sequence[Answering] = ()
         self._cancelled = Flag()
-        self._last_prompt = _LastPrompt([], torch.empty(0))
+        self._reader = PromptReader(self.feeder, prefill_chunk, self._cancelled.is_set, archive)
 
     def cancel(self) -> None:
         """Ends the running answer within one token. From any thread; harmless when idle."""
@@ -98,12 +99,7 @@ class Generator:
 
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Whether answers can be drawn so and be so. Raises `RequestError` in one line; from any thread."""
-        try:
-            check_sampling(sampling, self._vocabulary.of_samplers)
-            if constraint is not None:
-                check_constraint(constraint, self._grammars)
-        except ValueError as error:
-            raise RequestError(str(error)) from None
+        self._means.check(sampling, constraint)
 
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer. Closing the iterator cancels.
@@ -113,20 +109,36 @@ class Generator:
                 impossible, or contradicts itself.
             ModelError: memory ran out, or the model computes no numbers.
         """
+        request, (means,) = self._prepared(request, [request.seed])
+        return self._answer(request, means, self._newest_run())
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        """Events of several answers to one prompt, which is read once; `Finished` of each. Closing cancels all.
+
+        Each is what `generate` would give with its seed. They come side by side, unless there is no room for all, or
+        the device has no pass for a token of each: then one behind the other.
+
+        Args:
+            request: its own seed does not count.
+            seeds: of 1 to 8 answers; `None` takes a fresh one.
+
+        Raises:
+            RequestError, ModelError: as `generate`; or so many cannot be made.
+        """
+        if not 1 <= len(seeds) <= MOST_ANSWERS:
+            raise RequestError(f"{len(seeds)} answers at once; there can be 1 to {MOST_ANSWERS}")
+        request, means = self._prepared(request, seeds)
+        return self._several(request, means, self._newest_run())
+
+    def _prepared(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> tuple[GenerationRequest, list[Means]]:
+        """The request as it is carried out, and by what each answer is chosen. Raises `RequestError`."""
         self._check(request)
-        rules, healing = self._rules(request)
-        seed = secrets.randbits(63) if request.seed is None else request.seed
-        try:
-            sampler = Sampler(request.sampling, seed, self._vocabulary.for_settings(request.sampling))
-        except ValueError as error:
-            raise RequestError(str(error)) from None
-        if healing is not None:
-            prompt, begun = request.prompt_ids[:-1], request.begun - 1
-            # The other prompt ends with what was said as well, or it stands for something else.
-            other = request.guidance_ids[:-1] if request.guidance_ids[-1:] == request.prompt_ids[-1:] else None
-            guidance = request.guidance_ids if other is None else other
-            request = dataclasses.replace(request, prompt_ids=prompt, begun=begun, guidance_ids=guidance)
-        return self._answer(request, _Means(rules, healing, sampler, seed), self._newest_run())
+        means = [self._means.of(request, seed) for seed in seeds]
+        return request if means[0].healing is None else healed_request(request), means
 
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are; progress a chunk, `Scored` last. Closing the iterator cancels.
@@ -149,21 +161,22 @@ class Generator:
     def _newest_run(self) -> int:
         """Ends the iterator before, and numbers this one."""
         self._cancelled.clear()
-        if self._answering is not None:
-            self._answering.close()
+        for answer in self._answering:
+            answer.close()
+        self._answering = ()
         return self.feeder.next_run()
 
     def _scored(self, request: ScoreRequest, run: int) -> Iterator[PrefillProgress | Scored]:
         ids, start = list(request.ids), request.start
         following: list[int | None] = [*ids[1:], None]
         self.feeder.check(run)
-        cached = done = self._begin(ids, start - 1, request.owner)
+        cached = done = self._reader.begin(ids, start - 1, request.owner)
         yield PrefillProgress(done, len(ids), cached)
         places: list[PlaceChances] = []
         while done < len(ids):
             if self._cancelled.is_set():
                 return
-            end = min(done + self._prefill_chunk, len(ids))
+            end = min(done + self._reader.chunk, len(ids))
             first = max(start - 1, done)
             places += self._scores(ids[done:end], run, first - done, following[first:end], request.top)
             done = end
@@ -180,76 +193,105 @@ class Generator:
 
         return self.feeder.explained(lambda ids: self.feeder.feed(ids, run, compute), chunk)
 
-    def _answer(self, request: GenerationRequest, means: _Means, run: int) -> Iterator[Event]:
-        clock = AnswerClock(request, means.seed)
-        logits: Tensor | None = None
-        for progress, chunk_logits in self._prefill(request, run):
-            clock.looked_up(progress.cached)
-            yield progress
-            logits = chunk_logits
-        clock.prefilled()
-        self.feeder.check(run)
-        reason = self._no_answer(request)
-        answer: Answering | None = None
-        if logits is not None and reason is None:
-            if self._archive is not None:
-                self._archive.note_prefill(*clock.computed())
-            parts = self._parts(request, means, clock, run)
-            answer = self._answering = Answering(parts, list(request.prompt_ids), logits)
+    def _answer(self, request: GenerationRequest, means: Means, run: int) -> Iterator[Event]:
+        one = _Wanted(request, means, AnswerClock(request, means.seed), run)
+        logits = yield from self._prefilled([one])
+        if logits is None:
+            yield self._unanswered(one)
+        else:
+            answer = Answering(self._parts(one, self.feeder, self._sources), list(request.prompt_ids), logits)
+            self._answering = (answer,)
             try:
-                yield from answer.events()
+                yield from (told for told in answer.events() if told is not None)
             finally:
                 answer.close()
-        healed = int(means.healing is not None)
-        if answer is None:
-            yield Finished(reason or "cancelled", clock.stats(), "", ())
-        else:
-            ended = answer.reason or "cancelled"
-            yield Finished(ended, clock.stats(), answer.text, tuple(answer.ids), tuple(answer.chances), healed)
-        if self._archive is not None and self.feeder.is_newest(run):
-            self._archive.keep(self._cache.sequence)
+            yield one.finished(answer)
+        self._reader.keep(self._cache, run)
 
-    def _parts(self, request: GenerationRequest, means: _Means, clock: AnswerClock, run: int) -> AnswerParts:
+    def _several(
+        self, request: GenerationRequest, many: Sequence[Means], run: int
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        wanted = [_Wanted(request, means, AnswerClock(request, means.seed), run) for means in many]
+        logits = yield from self._prefilled(wanted)
+        if logits is None:
+            yield from (OneOfSeveral(index, self._unanswered(one)) for index, one in enumerate(wanted))
+            return
+        room = room_for_each(self._cache, request, len(many))
+        if room is None or request.guidance_ids or (self.step is not None and self._together is None):
+            for index, means in enumerate(many):
+                events = self._answer(request, means, run)
+                yield from (OneOfSeveral(index, event) for event in events if not isinstance(event, PrefillProgress))
+            return
+        yield from self._beside(wanted, logits, room)
+
+    def _beside(self, wanted: Sequence[_Wanted], logits: Tensor, room: int) -> Iterator[OneOfSeveral]:
+        """Answers that take turns, each in a sequence of its own beside the one that the prompt was read in."""
+        feeders = [self.feeder.beside(self._cache.beside(room)) for _ in wanted]
+        try:
+            answers = [self._one_beside(*each, logits) for each in zip(wanted, feeders, strict=True)]
+            self._answering = answers
+
+            def finished(index: int) -> Finished:
+                self._reader.keep(feeders[index].cache, wanted[index].run)
+                feeders[index].cache.clear()
+                return wanted[index].finished(answers[index])
+
+            yield from side_by_side(answers, finished)
+        finally:
+            for feeder in feeders:
+                feeder.cache.clear()
+
+    def _one_beside(self, one: _Wanted, feeder: Feeder, logits: Tensor) -> Answering:
+        prompt = list(one.request.prompt_ids)
+        there = feeder.cache.begin(prompt, owner=one.request.owner)
+        if there < len(prompt):
+            feeder.last_logits(prompt[there:], one.run)
+        sources: OpenSource | None = self._together
+        if sources is None:
+            sources = Sources(feeder, self._means.vocabulary, step=None, rows=None, draft_model=None)
+        return Answering(self._parts(one.undrafted(), feeder, sources), prompt, logits)
+
+    def _prefilled(self, wanted: Sequence[_Wanted]) -> collections.abc.Generator[PrefillProgress, None, Tensor | None]:
+        """Reads the prompt of one answer or several; float32 logits `[vocab]`, or `None` where none may begin."""
+        first, logits = wanted[0], None
+        for progress, chunk_logits in self._reader.read(first.request, first.run):
+            for one in wanted:
+                one.clock.looked_up(progress.cached if one is first else progress.total)
+            yield progress
+            logits = chunk_logits
+        for one in wanted:
+            one.clock.prefilled()
+        self.feeder.check(first.run)
+        if self._no_answer(first.request) is not None:
+            return None
+        if logits is not None:
+            self._reader.note(*first.clock.computed())
+        return logits
+
+    def _unanswered(self, one: _Wanted) -> Finished:
+        return Finished(self._no_answer(one.request) or "cancelled", one.clock.stats(), "", ())
+
+    def _parts(self, one: _Wanted, feeder: Feeder, sources: OpenSource) -> AnswerParts:
         """What an answer is made with, its prompt being in the cache."""
+        request, means = one.request, one.means
         means.sampler.begin(request.prompt_ids)
         guidance = None
         if request.guidance_ids and request.sampling.guidance_scale != 1.0:
-            guidance = Guidance(self._guide_feeder(), request.guidance_ids, self._prefill_chunk)
+            guidance = Guidance(self._guide_feeder(), request.guidance_ids, self._reader.chunk)
         return AnswerParts(
             request=request,
-            feeder=self.feeder,
-            run=run,
+            feeder=feeder,
+            run=one.run,
             tokenizer=self._tokenizer,
             sampler=means.sampler,
             rules=means.rules,
-            clock=clock,
-            stop_ids=self._all_stops(request),
+            clock=one.clock,
+            stop_ids=self._means.stop_ids(request),
             cancelled=self._cancelled.is_set,
-            sources=self._sources,
+            sources=sources,
             guidance=guidance,
             healing=means.healing,
         )
-
-    def _rules(self, request: GenerationRequest) -> tuple[TokenRules, Healing | None]:
-        """What holds for the next token, and how the end of the prompt is healed. Raises `RequestError`."""
-        stops, healing, grammar = self._all_stops(request), None, None
-        if request.heal and request.begun and len(request.prompt_ids) > 1:
-            begun = request.prompt_ids[len(request.prompt_ids) - request.begun :]
-            healing = healing_of(begun, self._vocabulary.texts, self._tokenizer.decode, stops)
-        if request.constraint is not None:
-            try:
-                grammar = begun_matcher(request, self._grammars, stops, self._tokenizer.decode)
-            except ValueError as error:
-                raise RequestError(str(error)) from None
-        first = None if healing is None else healing.allowed
-        return TokenRules(stop_ids=stops, least=request.min_new_tokens, grammar=grammar, first=first), healing
-
-    def _all_stops(self, request: GenerationRequest) -> frozenset[int]:
-        return self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
-
-    @cached_property
-    def _grammars(self) -> GrammarVocabulary:
-        return GrammarVocabulary(self._tokenizer, self._transformer.spec.vocab_size)
 
     def _guide_feeder(self) -> Feeder:
         if self._guide is None:
@@ -265,33 +307,6 @@ class Generator:
         if request.max_new_tokens == 0:
             return "max_new_tokens"
         return "context_full" if len(request.prompt_ids) >= self._cache.max_seq_len else None
-
-    def _prefill(self, request: GenerationRequest, run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
-        """Computes what the cache does not hold, chunk by chunk; logits come with the last chunk.
-
-        Of the prompt that was asked last the logits are still there: a second answer to it starts at once, and from the
-        same numbers to the last bit. Of any other, the last token is computed at least.
-        """
-        self.feeder.check(run)
-        prompt, last = list(request.prompt_ids), self._last_prompt
-        most = len(prompt) if prompt == last.ids else len(prompt) - 1
-        cached = done = self._begin(prompt, most, request.owner)
-        yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
-        while done < len(prompt) and not self._cancelled.is_set():
-            chunk = prompt[done : done + self._prefill_chunk]
-            logits = self.feeder.last_logits(chunk, run)
-            done += len(chunk)
-            if done == len(prompt):
-                self._last_prompt = _LastPrompt(prompt, logits)
-                self._cache.pool.keep_warm(prompt[: request.beginning])
-            yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
-
-    def _begin(self, ids: list[int], most: int, owner: str) -> int:
-        """Leaves the sequence so far for the longest known beginning of another, of at most so many; how long it is."""
-        self._cache.clear()
-        if self._archive is not None:
-            self._archive.restore(ids, most, self._cancelled.is_set)
-        return self._cache.begin(ids, most=most, owner=owner)
 
     def _check(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids)
@@ -314,18 +329,19 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class _LastPrompt:
-    """Ids of the prompt that was computed last, and float32 logits `[vocab]` behind it."""
+class _Wanted:
+    """One answer that is to be made."""
 
-    ids: list[int]
-    logits: Tensor
+    request: GenerationRequest
+    means: Means
+    clock: AnswerClock
+    run: int
 
+    def undrafted(self) -> _Wanted:
+        """The same, without guesses."""
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, draft="off"))
 
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """By what the tokens of an answer are chosen."""
-
-    rules: TokenRules
-    healing: Healing | None
-    sampler: Sampler
-    seed: int
+    def finished(self, answer: Answering) -> Finished:
+        """Its last event."""
+        ended, healed = answer.reason or "cancelled", int(self.means.healing is not None)
+        return Finished(ended, self.clock.stats(), answer.text, tuple(answer.ids), tuple(answer.chances), healed)

@@ -7,6 +7,7 @@ to its middle is copied.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class KVCache:
         self._tables = SequenceTables(longest, self._windows, device)
         self._open_rows = rows
         self._memory: PageMemory | None = None
-        self._rows: CacheRows | None = None
+        self._opened_rows: CacheRows | None = None
         self._ids: list[int] = []
         self._pages: list[Page] = []
         self._in_window: list[Page] = []
@@ -138,8 +139,15 @@ class KVCache:
         """Of all pages. Raises `ModelError` when there is not enough."""
         if self._memory is None:
             self._memory = PageMemory(self._spec, self.kind, self.pool.size, self._windows, self._device)
-            self._rows = CacheRows(self._memory, self._tables, self._spec, self._compute_dtype, self._open_rows)
+            _ = self._rows  # takes memory too, which has to be there before the first token
         return self._memory
+
+    @property
+    def _rows(self) -> CacheRows:
+        if self._opened_rows is None:
+            opened = CacheRows(self.memory, self._tables, self._spec, self._compute_dtype, self._open_rows)
+            self._opened_rows = opened
+        return self._opened_rows
 
     @property
     def page_table(self) -> Tensor:
@@ -153,6 +161,24 @@ class KVCache:
     def pages(self, layer: int) -> LayerPages:
         """Keys and values of one layer, of all sequences; always at the same place."""
         return self.memory.layer(layer)
+
+    def beside(self, most: int) -> KVCache:
+        """Another sequence over the same pages, with nothing in it yet: what both begin with is there once.
+
+        Args:
+            most: more tokens than this never fit.
+        """
+        other = copy.copy(self)
+        other.max_seq_len = min(most, self.max_seq_len)
+        _ = self.memory
+        other._memory = self._memory
+        other._tables = SequenceTables(len(self.page_table), self._windows, self._device)
+        other._opened_rows = None
+        other._ids, other._pages, other._in_window = [], [], []
+        other._asked = other._found = 0
+        other._appended, other._exact = None, _Exact(0, 0)
+        other._left = ([], other._exact)
+        return other
 
     def known(self, ids: Sequence[int]) -> int:
         """How many tokens `ids` shares with what is there, from its beginning. Changes nothing."""
@@ -280,7 +306,6 @@ class KVCache:
             stored, as far as that is known. In a layer with a window nothing before the first that the first new one
             sees.
         """
-        assert self._rows is not None
         self._appended = (start, start + new.shape[2])
         return self._rows.append(layer, start, self._exact.first if self._exact.end == start else start, new)
 

@@ -43,6 +43,9 @@ class MaskedStep(Protocol):
     def launch_draw(self) -> None:
         """Enqueues the draw and returns."""
 
+    def take_logits(self, logits: Tensor) -> None:
+        """float32 `[vocab]` on the device: what the next draw draws from, in the place of the step's own."""
+
     def running(self) -> bool:
         """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
 
@@ -98,3 +101,25 @@ class MaskedTokens:
     def close(self) -> None:
         """No step outlives its call."""
         self._closed = True
+
+
+def draw_once(step: MaskedStep, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> int:
+    """One token of logits that were computed elsewhere, float32 `[vocab]` on the device.
+
+    Args:
+        step, context, draws: see `run_ahead.RunAheadTokens`; the step is idle.
+        mask: what may come, as `MaskedStep.set_mask` takes it.
+
+    Raises:
+        NotNumbersError: the logits are not numbers.
+        NothingAllowedError: no token may come.
+        ModelError: the device failed.
+    """
+    step.ring.clear()
+    step.begin(context, draws, masked=True)
+    step.take_logits(logits)
+    step.set_mask(mask)
+    step.launch_draw()
+    found, status = wait_for(step, 1)
+    check_drawn(status)
+    return found

@@ -151,6 +151,7 @@ class StepChain:
         self.position = torch.zeros(rows, dtype=torch.int32, device=device)
         """int32 `[rows]`: how many tokens are before each."""
         self._rows = rows
+        self._tables: Tensor | None = None
         self._transformer = transformer
         self._cache = cache
         self._kernels = kernels
@@ -183,6 +184,16 @@ class StepChain:
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
 
+    def of_sequences(self, tables: Tensor) -> StepChain:
+        """The same tensors, for tokens of a sequence each, where no layer sees a window only.
+
+        Args:
+            tables: int32 `[rows, pages of the longest sequence]`, as `KVCache.page_table` of each.
+        """
+        one = copy.copy(self)
+        one._tables = tables
+        return one
+
     def _cut(self, rows: int) -> StepChain:
         """The first rows of all tensors."""
         one = copy.copy(self)
@@ -205,7 +216,7 @@ class StepChain:
                 layer.heads.view(self._rows, -1, head_dim),
                 layer.mixed,
                 pages=self._cache.pages(index),
-                page_table=self._cache.table(index),
+                page_table=self._page_table(index),
                 position=self.position,
                 turns=turns,
                 rules=attention_rules(self._transformer, index),
@@ -214,6 +225,9 @@ class StepChain:
             )
         )
         return [*jobs, self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up))]
+
+    def _page_table(self, layer: int) -> Tensor:
+        return self._cache.table(layer) if self._tables is None else self._tables[: self._rows]
 
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up

@@ -1,7 +1,8 @@
-"""Up to eight tokens of the running sequence in one pass over the weights, captured as CUDA graphs.
+"""Up to eight tokens in one pass over the weights, captured as CUDA graphs: of one sequence, or of a sequence each.
 
 What each token comes to, and what is cached of it, equals to the last bit what single steps (`decode_step`) give. So
-drafted tokens can be checked together, and what is written then is what would have been written without drafts.
+drafted tokens can be checked together, and what is written then is what would have been written without drafts; and
+several answers can be made together, each as it would be alone.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class CapturedRows:
             self._chain = StepChain(transformer, cache, kernels, splits=splits, rows=most)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
-        self._passes: dict[int, _Pass] = {}
+        self._tables = torch.zeros(most, len(cache.page_table), dtype=torch.int32, device=device)
+        self._apart = self._chain.of_sequences(self._tables)
+        self._passes: dict[tuple[int, bool], _Pass] = {}
 
     @torch.inference_mode()
     def verify(self, ids: Sequence[int], position: int) -> Tensor:
@@ -92,7 +95,27 @@ class CapturedRows:
             ModelError: no memory for so many tokens.
             ValueError: no ids or more than `most`.
         """
-        self._launch(ids, position)
+        self._follow_on(ids, position)
+        return self._chain.row_logits[: len(ids)]
+
+    @torch.inference_mode()
+    def feed_each(self, ids: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+        """Feeds a token to each of several sequences, and gives the logits behind each.
+
+        Keys and values are stored; the caches are not told, the caller does so (`KVCache.extend`).
+
+        Args:
+            ids: one for each cache.
+            caches: beside the one that this was made with (`KVCache.beside`), of a model without windows.
+
+        Returns, raises: as `verify`; also `ModelError` where the pages are used up.
+        """
+        self._check_count(len(ids))
+        for cache in caches:
+            if len(cache) >= cache.capacity:
+                cache.reserve(len(cache) + 1)
+        torch.stack([cache.page_table for cache in caches], out=self._tables[: len(caches)])
+        self._launch(ids, [len(cache) for cache in caches], apart=True)
         return self._chain.row_logits[: len(ids)]
 
     @torch.inference_mode()
@@ -102,29 +125,36 @@ class CapturedRows:
         Raises:
             NotNumbersError: logits are no numbers.
         """
-        found = self._launch(ids, position)
+        found = self._follow_on(ids, position)
         found.done.synchronize()
         best: list[int] = found.best.tolist()
         if _NO_TOKEN in best:
             raise NotNumbersError
         return best
 
-    def _launch(self, ids: Sequence[int], position: int) -> _Pass:
-        rows = len(ids)
+    def _check_count(self, rows: int) -> None:
         if not 1 <= rows <= self.most:
             raise ValueError(f"{rows} tokens at once; there can be 1 to {self.most}")
-        if position + rows > self._cache.capacity:
-            self._cache.reserve(position + rows)
-        known = self._passes.get(rows)
-        one = known or _Pass(self._chain, rows, dependent=self._dependent)
+
+    def _follow_on(self, ids: Sequence[int], position: int) -> _Pass:
+        """Tokens of the cache's own sequence, one behind the other."""
+        self._check_count(len(ids))
+        if position + len(ids) > self._cache.capacity:
+            self._cache.reserve(position + len(ids))
+        return self._launch(ids, range(position, position + len(ids)), apart=False)
+
+    def _launch(self, ids: Sequence[int], positions: Sequence[int], *, apart: bool) -> _Pass:
+        kind = len(ids), apart
+        known = self._passes.get(kind)
+        one = known or _Pass(self._apart if apart else self._chain, len(ids), dependent=self._dependent)
         one.done.synchronize()  # what is fed may still be read
         one.token.copy_(torch.tensor(ids))
-        one.position.copy_(torch.arange(position, position + rows))
+        one.position.copy_(torch.tensor(positions))
         if known is None:
             # CUDA loads kernels when they are first launched, which must not fall into a capture.
             one.work()
             one.capture()
-            self._passes[rows] = one
+            self._passes[kind] = one
         else:
             one.replay()
         return one

@@ -1,0 +1,156 @@
+"""Several answers to one prompt, which is read once: their tokens go through the weights together.
+
+Each answer is, to the last bit, what it would be alone with its seed. Where one pass takes a token of each sequence
+(`verify_step.CapturedRows`), eight answers read the weights as often as one; elsewhere they take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from torch import Tensor
+
+from exlchat.engine.answer_step import AnswerStep
+from exlchat.engine.answering import Answering, AnswerParts
+from exlchat.engine.device_rules import DeviceRules
+from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
+from exlchat.engine.events import DecodePath, Finished, GenerationRequest, OneOfSeveral
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.masked_tokens import draw_once
+from exlchat.engine.pages.sizes import pages_of
+from exlchat.ext.kv_formats import PAGE_TOKENS
+from exlchat.ext.products import MAX_ROWS
+
+MOST_ANSWERS = MAX_ROWS
+"""At once."""
+_ENOUGH_ROOM = 4096  # tokens of an answer; with less for each they are rather made one after the other
+
+
+class SequencePasses(Protocol):
+    """See `verify_step.CapturedRows`."""
+
+    def feed_each(self, ids: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+        """Logits `[len(ids), vocab]` behind one more token of each sequence."""
+
+
+def room_for_each(cache: KVCache, request: GenerationRequest, answers: int) -> int | None:
+    """How long, in tokens, each sequence may become if so many begin with a prompt that is in the cache.
+
+    `None` where the pages are too few for all at the same time, or old ones of a window may be needed again.
+    """
+    if cache.has_windows:
+        return None
+    prompt = len(request.prompt_ids)
+    own = (cache.pool.size - pages_of(prompt)) // answers
+    room = min((prompt // PAGE_TOKENS + own) * PAGE_TOKENS, cache.max_seq_len)
+    wanted = cache.max_seq_len if request.max_new_tokens is None else prompt + request.max_new_tokens
+    return room if room >= min(wanted, prompt + _ENOUGH_ROOM, cache.max_seq_len) else None
+
+
+def side_by_side(answers: Sequence[Answering], finished: Callable[[int], Finished]) -> Iterator[OneOfSeveral]:
+    """Lets answers take turns, a token each, until all have ended.
+
+    Args:
+        finished: the last event of an answer, asked when it has ended.
+    """
+    going = {index: answer.events() for index, answer in enumerate(answers)}
+    try:
+        while going:
+            for index, events in list(going.items()):
+                for told in islice(events, 1):
+                    if told is not None:
+                        yield OneOfSeveral(index, told)
+                    break
+                else:
+                    del going[index]
+                    yield OneOfSeveral(index, finished(index))
+    finally:
+        for answer in answers:
+            answer.close()
+
+
+class SideBySide:
+    """Sources of several answers, each behind the last token of its own.
+
+    Args:
+        passes: take one token of each.
+        step: draws on the device.
+        rules: of the model.
+    """
+
+    def __init__(self, passes: SequencePasses, step: AnswerStep, rules: DeviceRules) -> None:
+        self._passes = passes
+        self._step = step
+        self._rules = rules
+        self._open: list[_Beside] = []
+
+    def open(self, parts: AnswerParts, answer: Answering) -> _Beside:
+        """A source behind the last token of an answer, which is not in the cache yet."""
+        source = _Beside(self, parts, answer)
+        self._open.append(source)
+        return source
+
+    def close(self, source: _Beside) -> None:
+        """It wants no more tokens."""
+        if source in self._open:
+            self._open.remove(source)
+
+    def feed(self) -> None:
+        """The last token of every answer that waits for what comes behind it."""
+        waiting = [one for one in self._open if one.logits is None and one.answer.reason is None]
+        for one in self._open:
+            if one.logits is not None:
+                one.logits = one.logits.clone()  # of the pass before, whose memory is used again
+        ids = [one.answer.context[-1] for one in waiting]
+        caches = [one.parts.feeder.cache for one in waiting]
+        rows = self._passes.feed_each(ids, caches)
+        for one, token, logits in zip(waiting, ids, rows, strict=True):
+            one.logits = logits
+            one.parts.feeder.cache.extend([token])
+
+    def draw(self, logits: Tensor, parts: AnswerParts, answer: Answering) -> int:
+        """The next token of an answer; on the device, where nothing of it is needed on the host."""
+        request, sampling = parts.request, parts.request.sampling
+        steered = "mirostat" in sampling.steps  # its state is the host's here
+        if request.alternatives or steered or why_not_on_device(sampling) is not None:
+            return answer.draw(logits)
+        draws = DeviceDraws(
+            sampling,
+            parts.clock.seed,
+            index=answer.count,
+            attempt=parts.sampler.attempt,
+            rules=self._rules.of(sampling, parts.stop_ids, request.min_new_tokens),
+        )
+        return draw_once(self._step, logits, answer.context, draws, parts.rules.mask)
+
+
+class _Beside:
+    """The tokens of one of them. A `TokenSource`."""
+
+    path: DecodePath = "synchronous"
+    busy = False
+
+    def __init__(self, together: SideBySide, parts: AnswerParts, answer: Answering) -> None:
+        self.parts = parts
+        self.answer = answer
+        self.logits: Tensor | None = None
+        """Behind the last token, where it has been fed."""
+        self._together = together
+
+    def follow(self, token: int) -> int:
+        """See `TokenSource`."""
+        if self.logits is None:
+            self._together.feed()
+        logits, self.logits = self.logits, None
+        assert logits is not None
+        assert token == self.answer.context[-1]
+        return self._together.draw(logits, self.parts, self.answer)
+
+    def go_on(self) -> None:
+        """Nothing: what is begun, is begun for all."""
+
+    def close(self) -> None:
+        """See `TokenSource`."""
+        self._together.close(self)

@@ -1,0 +1,275 @@
+"""Several answers to one prompt: each is what it would be alone, and the prompt is read once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
+from exlchat.engine.constraint import Constraint
+from exlchat.engine.events import OneOfSeveral, PrefillProgress, ThoughtLimit
+from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.step_chain import StepChain
+from exlchat.engine.transformer import Transformer
+from exlchat.paths import bundled_model
+from tests.engine.decoding import relative_error
+from tests.engine.reference_kernels import ReferenceKernels
+from tests.engine.test_quantized_linear import open_quantized
+from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, written
+from tests.random_models import edit_json, save_random_llama
+
+PROMPT = list(range(10, 310))  # more than a page, and a part of one
+WARM = SamplingSettings(temperature=1.0)
+SEEDS = (11, 12, 13, 14)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_random_llama(path)
+    for file in ("generation_config.json", "config.json"):
+        edit_json(path / file, eos_token_id=None)
+    edit_json(path / "tokenizer_config.json", eos_token=None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Engine:
+    return load(folder, device="cpu", kv_cache="fp16", cache_tokens=256 * 40)
+
+
+@pytest.fixture(scope="module")
+def guide() -> Engine:
+    return load(bundled_model(), device="cpu")
+
+
+def alone(engine: Engine, request: GenerationRequest, seed: int) -> Finished:
+    last = list(engine.generate(dataclasses.replace(request, seed=seed)))[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def ends(events: Iterator[PrefillProgress | OneOfSeveral]) -> dict[int, Finished]:
+    """The last event of each; everything told before it adds up to it."""
+    texts: dict[int, str] = {}
+    ids: dict[int, tuple[int, ...]] = {}
+    found: dict[int, Finished] = {}
+    for told in events:
+        if isinstance(told, PrefillProgress):
+            assert not texts
+            continue
+        assert told.index not in found
+        if isinstance(told.event, TextDelta):
+            texts[told.index] = texts.get(told.index, "") + told.event.text
+            ids[told.index] = ids.get(told.index, ()) + told.event.token_ids
+        else:
+            found[told.index] = told.event
+            assert texts.get(told.index, "") == told.event.text
+            assert ids.get(told.index, ()) == told.event.token_ids
+    return found
+
+
+def same(engine: Engine, request: GenerationRequest, seeds: Sequence[int] = SEEDS) -> dict[int, Finished]:
+    found = ends(engine.generate_several(request, seeds))
+    assert list(sorted(found)) == list(range(len(seeds)))
+    for index, seed in enumerate(seeds):
+        wanted = alone(engine, request, seed)
+        assert found[index].token_ids == wanted.token_ids
+        assert (found[index].text, found[index].reason) == (wanted.text, wanted.reason)
+        assert (found[index].chances, found[index].healed) == (wanted.chances, wanted.healed)
+        assert found[index].stats.seed == seed
+    return found
+
+
+def test_each_is_what_it_would_be_alone(engine: Engine) -> None:
+    found = same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=215))
+    assert len({one.token_ids for one in found.values()}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("seeds", [(5,), tuple(range(8))], ids=["one", "eight"])
+def test_from_one_to_eight(engine: Engine, seeds: Sequence[int]) -> None:
+    same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=20), seeds)
+
+
+def test_the_prompt_is_read_once(folder: Path) -> None:
+    engine = load(folder, device="cpu", prefill_chunk=64)
+    events = list(engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=5), SEEDS))
+    progress = [event.done for event in events if isinstance(event, PrefillProgress)]
+    assert progress == sorted(set(progress))
+    cached = [
+        one.event.stats.cached_tokens
+        for one in events
+        if isinstance(one, OneOfSeveral) and isinstance(one.event, Finished)
+    ]
+    assert cached == [0, *[len(PROMPT)] * 3]
+
+
+def test_they_come_side_by_side(engine: Engine) -> None:
+    told = engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=40), SEEDS)
+    turns = [one.index for one in told if isinstance(one, OneOfSeveral) and isinstance(one.event, TextDelta)]
+    begun = [turns.index(index) for index in range(4)]
+    ended = [len(turns) - turns[::-1].index(index) for index in range(4)]
+    assert max(begun) < min(ended) - 40
+
+
+def test_pages_that_all_begin_with_are_there_once(engine: Engine) -> None:
+    pool = engine._parts.cache.pool
+    most = 0
+    for _ in engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=5), SEEDS):
+        used = {page for page in pool.listed if page.users}
+        most = max(most, len(used))
+    # One whole page for all, and the part of a second for the prompt and each answer.
+    assert most == 1 + 1 + len(SEEDS)
+    assert not [page for page in pool.listed if page.users > 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stop": ["e"]},
+        {"banned": ["a", "e"]},
+        {"alternatives": 3},
+        {"min_new_tokens": 10, "stop": [5, 6, 7]},
+        {"sampling": SamplingSettings(temperature=1.0, repetition_penalty=1.3, dry_multiplier=0.8)},
+        {"sampling": SamplingSettings(temperature=1.0, mirostat_tau=3.0)},
+        {"draft": "ngram"},
+        {"stop_repeating": True},
+    ],
+    ids=["stop", "banned", "chances", "least", "penalties", "mirostat", "draft", "repeating"],
+)
+def test_whatever_holds_for_one_holds_for_each(engine: Engine, change: dict[str, object]) -> None:
+    same(engine, dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=40), **change))  # type: ignore[arg-type]
+
+
+def test_constraints_and_thoughts_are_of_each(guide: Engine, engine: Engine) -> None:
+    prompt = guide.encode("Name one.")
+    schema = Constraint("choice", "yes\nno\nperhaps")
+    request = GenerationRequest(prompt, WARM, max_new_tokens=40, constraint=schema)
+    assert {one.text for one in same(guide, request).values()} <= {"yes", "no", "perhaps"}
+    limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+    request = GenerationRequest(
+        PROMPT, SamplingSettings(1.5), thoughts=limit, constraint=Constraint("choice", "yes\nno"), max_new_tokens=60
+    )
+    assert {one.text.partition("</x>")[2] for one in same(engine, request).values()} <= {"yes", "no"}
+
+
+def test_with_guidance_they_come_one_behind_the_other(engine: Engine) -> None:
+    lean = dataclasses.replace(WARM, guidance_scale=1.5)
+    request = GenerationRequest(PROMPT, lean, max_new_tokens=6, guidance_ids=PROMPT[:50])
+    same(engine, request, SEEDS[:2])
+
+
+def test_without_room_for_all_they_come_one_behind_the_other(folder: Path) -> None:
+    small = load(folder, device="cpu", max_seq_len=512, cache_tokens=768)
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=60)
+    turns = [one.index for one in small.generate_several(request, SEEDS) if isinstance(one, OneOfSeveral)]
+    assert turns == sorted(turns)
+    same(small, request)
+
+
+@pytest.mark.parametrize("kind", ["q4", "q8", "fp8"])
+def test_in_few_bits_each_is_an_answer(kind: str) -> None:
+    engine = load(bundled_model(), device="cpu", kv_cache=kind)
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=20, min_new_tokens=20)
+    found = ends(engine.generate_several(request, SEEDS))
+    assert [len(found[index].token_ids) for index in range(4)] == [20] * 4
+    assert len({one.token_ids for one in found.values()}) == 4
+
+
+def test_a_model_with_windows_answers_as_well(folder: Path, tmp_path: Path) -> None:
+    save_random_llama(tmp_path)
+    edit_json(
+        tmp_path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=256
+    )
+    engine = load(tmp_path, device="cpu")
+    assert engine._parts.cache.has_windows
+    same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=20))
+
+
+def test_cancelled_ones_all_say_so(engine: Engine) -> None:
+    events = engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=300), SEEDS)
+    found, count = {}, 0
+    for told in events:
+        if isinstance(told, OneOfSeveral):
+            count += 1
+            if count == 20:
+                engine.cancel()
+            if isinstance(told.event, Finished):
+                found[told.index] = told.event
+    assert {one.reason for one in found.values()} == {"cancelled"}
+    assert len(found) == 4
+    assert all(len(one.token_ids) < 10 for one in found.values())
+
+
+def test_closing_gives_the_pages_back_and_a_newer_request_ends_them(engine: Engine) -> None:
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=300)
+    events = engine.generate_several(request, SEEDS)
+    for told in events:
+        if isinstance(told, OneOfSeveral):
+            break
+    assert len({page for page in engine._parts.cache.pool.listed if page.users}) > 2
+    wanted = alone(engine, request, 3)
+    with pytest.raises(RequestError, match="newer request"):
+        list(events)
+    assert len({page for page in engine._parts.cache.pool.listed if page.users}) <= 3
+    assert alone(engine, request, 3).token_ids == wanted.token_ids
+
+
+def test_what_one_of_them_said_is_found_again(engine: Engine) -> None:
+    found = ends(engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=50), [21, 22, 23]))
+    for one in found.values():
+        # The last token was drawn and not fed.
+        assert engine.cached_tokens([*PROMPT, *one.token_ids]) == len(PROMPT) + 49
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_no_more_than_eight(engine: Engine, count: int) -> None:
+    with pytest.raises(RequestError, match="there can be 1 to 8"):
+        engine.generate_several(GenerationRequest(PROMPT), [None] * count)
+
+
+# The pass of a token of each sequence, by the reference of the kernels.
+
+
+@pytest.fixture(scope="module", params=["exl2", "gptq"])
+def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    path: Path = written(request.param, tmp_path_factory.mktemp("model"), tied=False)
+    one_order_for_gate_and_up(path)
+    return open_quantized(path)
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+def test_a_pass_of_a_token_of_each_sequence_is_a_step_of_each(quantized: Transformer) -> None:
+    cache: KVCache = new_cache(quantized, 1500, "q8")
+    cache.clear()
+    lengths = (250, 40, 300)
+    texts = [torch.randint(391, (length,), generator=torch.Generator().manual_seed(length)) for length in lengths]
+    beside = [cache.beside(600) for _ in texts]
+    for one, ids in zip(beside, texts, strict=True):
+        one.reserve(len(ids) + 1)
+        quantized.forward(ids, one, start=0)
+        one.extend(ids.tolist())
+
+    def run(chain: StepChain, token: Sequence[int], position: Sequence[int]) -> Tensor:
+        chain.token[:] = torch.tensor(token)
+        chain.position[:] = torch.tensor(position)
+        for job in chain.jobs():
+            job.launch(dependent=False)
+        return chain.row_logits.clone()
+
+    alone = []
+    for place, one in enumerate(beside):
+        step = StepChain(quantized, one, ReferenceKernels(), splits=3)
+        alone.append(run(step, [place + 7], [len(one)]))
+    tables = torch.stack([one.page_table for one in beside])
+    together = StepChain(quantized, cache, ReferenceKernels(), splits=3, rows=3).of_sequences(tables)
+    found = run(together, [7, 8, 9], [len(one) for one in beside])
+    assert relative_error(found, torch.cat(alone)) < 1e-3
+    mixed = run(together, [7, 8, 9], [len(one) for one in reversed(beside)])
+    assert relative_error(mixed, torch.cat(alone)) > 1e-2
