@@ -18,7 +18,8 @@ from exlchat.engine.events import Finished
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.paths import bundled_model
 
-WARM = SamplingSettings(temperature=4.0, top_k=0, top_p=1.0, min_p=0.0)
+# With the whole vocabulary in play, last bits would decide now and then: a prompt that is read again has others.
+WARM = SamplingSettings(temperature=4.0, top_k=40, top_p=1.0, min_p=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,12 @@ def test_answers_are_given_again_from_their_records(guide: EnginePort) -> None:
     ident = store.create_conversation().id
     store.add_message(ident, "system", "Be brief.", persona={"name": "Brief"})
     store.add_message(ident, "user", "How do I load a model?")
-    first = closed(store, guide, ident)
-    second = closed(store, guide, ident, retry_of=first.id)
-    third = closed(store, guide, ident, continue_from=second.id)
+    first = closed(store, guide, ident, seed=20)
+    # Of this seed: not every last token can be drawn anew, as half a character cannot.
+    second = closed(store, guide, ident, retry_of=first.id, seed=21)
+    third = closed(store, guide, ident, continue_from=second.id, seed=22)
     store.add_message(ident, "user", "And a theme?")
-    fourth = closed(store, guide, ident)
+    fourth = closed(store, guide, ident, seed=23)
     assert first.token_ids != second.token_ids, "warm enough that only the seed brings it back"
     assert third.edited_from == second.id
     assert third.record is not None

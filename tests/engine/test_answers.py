@@ -209,7 +209,8 @@ def test_a_stuck_answer_ends_and_says_so(guide: Engine) -> None:
     last = finish(guide.generate(request))
     assert last.reason == "repeating"
     assert len(last.token_ids) < 1500
-    assert finish(guide.generate(dataclasses.replace(request, stop_repeating=False))).reason == "max_new_tokens"
+    longer = dataclasses.replace(request, stop_repeating=False, max_new_tokens=len(last.token_ids) + 20)
+    assert finish(guide.generate(longer)).reason == "max_new_tokens"
 
 
 @pytest.mark.parametrize("period", [1, 2, 7, 40, 200])

@@ -17,8 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from exlchat.engine.events import ModelError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.pages.archive import PageArchive, open_archive
-from exlchat.engine.pages.memory import CacheRows
-from exlchat.engine.pages.rows import TorchLayerRows
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
 from exlchat.ext.reference_pages import cached_rows
 from tests.engine.test_kv_cache import CPU, spec
@@ -65,12 +63,8 @@ class Operations(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.caches = [
-            KVCache(SIZES, self.kind, torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS) for _ in range(SEQUENCES)
-        ]
-        for cache in self.caches[1:]:
-            cache.pool, cache._memory = self.caches[0].pool, self.caches[0].memory
-            cache._rows = CacheRows(cache.memory, cache._tables, SIZES, torch.float32, TorchLayerRows)
+        first = KVCache(SIZES, self.kind, torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
+        self.caches = [first, *(first.beside(LONGEST) for _ in range(SEQUENCES - 1))]
         self.archive = self.open_archive()
 
     def open_archive(self) -> PageArchive:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -76,7 +76,7 @@ def ends(events: Iterator[PrefillProgress | OneOfSeveral]) -> dict[int, Finished
 
 def same(engine: Engine, request: GenerationRequest, seeds: Sequence[int] = SEEDS) -> dict[int, Finished]:
     found = ends(engine.generate_several(request, seeds))
-    assert list(sorted(found)) == list(range(len(seeds)))
+    assert sorted(found) == list(range(len(seeds)))
     for index, seed in enumerate(seeds):
         wanted = alone(engine, request, seed)
         assert found[index].token_ids == wanted.token_ids
@@ -172,7 +172,7 @@ def test_without_room_for_all_they_come_one_behind_the_other(folder: Path) -> No
     same(small, request)
 
 
-@pytest.mark.parametrize("kind", ["q4", "q8", "fp8"])
+@pytest.mark.parametrize("kind", ["q4", "fp8"])
 def test_in_few_bits_each_is_an_answer(kind: str) -> None:
     engine = load(bundled_model(), device="cpu", kv_cache=kind)
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=20, min_new_tokens=20)
@@ -183,9 +183,7 @@ def test_in_few_bits_each_is_an_answer(kind: str) -> None:
 
 def test_a_model_with_windows_answers_as_well(folder: Path, tmp_path: Path) -> None:
     save_random_llama(tmp_path)
-    edit_json(
-        tmp_path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=256
-    )
+    edit_json(tmp_path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=256)
     engine = load(tmp_path, device="cpu")
     assert engine._parts.cache.has_windows
     same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=20))
@@ -271,5 +269,7 @@ def test_a_pass_of_a_token_of_each_sequence_is_a_step_of_each(quantized: Transfo
     together = StepChain(quantized, cache, ReferenceKernels(), splits=3, rows=3).of_sequences(tables)
     found = run(together, [7, 8, 9], [len(one) for one in beside])
     assert relative_error(found, torch.cat(alone)) < 1e-3
-    mixed = run(together, [7, 8, 9], [len(one) for one in reversed(beside)])
-    assert relative_error(mixed, torch.cat(alone)) > 1e-2
+    tables[1] = tables[0]
+    mixed = run(together, [7, 8, 9], [len(one) for one in beside])
+    assert relative_error(mixed[1], alone[1][0]) > 1e-2
+    assert relative_error(mixed[2], alone[2][0]) < 1e-3
