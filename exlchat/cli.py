@@ -126,6 +126,7 @@ def _ask(arguments: Sequence[str]) -> ExitCode:
             save=typed.save,
             conversation=typed.conversation,
             again=typed.again,
+            answers=typed.answers,
         )
     )
 
@@ -136,6 +137,8 @@ def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, p
         parser.error("--no-save keeps nothing, and -c puts the answer into a conversation; leave one of them out")
     if typed.logprobs and not typed.jsonl:
         parser.error("--logprobs are printed with --jsonl; add that")
+    if typed.answers > 1 and typed.again == "continue":
+        parser.error("--continue goes on with one answer; leave out --answers, or take --retry")
     if typed.again is None:
         return
     if typed.begin is not None and typed.again == "continue":

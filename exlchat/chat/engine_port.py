@@ -13,6 +13,7 @@ from exlchat.engine.events import (
     GenerationRequest,
     MemoryReport,
     ModelInfo,
+    OneOfSeveral,
     PrefillProgress,
     Scored,
     ScoreRequest,
@@ -75,6 +76,13 @@ class EnginePort(SpellingPort, Protocol):
 
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        """Events of 1 to 8 answers to one prompt, which is read once; `Finished` of each. Closing the iterator cancels
+        all of them, without a last event.
+        """
 
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are, `Scored` last. Closing the iterator cancels without a last event."""

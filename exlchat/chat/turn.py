@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from exlchat.chat.answer_ids import begun_text
-from exlchat.chat.conversation import AnswerRecord, Message, MessageStatus
+from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.engine_port import EnginePort, closing_events
-from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.kept_chances import pack_chances
-from exlchat.chat.reproduce import prompt_hash
+from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
 from exlchat.chat.speaking import TurnError
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store import ConversationStore
 from exlchat.chat.summary import Summarising, SummaryCancelled
-from exlchat.chat.turn_plan import Beginning, Ground, Plan, TurnOptions, ground_of, planned
+from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned
 from exlchat.engine.events import Finished, PrefillProgress, TextDelta
 
 __all__ = [
@@ -29,36 +27,6 @@ __all__ = [
     "TurnOptions",
     "answer",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerStarted:
-    """The answer is on disk, still without its new text.
-
-    `notice` is a line worth showing once, `context_notice` one for this turn: what the model no longer sees.
-    """
-
-    message: Message
-    prompt_tokens: int
-    notice: str | None = None
-    context_notice: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerClosed:
-    """The last event; the only one but for `Summarising` when the turn was stopped during the summary.
-
-    Args:
-        message: the answer as it ended.
-        finished: what the engine reported; `None` when it failed before its end.
-        kept: `False` when it was cut before it had any new text: it is not in the store, and the tip is where it was.
-        error: why the answer could not be written, as a line to show; its text is then only in `message`.
-    """
-
-    message: Message
-    finished: Finished | None
-    kept: bool = True
-    error: str | None = None
 
 
 TurnEvent = Summarising | AnswerStarted | PrefillProgress | TextDelta | AnswerClosed
@@ -114,39 +82,27 @@ def answer(
         nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
         yield AnswerClosed(nothing, stopped.finished, kept=False)
         return
-    message = store.begin_answer(
-        conversation_id,
-        plan.parent_id,
-        text=plan.text,
-        token_ids=plan.token_ids,
-        record=plan.record,
-        system=plan.system,
-        edited_from=continue_from,
-        undoable=beginning is not None,
-    )
-    # An answer that goes on was thought about when it began.
-    marks = None if plan.text else plan.record.thinking
-    journal = AnswerJournal(store, message.id, text=plan.text, token_ids=plan.token_ids, marks=marks)
+    growing = GrowingAnswer(store, conversation_id, plan, edited_from=continue_from, undoable=beginning is not None)
     finished: Finished | None = None
     failure: Exception | None = None
     try:
-        yield AnswerStarted(message, len(plan.request.prompt_ids), plan.notice, plan.context_notice)
+        yield growing.started
         with closing_events(engine.generate(plan.request)) as events:
             for event in events:
                 match event:
                     case Finished():
                         finished = event
-                    case TextDelta(text=text, token_ids=ids):
-                        journal.add(text, ids)
+                    case TextDelta():
+                        growing.add(event)
                         yield event
                     case PrefillProgress():
                         yield event
     except Exception as error:
         failure = error
     except BaseException:
-        _closed(store, journal, message, plan, finished)
+        growing.close(finished)
         raise
-    yield _closed(store, journal, message, plan, finished)
+    yield growing.close(finished)
     if failure is not None:
         raise failure
 
@@ -188,35 +144,3 @@ def _ended(
     )
     yield AnswerStarted(message, 0)
     yield AnswerClosed(store.close_answer(message.id, message.text, ids, "complete", record=record), None)
-
-
-def _closed(
-    store: ConversationStore, journal: AnswerJournal, message: Message, plan: Plan, finished: Finished | None
-) -> AnswerClosed:
-    """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
-    journal.stop()
-    text, ids, status = journal.text, journal.token_ids, _status(finished)
-    record = replace(plan.record, thought=journal.thought)
-    if finished is not None:
-        text, ids = plan.text + finished.text, plan.token_ids + finished.token_ids
-        record = replace(record, stats=finished.stats, finish_reason=finished.reason)
-        if finished.chances:
-            record = replace(record, chances=pack_chances(finished.chances))
-        if finished.healed and finished.token_ids:
-            kept = len(plan.token_ids) - finished.healed
-            ids = plan.token_ids[:kept] + finished.token_ids
-            seen = prompt_hash(plan.request.prompt_ids[: len(plan.request.prompt_ids) - finished.healed])
-            record = replace(record, begun_tokens=kept, healed=plan.token_ids[kept:], prompt_hash=seen)
-    ended = replace(message, text=text, token_ids=ids, status=status, record=record)
-    try:
-        if status == "partial" and text == plan.text and not plan.taken:
-            store.discard_answer(message.id)
-            return AnswerClosed(ended, finished, kept=False)
-        return AnswerClosed(store.close_answer(message.id, text, ids, status, record=record), finished)
-    except StoreError as error:
-        return AnswerClosed(ended, finished, error=f"the answer is not on disk: {error}")
-
-
-def _status(finished: Finished | None) -> MessageStatus:
-    """An answer that ended by itself or at a wished limit is complete."""
-    return "partial" if finished is None or finished.reason == "cancelled" else "complete"

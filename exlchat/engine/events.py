@@ -157,6 +157,9 @@ class Finished:
 
 Event = PrefillProgress | TextDelta | Finished
 
+MOST_ANSWERS = 8
+"""To one prompt at once: as many as the kernels take rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class OneOfSeveral:

@@ -19,6 +19,7 @@ from exlchat.engine.constraint import Constraint
 from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.drafting import Drafter
 from exlchat.engine.events import (
+    MOST_ANSWERS,
     Event,
     Finished,
     FinishReason,
@@ -38,7 +39,7 @@ from exlchat.engine.prompt_reader import PromptReader
 from exlchat.engine.request_checks import check_request
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
-from exlchat.engine.several import MOST_ANSWERS, SequencePasses, SideBySide, room_for_each, side_by_side
+from exlchat.engine.several import SequencePasses, SideBySide, room_for_each, side_by_side
 from exlchat.engine.sources import RowPasses, Sources
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer

@@ -21,10 +21,7 @@ from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.masked_tokens import draw_once
 from exlchat.engine.pages.sizes import pages_of
 from exlchat.ext.kv_formats import PAGE_TOKENS
-from exlchat.ext.products import MAX_ROWS
 
-MOST_ANSWERS = MAX_ROWS
-"""At once."""
 _ENOUGH_ROOM = 4096  # tokens of an answer; with less for each they are rather made one after the other
 
 

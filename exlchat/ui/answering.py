@@ -24,6 +24,7 @@ class Answering:
         message: the answer itself, once it has begun.
         thoughts, answer: the pieces of its text so far, without marks.
         fresh: what the newest text has brought of both.
+        several: where one job makes several answers, each by its number, from 0; this one stands for them all then.
     """
 
     job: Job
@@ -33,6 +34,7 @@ class Answering:
     thoughts: list[str] = field(default_factory=list)
     answer: list[str] = field(default_factory=list)
     fresh: list[Piece] = field(default_factory=list)
+    several: dict[int, Answering] = field(default_factory=dict)
     _splitter: ThinkingSplitter | None = None
 
     @property

@@ -9,16 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
+from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.titling import TitleMade
 from exlchat.ui.answering import was_cut
 from exlchat.ui.engine_jobs import JobEnded, JobEvent
-from exlchat.ui.engine_requests import Questions, title_job, turn_job
+from exlchat.ui.engine_requests import Questions, several_job, title_job, turn_job
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.open_conversation import OpenConversation
 from exlchat.ui.under_way import UnderWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from exlchat.chat.conversation import Message
     from exlchat.chat.cost import PromptCost
@@ -280,6 +281,8 @@ class ChatSession(OpenConversation):
             case turn.AnswerClosed():
                 if answering.conversation_id == self.conversation_id:
                     self.reload()
+            case OneAnswer(event=turn.AnswerClosed(message=message, kept=True, error=str())):
+                self.unkept.add(message)
         return answering
 
     def job_ended(self, report: JobEnded) -> Answering | None:
@@ -352,12 +355,31 @@ class ChatSession(OpenConversation):
             raise NotPossibleError("this conversation is new; write in it first")
         return self.conversation.id
 
-    def answer_tip(self, *, retry_of: str | None = None, generation: GenerationSettings | None = None) -> None:
-        """Have the last message of the open branch answered, or an answer given again beside itself.
+    def answer_tip(self, *, retry_of: str | None = None) -> None:
+        """Have the last message of the open branch answered, or an answer given again beside itself."""
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of)
 
-        `generation` is how this answer is drawn; `None` takes what holds.
+    def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> Answering:
+        """Have the last message of the open branch answered several times over, or an answer given again so.
+
+        Args:
+            seeds: of each answer.
+            retry_of: the id of the answer that they stand beside.
+
+        Returns:
+            What stands for all of them while they grow.
+
+        Raises:
+            NotPossibleError: an answer is on its way, or the conversation is new.
+            StoreError: the old answer cannot be written.
         """
-        self._submit(self.require_open(), prompt=None, retry_of=retry_of, generation=generation)
+        self.require_quiet()
+        conversation_id = self.require_open()
+        self.unkept.save()
+        job = several_job(
+            self.store, conversation_id, self.generation, template=self.template, seeds=seeds, retry_of=retry_of
+        )
+        return self._under_way.begin(job, prompt=None, replaces=retry_of)
 
     def take_token(self, message_id: str, beginning: Beginning) -> None:
         """Have an answer go on from another token, beside itself.

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from exlchat import __version__
 from exlchat.chat.context import CONTEXT_POLICIES
 from exlchat.chat.speech import MOST_LOGPROBS
+from exlchat.engine.events import MOST_ANSWERS
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.settings import MOST_CACHE_GB, MOST_CACHE_TOKENS
 from exlchat.ui.argument_types import (
@@ -84,6 +85,7 @@ _ASK_EPILOG = """examples:
   exlchat ask -c last "And in German?"
   exlchat ask --schema person.json "A made-up person" | jq .name
   exlchat ask --choice yes --choice no "Is this spam?" < mail.txt
+  exlchat ask --answers 3 "A name for a cat"
   exlchat ask --jsonl --no-save "Hello" | jq -r 'select(.type=="text").text'
 
 exit codes:
@@ -226,6 +228,13 @@ def ask_parser() -> argparse.ArgumentParser:
         metavar="N",
         type=whole(0, MOST_LOGPROBS),
         help="with --jsonl, print each token with its log-probability and the N likeliest ones there",
+    )
+    answer.add_argument(
+        "--answers",
+        metavar="N",
+        type=whole(1, MOST_ANSWERS),
+        default=1,
+        help=f"so many answers, up to {MOST_ANSWERS}, from one reading of the prompt",
     )
     _prompt_options(answer)
     speech_options(parser)

@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from exlchat.chat.engine_port import EnginePort
+    from exlchat.chat.several_answers import OneAnswer
     from exlchat.chat.titling import TitleMade, Titling
     from exlchat.chat.turn import TurnEvent
     from exlchat.engine.events import LoadProgress, ModelInfo
 
-    JobStep = TurnEvent | Titling | TitleMade
+    JobStep = TurnEvent | OneAnswer | Titling | TitleMade
     Loader = Callable[[Callable[[LoadProgress], None]], EnginePort]
 
 

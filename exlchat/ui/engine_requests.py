@@ -12,17 +12,19 @@ from exlchat import paths
 from exlchat.chat import titling, turn
 from exlchat.chat.cost import prompt_cost
 from exlchat.chat.inspection import inspected
+from exlchat.chat.several_answers import several_answers
 from exlchat.engine.events import RequestError
 from exlchat.ui.engine_jobs import Job, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from exlchat.chat.answer_chances import AnswerChances
     from exlchat.chat.context import ContextPolicy
     from exlchat.chat.cost import PromptCost
     from exlchat.chat.engine_port import EnginePort
     from exlchat.chat.inspection import Inspected
+    from exlchat.chat.several_answers import SeveralEvent
     from exlchat.chat.store import ConversationStore
     from exlchat.chat.turn_plan import Beginning
     from exlchat.engine.events import CacheReport, MemoryReport
@@ -62,14 +64,7 @@ def turn_job(
     beginning: Beginning | None = None,
 ) -> Job:
     """The job that answers a conversation; arguments as of `turn.answer`."""
-    options = turn.TurnOptions(
-        template=template,
-        sampling=generation.sampling,
-        seed=generation.seed,
-        max_new_tokens=generation.max_tokens,
-        context_policy=generation.context_policy,
-        speech=generation.speech,
-    )
+    options = _options(generation, template)
 
     def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
         return turn.answer(
@@ -83,6 +78,35 @@ def turn_job(
         )
 
     return Job(conversation_id, work)
+
+
+def several_job(
+    store: ConversationStore,
+    conversation_id: str,
+    generation: GenerationSettings,
+    *,
+    template: str | None,
+    seeds: Sequence[int | None],
+    retry_of: str | None,
+) -> Job:
+    """The job that answers a conversation several times over; arguments as of `several_answers`."""
+    options = _options(generation, template)
+
+    def work(engine: EnginePort) -> Iterator[SeveralEvent]:
+        return several_answers(store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of)
+
+    return Job(conversation_id, work)
+
+
+def _options(generation: GenerationSettings, template: str | None) -> turn.TurnOptions:
+    return turn.TurnOptions(
+        template=template,
+        sampling=generation.sampling,
+        seed=generation.seed,
+        max_new_tokens=generation.max_tokens,
+        context_policy=generation.context_policy,
+        speech=generation.speech,
+    )
 
 
 def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> Job:

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from exlchat import paths
 from exlchat.chat.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.several_answers import several_answers
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import TurnError, TurnOptions, answer
 from exlchat.engine.events import ModelError, RequestError
@@ -29,6 +30,7 @@ from exlchat.ui.headless_output import (
     TextOutput,
     abandon,
 )
+from exlchat.ui.headless_several import SeveralTelling
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.model_loading import load_wanted
@@ -36,7 +38,7 @@ from exlchat.ui.options import AppOptions
 from exlchat.ui.typed_text import PromptInputError, read_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import FrameType
 
     from exlchat.chat.engine_port import EnginePort
@@ -53,6 +55,7 @@ class AskOptions:
         save: keep prompt and answer as a conversation.
         conversation: the one to go on with, as typed; `None` begins a new one.
         again: give its last answer again, or go on with that, instead of asking a prompt.
+        answers: so many, from one reading of the prompt.
     """
 
     app: AppOptions
@@ -61,6 +64,18 @@ class AskOptions:
     save: bool = True
     conversation: str | None = None
     again: Again | None = None
+    answers: int = 1
+
+
+class _Telling(Protocol):
+    """What shows the events of a turn."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the prompt was taken."""
+
+    def show(self, event: Any) -> ExitCode:
+        """Writes one event; the code of the last one is that of the program."""
 
 
 def run_ask(options: AskOptions) -> ExitCode:
@@ -120,14 +135,16 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             return ExitCode.USAGE
         if wishes.speech.negative and wishes.sampling.guidance_scale == 1.0:
             lines.say("the negative prompt changes nothing while guidance_scale is 1; --sample guidance_scale=1.5")
+        if options.answers > 1 and wishes.sampling.greedy:
+            lines.say(f"all {options.answers} answers would be the same at temperature 0; give --temperature 0.7")
+            return ExitCode.USAGE
         if there is not None:
             said = Said(prompt, options.app.system, options.app.persona)
             place = go_on(there.store, there.conversation_id, said, options.again)
         else:
             place = _begin_new(Said(prompt, wanted.system, options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
-        output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
-        return _answer(engine, place, wishes, output, lines=lines)
+        return _answer(engine, place, wishes, options, lines=lines)
 
 
 def _as_spoken_in(place: Place, app: AppOptions) -> AppOptions:
@@ -154,18 +171,19 @@ def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:
 
 
 def _answer(
-    engine: EnginePort, place: Place, options: TurnOptions, output: AnswerOutput, *, lines: ErrorLines
+    engine: EnginePort, place: Place, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines
 ) -> ExitCode:
     kept = None if place.store.path is None else place.conversation_id
-    telling = AnswerTelling(output, lines, engine=engine, kept=kept)
-    turn = answer(
-        place.store,
-        engine,
-        place.conversation_id,
-        options,
-        retry_of=place.retry_of,
-        continue_from=place.continue_from,
-    )
+    store, ident, many = place.store, place.conversation_id, options.answers
+    telling: _Telling
+    if many > 1:
+        seeds = [None if wishes.seed is None else wishes.seed + number for number in range(many)]
+        telling = SeveralTelling(sys.stdout, lines, many=many, jsonl=options.jsonl, engine=engine, kept=kept)
+        turn: Generator[Any] = several_answers(store, engine, ident, wishes, seeds=seeds, retry_of=place.retry_of)
+    else:
+        output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
+        telling = AnswerTelling(output, lines, engine=engine, kept=kept)
+        turn = answer(store, engine, ident, wishes, retry_of=place.retry_of, continue_from=place.continue_from)
     code = ExitCode.OK
     try:
         # Closing the turn, whatever happens, is what puts the text so far on disk.

@@ -70,7 +70,7 @@ class TextOutput:
             return
         shown = printable(text).replace("\r", "") if self._on_terminal else text
         self._at_line_start = shown.endswith("\n")
-        _write(self._stream, shown)
+        write_text(self._stream, shown)
 
     def thoughts(self, text: str) -> None:
         """Nothing: only the answer goes to stdout."""
@@ -82,17 +82,21 @@ class TextOutput:
         """Ends the last line if the answer has not."""
         del finished
         if not self._at_line_start:
-            _write(self._stream, "\n")
+            write_text(self._stream, "\n")
 
 
 class JsonLinesOutput:
     """One JSON object a line for each event; the last has the type `finished`.
 
     On a terminal everything but ASCII is escaped: JSON by itself lets C1 and bidi characters through.
+
+    Args:
+        answer: which of several answers it is; each object has it as `answer` then.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, answer: int | None = None) -> None:
         self._stream = stream
+        self._which = {} if answer is None else {"answer": answer}
         self._on_terminal = stream.isatty()
         _use_utf8(stream)
 
@@ -137,7 +141,8 @@ class JsonLinesOutput:
         self._event("finished", reason=finished.reason, text=finished.text, stats=stats)
 
     def _event(self, kind: str, **fields: object) -> None:
-        _write(self._stream, json.dumps({"type": kind, **fields}, ensure_ascii=self._on_terminal) + "\n")
+        line = json.dumps({"type": kind, **self._which, **fields}, ensure_ascii=self._on_terminal)
+        write_text(self._stream, f"{line}\n")
 
 
 def told(place: PlaceChances) -> tuple[TokenChance, ...]:
@@ -232,7 +237,8 @@ def _use_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
 
 
-def _write(stream: TextIO, text: str) -> None:
+def write_text(stream: TextIO, text: str) -> None:
+    """Writes and flushes. Raises `OutputClosedError` or `OutputError`."""
     try:
         stream.write(text)
         stream.flush()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.chat import turn
+from exlchat.chat.several_answers import OneAnswer
 from exlchat.ui.answering import Answering
 
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
-    from exlchat.ui.engine_jobs import Job, JobEnded, JobEvent
+    from exlchat.ui.engine_jobs import Job, JobEnded, JobEvent, JobStep
     from exlchat.ui.engine_requests import JobQueue
 
 
@@ -31,12 +32,13 @@ class UnderWay:
     @property
     def being_written(self) -> Answering | None:
         """The answer that grows right now."""
-        return next((one for one in self._answering.values() if one.message is not None), None)
+        return next((one for one in self._answering.values() if one.message is not None or one.several), None)
 
-    def begin(self, job: Job, *, prompt: Message | None, replaces: str | None) -> None:
+    def begin(self, job: Job, *, prompt: Message | None, replaces: str | None) -> Answering:
         """Have the engine answer; arguments as of `Answering`."""
-        self._answering[job.conversation_id] = Answering(job, prompt, replaces)
+        self._answering[job.conversation_id] = answering = Answering(job, prompt, replaces)
         self._jobs.submit(job)
+        return answering
 
     def stop(self, answering: Answering | None) -> bool:
         """End an answer; whether there was one."""
@@ -50,12 +52,12 @@ class UnderWay:
         if answering is None:
             return None
         match report.event:
-            case turn.AnswerStarted(message=message):
-                answering.begin(message)
-            case turn.TextDelta(text=text):
-                answering.add(text)
-            case turn.AnswerClosed(message=message, kept=True):
-                answering.message = message
+            case OneAnswer(index=index, event=turn.AnswerClosed(kept=False)):
+                del answering.several[index]
+            case OneAnswer(index=index, event=event):
+                _take(answering.several.setdefault(index, Answering(report.job, None, None)), event)
+            case event:
+                _take(answering, event)
         return answering
 
     def end(self, report: JobEnded) -> Answering | None:
@@ -87,3 +89,13 @@ class UnderWay:
         """The conversation goes: end its answer and forget its prompts."""
         self._queued.pop(conversation_id, None)
         self.stop(self.of(conversation_id))
+
+
+def _take(answering: Answering, event: JobStep) -> None:
+    match event:
+        case turn.AnswerStarted(message=message):
+            answering.begin(message)
+        case turn.TextDelta(text=text):
+            answering.add(text)
+        case turn.AnswerClosed(message=message, kept=True):
+            answering.message = message

@@ -22,6 +22,7 @@ from exlchat.engine.events import (
     GenerationStats,
     MemoryReport,
     ModelInfo,
+    OneOfSeveral,
     PrefillProgress,
     TextDelta,
 )
@@ -193,6 +194,22 @@ class ScriptedEngine:
             finished = True
         finally:
             self.closed += not finished
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        """The next replies, a token of each in turn."""
+        going = {index: self.generate(replace(request, seed=seed)) for index, seed in enumerate(seeds)}
+        while going:
+            for index, events in list(going.items()):
+                event = next(events)
+                while isinstance(event, PrefillProgress):
+                    if index == 0:
+                        yield event
+                    event = next(events)
+                yield OneOfSeveral(index, event)
+                if isinstance(event, Finished):
+                    del going[index]
 
     def _decode(self, request: GenerationRequest, reply: Reply, prompt: list[int], cached: int) -> Iterator[Event]:
         shown, reason, said = "", reply.reason, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import log
 
 from exlchat.engine.constraint import Constraint
@@ -16,6 +17,7 @@ from exlchat.engine.events import (
     GenerationStats,
     MemoryReport,
     ModelInfo,
+    OneOfSeveral,
     PlaceChances,
     PrefillProgress,
     Scored,
@@ -147,6 +149,23 @@ class ScriptedEngine:
             yield TextDelta(character, (ord(character),))
         stats = GenerationStats(total, total // 2, len(said), 0.25, 0.2, 1.0, request.seed or 7)
         yield Finished(reason, stats, said, tuple(self.encode(said)))
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        """A character of each in turn; with `hold()` each waits for a step."""
+        answers = [self.generate(replace(request, seed=seed)) for seed in seeds]
+        first = [next(one) for one in answers]
+        assert isinstance(first[0], PrefillProgress)
+        yield first[0]
+        going = dict(enumerate(answers))
+        while going:
+            for index, events in list(going.items()):
+                event = next(events)
+                assert not isinstance(event, PrefillProgress)
+                yield OneOfSeveral(index, event)
+                if isinstance(event, Finished):
+                    del going[index]
 
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         """Lower case is likely (80 %), a capital is not (10 %, rank 3), a digit is of rank 100; "X" and "Y" compete.

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store import StoreError
 from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
@@ -185,18 +186,21 @@ class Answers:
             return
         shown = answering.conversation_id == chat.session.conversation_id
         match report.event:
+            case OneAnswer(index=index, event=event) if shown:
+                chat.comparing.take(answering.several.get(index), index, event)
             case Summarising() if shown:
                 self._status("summarising the earlier conversation…")
             case AnswerStarted() as started:
-                self._started(answering, started, shown=shown)
+                self.started(answering, started, shown=shown)
             case PrefillProgress(done=done, total=total) if shown:
                 self._status("reading", done / total if total else None)
             case TextDelta(token_ids=ids):
-                self._text(answering, len(ids), shown=shown)
+                self.text(answering, len(ids), shown=shown)
             case AnswerClosed() as closed:
-                self._closed(closed, shown=shown)
+                self.closed(closed, shown=shown)
 
-    def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
+    def started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
+        """An answer is on disk; on the paper too, where its conversation is open."""
         chat = self._chat
         self._figures.begin(started.prompt_tokens)
         if started.notice and started.notice not in self._notices_told:
@@ -206,7 +210,6 @@ class Answers:
             chat.note(started.context_notice)
         if not shown or answering.message is None or self._message_id == answering.message.id:
             return
-        chat.comparing.answer_begins()
         # A cut answer that is gone on with, or one in which another token was taken.
         self.go_on(answering, written=bool(answering.so_far) and self._is_written(answering))
         self._status("reading")
@@ -216,7 +219,8 @@ class Answers:
         old, begun = answering.replaces, answering.message
         return begun is not None and old is not None and self._chat.session.store.message(old).text == begun.text
 
-    def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
+    def text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
+        """An answer has grown."""
         now = time.monotonic()
         self._figures.add(tokens, now)
         if not shown or answering.message is None or self._lines is None or self._message_id != answering.message.id:
@@ -227,7 +231,8 @@ class Answers:
             self._chat.facts = facts
         self._paint_soon()
 
-    def _closed(self, closed: AnswerClosed, *, shown: bool) -> None:
+    def closed(self, closed: AnswerClosed, *, shown: bool) -> None:
+        """An answer has ended."""
         chat = self._chat
         if closed.error is not None:
             chat.tell(closed.error, warning=True)
@@ -258,7 +263,7 @@ class Answers:
         if here and (prompt is not None or report.error is not None):
             chat.comparing.forget()
         elif here:
-            chat.comparing.answer_ended()
+            chat.comparing.ended()
         if prompt is not None:
             chat.unsent.keep(answering.conversation_id)
         elif report.error is None:

@@ -78,10 +78,8 @@ class LineCommands(ChatCommands):
             name = action.slash or action.title
             self.front.tell(f"{name} needs the screen of the app, which exlchat without --line has", warning=True)
             return False
-        if action_id in ("stop", "copy-or-stop"):
-            if self._chat.editing.leave():
-                return True
-            self._chat.comparing.stop()
+        if action_id in ("stop", "copy-or-stop") and self._chat.editing.leave():
+            return True
         return super().run(action_id, argument)
 
     def _help(self) -> Iterator[str]:

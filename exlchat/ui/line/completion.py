@@ -12,9 +12,9 @@ from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.plain_text import one_line
 from exlchat.chat.speech import DRAFTS
 from exlchat.chat.store import StoreError
+from exlchat.engine.events import MOST_ANSWERS
 from exlchat.ui.actions import BY_SLASH, completions
 from exlchat.ui.chat_commands import situation_of
-from exlchat.ui.comparison import MOST
 from exlchat.ui.generation_settings import EXPLAINED
 from exlchat.ui.library.memory import NAMES as MODEL_NAMES
 from exlchat.ui.line.message_lists import WHO, about, numbered_back
@@ -46,7 +46,7 @@ class CommandCompleter(Completer):
             "alternative": self._alternatives,
             "tree": self._branches,
             "search": self._hits,
-            "compare": lambda: ((str(number), "answers") for number in range(2, MOST + 1)),
+            "compare": lambda: ((str(number), "answers") for number in range(2, MOST_ANSWERS + 1)),
             "open": lambda: ((str(number), title) for number, title in enumerate(chat.commands.titles(), 1)),
             "persona": _personas,
             "preset": _presets,

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store import StoreError
 from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
@@ -98,6 +99,23 @@ class AnswerDisplay:
                 self._text(answering, len(ids), shown=shown)
             case AnswerClosed() as closed:
                 self._closed(closed, shown=shown)
+            case OneAnswer(event=event):
+                self._one_of_several(event, shown=shown)
+
+    def _one_of_several(self, event: AnswerStarted | TextDelta | AnswerClosed, *, shown: bool) -> None:
+        """Their texts stand side by side on a screen of their own; here is what they have in common."""
+        match event:
+            case AnswerStarted() as started:
+                self.growing.begin(started.prompt_tokens)
+                self._tell_notices(started, self._screen.tell)
+            case TextDelta(token_ids=ids):
+                now = time.monotonic()
+                self.growing.add(len(ids), now)
+                if shown and (facts := self.growing.news(self._screen.status.facts, now)) is not None:
+                    self._screen.status.facts = facts
+            case AnswerClosed(error=str() as error):
+                self._screen.tell(error, warning=True)
+                self._screen.set_timer(_SAVE_AGAIN_SECONDS, self._save_again)
 
     def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
         self.growing.begin(started.prompt_tokens)
@@ -194,6 +212,8 @@ class AnswerDisplay:
             return
         self._screen.take_away(waiting_key(answering.conversation_id))
         self._tell_status(activity=self._screen.model.activity, fraction=None)
+        if answering.several:
+            self._screen.show_messages()
         if prompt is not None:
             self._screen.show_prompt(prompt)
         self._screen.refresh_around()

@@ -302,21 +302,24 @@ async def test_escape_ends_a_comparison_and_a_prompt_that_waits_does_too(tmp_pat
         await line.idle()
         engine.hold()
         await line.say("/compare 4")
-        engine.step(3)
+        engine.step(8)
         await line.until(lambda: "Sec" in line.out.getvalue())
         line.type("\x1b")
-        await line.sees("Alternative 2 is shown now")
+        await line.sees("Alternative 4 is shown now")
         await line.idle()
-        assert len(engine.requests) == 2
-        await line.say("/compare 4")
+        # All that had begun are kept and written, one after the other.
+        texts = [one.text for one in line.chat.session.store.alternatives(line.chat.session.branch[-1].id)]
+        assert texts == ["First.", "Sec", "Thi", "Fo"]
+        assert line.text.index("Alternative 3:\nThi") < line.text.index("Alternative 4:\nFo")
+        engine.answers[:] = ["Fifth.", "Sixth."]
+        await line.say("/compare 2")
         engine.step(2)
-        await line.until(lambda: "Alternative 3:" in line.text)
+        await line.until(lambda: "Alternative 5:" in line.text)
         await line.say("something else")
         engine.release()
         await line.idle()
         await asyncio.sleep(0.1)
-        assert [one.text for one in line.chat.session.branch][-2:] == ["something else", "Fourth."]
-        assert len(engine.requests) == 4
+        assert [one.text for one in line.chat.session.branch][-2:] == ["something else", "Sixth."]
 
 
 # The prompt

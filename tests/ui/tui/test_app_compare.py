@@ -39,7 +39,7 @@ async def test_answers_stand_side_by_side_and_one_is_kept(tmp_path: Path) -> Non
 
 
 async def test_one_may_be_kept_before_the_others_are_there(tmp_path: Path) -> None:
-    engine = ScriptedEngine("first", "second answer", "never")
+    engine = ScriptedEngine("first", "second answer", "third answer")
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(110, 30)) as pilot:
         lively(chat)
@@ -47,21 +47,50 @@ async def test_one_may_be_kept_before_the_others_are_there(tmp_path: Path) -> No
         engine.hold()
         await say(pilot, "/compare 3")
         await until(pilot, lambda: chat.session.being_written is not None)
-        engine.step(6)
-        await until(pilot, lambda: "second" in shown(chat))
-        await pilot.press("3")
+        engine.step(12)
+        await until(pilot, lambda: "second" in shown(chat) and "third" in shown(chat))
+        await pilot.press("4")
         await pilot.pause()
         assert isinstance(chat.screen, CompareScreen)
-        await pilot.press("1")
+        await pilot.press("2")
         await until(pilot, lambda: not chat.session.busy)
         engine.release()
         await idle(pilot)
-        assert branch(chat) == ["1?", "first"]
-        assert len(engine.prompts) == 2
-        assert [one.text for one in chat.session.store.alternatives(chat.session.branch[-1].id)][:2] == [
-            "first",
-            "second",
-        ]
+        assert branch(chat) == ["1?", "second"]
+        texts = [one.text for one in chat.session.store.alternatives(chat.session.branch[-1].id)]
+        assert texts == ["first", "second", "third "]
+
+
+async def test_one_that_came_to_nothing_is_none_of_them(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first", "second answer", "third answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 30)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        engine.hold()
+        await say(pilot, "/compare 3")
+        engine.step(1)
+        await until(pilot, lambda: bool(chat.session.answering and chat.session.answering.several.get(0)))
+        await until(pilot, lambda: chat.session.answering.several[0].answer == ["s"])  # type: ignore[union-attr]
+        await pilot.press("escape")
+        await idle(pilot)
+        assert branch(chat) == ["1?", "s"]
+        assert [one.text for one in chat.session.store.alternatives(chat.session.branch[-1].id)] == ["first", "s"]
+
+
+async def test_a_model_that_fails_leaves_what_there_is(tmp_path: Path) -> None:
+    engine = ScriptedEngine("first", "second answer", "third answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 30)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        engine.fail_after = 3
+        await say(pilot, "/compare 3")
+        await until(pilot, lambda: "the script says: fail" in told(chat))
+        await pilot.press("escape")
+        await idle(pilot)
+        texts = [one.text for one in chat.session.store.alternatives(chat.session.branch[-1].id)]
+        assert texts == ["first", "sec", "thi"]
 
 
 async def test_a_prompt_without_an_answer_gets_them_all_and_each_has_a_seed_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from exlchat.chat.store import StoreError
-from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.markdown.sanitize import normalize_newlines, printable
 
 if TYPE_CHECKING:
@@ -58,9 +57,8 @@ class CompareScreen(ModalScreen[int | None]):
 
     def _look(self) -> None:
         try:
-            self._comparison.advance()
             texts = self._comparison.texts()
-        except (StoreError, NotPossibleError) as error:
+        except StoreError as error:
             self.query_one("#compare").border_subtitle = printable(str(error))
             return
         for number, text in enumerate(texts):

@@ -1,0 +1,125 @@
+"""An answer on its way to the disk: begun, growing, closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from exlchat.chat.conversation import Message, MessageStatus
+from exlchat.chat.journal import AnswerJournal
+from exlchat.chat.kept_chances import pack_chances
+from exlchat.chat.reproduce import prompt_hash
+from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.turn_plan import Plan
+from exlchat.engine.events import Finished, TextDelta
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStarted:
+    """The answer is on disk, still without its new text.
+
+    `notice` is a line worth showing once, `context_notice` one for this turn: what the model no longer sees.
+    """
+
+    message: Message
+    prompt_tokens: int
+    notice: str | None = None
+    context_notice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerClosed:
+    """The last event; the only one but for `Summarising` when the turn was stopped during the summary.
+
+    Args:
+        message: the answer as it ended.
+        finished: what the engine reported; `None` when it failed before its end.
+        kept: `False` when it was cut before it had any new text: it is not in the store, and the tip is where it was.
+        error: why the answer could not be written, as a line to show; its text is then only in `message`.
+    """
+
+    message: Message
+    finished: Finished | None
+    kept: bool = True
+    error: str | None = None
+
+
+class GrowingAnswer:
+    """Begun in the store when it is made.
+
+    Args:
+        store: where it goes while it grows.
+        conversation_id: where.
+        plan: how it was asked for.
+        edited_from: the answer that it goes on from.
+        undoable: as of `ConversationStore.begin_answer`.
+
+    Raises:
+        StoreError: it could not even be begun.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        conversation_id: str,
+        plan: Plan,
+        *,
+        edited_from: str | None = None,
+        undoable: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.closed = False
+        self._store = store
+        self.message = store.begin_answer(
+            conversation_id,
+            plan.parent_id,
+            text=plan.text,
+            token_ids=plan.token_ids,
+            record=plan.record,
+            system=plan.system,
+            edited_from=edited_from,
+            undoable=undoable,
+        )
+        # An answer that goes on was thought about when it began.
+        marks = None if plan.text else plan.record.thinking
+        self._journal = AnswerJournal(store, self.message.id, text=plan.text, token_ids=plan.token_ids, marks=marks)
+
+    @property
+    def started(self) -> AnswerStarted:
+        """Its first event."""
+        plan = self.plan
+        return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notice, plan.context_notice)
+
+    def add(self, delta: TextDelta) -> None:
+        """More of it has come."""
+        self._journal.add(delta.text, delta.token_ids)
+
+    def close(self, finished: Finished | None) -> AnswerClosed:
+        """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
+        self.closed = True
+        plan, journal, message = self.plan, self._journal, self.message
+        journal.stop()
+        text, ids, status = journal.text, journal.token_ids, _status(finished)
+        record = replace(plan.record, thought=journal.thought)
+        if finished is not None:
+            text, ids = plan.text + finished.text, plan.token_ids + finished.token_ids
+            record = replace(record, stats=finished.stats, finish_reason=finished.reason)
+            if finished.chances:
+                record = replace(record, chances=pack_chances(finished.chances))
+            if finished.healed and finished.token_ids:
+                kept = len(plan.token_ids) - finished.healed
+                ids = plan.token_ids[:kept] + finished.token_ids
+                seen = prompt_hash(plan.request.prompt_ids[: len(plan.request.prompt_ids) - finished.healed])
+                record = replace(record, begun_tokens=kept, healed=plan.token_ids[kept:], prompt_hash=seen)
+        ended = replace(message, text=text, token_ids=ids, status=status, record=record)
+        try:
+            if status == "partial" and text == plan.text and not plan.taken:
+                self._store.discard_answer(message.id)
+                return AnswerClosed(ended, finished, kept=False)
+            return AnswerClosed(self._store.close_answer(message.id, text, ids, status, record=record), finished)
+        except StoreError as error:
+            return AnswerClosed(ended, finished, error=f"the answer is not on disk: {error}")
+
+
+def _status(finished: Finished | None) -> MessageStatus:
+    """An answer that ended by itself or at a wished limit is complete."""
+    return "partial" if finished is None or finished.reason == "cancelled" else "complete"
