@@ -3,7 +3,8 @@
     python -m benchmarks.several [--shape llama-8b] [--mix 4.1bpw] [--prompt 128,2048] [--tokens 200]
 
 Tokens a second of all answers together, behind a prompt that is in the cache, for 1 to 8 of them; the median of three
-runs each. One is made as any answer is, with the device ahead of the host. Drawn with the four usual samplers, and with penalties.
+runs each. One is made as any answer is, with the device ahead of the host. Drawn with the four usual samplers, and with
+penalties.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_they_are_alternatives_and_the_last_is_the_tip(store: ConversationStore)
     assert [one.text for one in alternatives] == ["one", "number two", "three"]
     assert [one.status for one in alternatives] == ["complete"] * 3
     assert [one.record.stats.seed for one in alternatives if one.record and one.record.stats] == [1, 2, 3]
-    assert [end.message for end in closed(events)] == alternatives
+    assert [end.message for end in closed(events)] == list(alternatives)
 
 
 def test_beside_an_answer_that_is_there(store: ConversationStore) -> None:

@@ -198,7 +198,10 @@ class AnswerDisplay:
         answering = session.job_ended(report)
         if answering is None:
             return
-        if report.error is not None:
+        if report.error is not None and answering.several:
+            # The screen on which they stand side by side covers the transcript.
+            self._screen.tell(report.error, warning=True)
+        elif report.error is not None:
             self._failed(answering, report.error)
         prompt = session.send_next_queued(answering.conversation_id)
         if prompt is not None:

@@ -71,7 +71,7 @@ async def test_one_that_came_to_nothing_is_none_of_them(tmp_path: Path) -> None:
         await say(pilot, "/compare 3")
         engine.step(1)
         await until(pilot, lambda: bool(chat.session.answering and chat.session.answering.several.get(0)))
-        await until(pilot, lambda: chat.session.answering.several[0].answer == ["s"])  # type: ignore[union-attr]
+        await until(pilot, lambda: "s" in chat.session.answering.several[0].answer)  # type: ignore[union-attr]
         await pilot.press("escape")
         await idle(pilot)
         assert branch(chat) == ["1?", "s"]
