@@ -64,11 +64,11 @@ class Pages:
         for number in self._doubted:
             yield from self._records_of(number, doubted=True)
 
-    def _page(self, number: int, *, doubted: bool = False) -> bytes:
+    def _page(self, number: int) -> bytes:
         """Always a whole page: what was cut off is zeros."""
-        return self._rest(number, doubted=doubted).ljust(self._size, b"\0")
+        return self._rest(number).ljust(self._size, b"\0")
 
-    def _rest(self, number: int, *, doubted: bool) -> bytes:
+    def _rest(self, number: int, *, doubted: bool = False) -> bytes:
         """What is there of a page. What is `doubted` replaces others only where asked for."""
         found = self._doubted.get(number) if doubted else None
         found = self._over.get(number) if found is None else found
@@ -91,7 +91,8 @@ class Pages:
         return frozenset(free)
 
     def _records_of(self, number: int, *, doubted: bool) -> Iterator[Record]:
-        page = self._page(number, doubted=doubted)
+        rest = self._rest(number, doubted=doubted)
+        page = rest.ljust(self._size, b"\0")
         start = 100 if number == 1 else 0
         kind = page[start]
         if kind not in (_INDEX_INTERIOR, _INDEX_LEAF, _TABLE_LEAF):
@@ -100,7 +101,8 @@ class Pages:
         (cells,) = struct.unpack_from(">H", page, start + 3)
         for cell in range(min(cells, (self._size - head) // 2)):
             (place,) = struct.unpack_from(">H", page, head + 2 * cell)
-            record = self._record(page, place, kind, doubted=doubted)
+            # What was cut off is no zeros of a text.
+            record = self._record(rest, place, kind, doubted=doubted)
             if record is not None:
                 yield record
 
@@ -121,13 +123,18 @@ class Pages:
         return Record(rowid, values, whole)
 
     def _payload(self, page: bytes, place: int, length: int, *, table: bool, doubted: bool) -> bytes:
-        """What of a payload of `length` bytes can be read; the rest of a long one lies in pages of its own."""
+        """What of a payload of `length` bytes can be read; the rest of a long one lies in pages of its own.
+
+        `page` may be shorter than a page, where the file was cut.
+        """
         least = (self._size - 12) * 32 // 255 - 23
         most = self._size - 35 if table else (self._size - 12) * 64 // 255 - 23
         if length <= most:
             return page[place : place + length]
         here = least + (length - least) % (self._size - 4)
         here = here if here <= most else least
+        if place + here + 4 > len(page):
+            return page[place : place + here]
         (following,) = struct.unpack_from(">I", page, place + here)
         pieces = [page[place : place + here]]
         left = length - here

@@ -180,6 +180,21 @@ def test_an_empty_file_does_not_take_its_wal_with_it(with_wal: Path, tmp_path: P
     assert len([row for row in messages(path).values() if str(row[2]).startswith("late")]) == 300
 
 
+def test_a_text_that_was_cut_within_its_page_ends_where_the_file_does(whole: Path, tmp_path: Path) -> None:
+    """At any byte of a page, of pages that hold messages: no zeros stand for what is gone."""
+    before = messages(whole)
+    size = whole.stat().st_size
+    for number, at in enumerate(range(size // 2, size // 2 + 3 * PAGE, 731)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = copied(whole, folder)
+        os.truncate(path, at)
+        repaired(path)
+        after = messages(path)
+        assert after
+        assert all(str(before[ident][2]).startswith(str(row[2])) for ident, row in after.items())
+
+
 # Shrinking would take minutes, and says nothing that the example does not.
 @hypothesis_settings(
     max_examples=20,

@@ -77,6 +77,7 @@ def test_the_folder_is_small() -> None:
     assert sum(file.stat().st_size for file in bundled_model().iterdir()) <= 12_000_000
 
 
+@pytest.mark.timeout(600)  # a minute on two idle cores
 def test_it_answers_what_it_never_saw() -> None:
     from guide.asking import answer_held_out, load_on_cpu
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
+from textual import events
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.widgets import Input
@@ -47,8 +48,12 @@ class PaletteSource(Protocol):
 class Palette(CommandPalette):
     """Textual's palette, whose search field draws what is pasted into it as it is."""
 
-    def on_mount(self) -> None:
+    def on_mount(self, event: events.Mount) -> None:
         """Take no character that could steer the terminal."""
+        if self not in self.app.screen_stack[1:]:
+            # Left before it was drawn: what Textual (8.2) does next fails then.
+            event.prevent_default()
+            return
         self.query_one(Input).restrict = PRINTABLE_LINE
 
 
