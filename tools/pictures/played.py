@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat.engine_port import closing_events
-from exlchat.engine.events import Finished, GenerationStats, PrefillProgress, TextDelta
+from exlchat.engine.events import Finished, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,6 +141,17 @@ class PlayedEngine:
                 if isinstance(event, TextDelta):
                     self._wait()
                 yield self._paced(event) if isinstance(event, Finished) else event
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        """One behind the other, as they are written."""
+        for index, seed in enumerate(seeds):
+            for event in self.generate(replace(request, seed=seed)):
+                if not isinstance(event, PrefillProgress):
+                    yield OneOfSeveral(index, event)
+                elif index == 0:
+                    yield event
 
     def _played(self, request: GenerationRequest, text: str) -> Iterator[Event]:
         prompt = list(request.prompt_ids)
