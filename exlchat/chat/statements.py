@@ -200,6 +200,8 @@ def discard_answer(db: sqlite3.Connection, message_id: str) -> None:
     if row is None:
         raise MissingRowError("answer being written", message_id)
     db.execute("DELETE FROM answer_in_progress WHERE message_id = ?", (message_id,))
+    # Of several that were begun together, each stands where the one before it stood.
+    db.execute("UPDATE answer_in_progress SET previous_tip_id = ? WHERE previous_tip_id = ?", (row[0], message_id))
     if db.execute("SELECT 1 FROM message WHERE parent_id = ?", (message_id,)).fetchone():
         db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
     else:

@@ -100,6 +100,19 @@ class Answering:
         """How many they are."""
         return len(self.context) - self._prompt_length
 
+    def make_room(self) -> None:
+        """For one token more, beside other sequences; where the pages are used up, the context is full.
+
+        Raises:
+            RequestError: a newer request has begun.
+        """
+        feeder = self._parts.feeder
+        feeder.check(self._parts.run)
+        try:
+            feeder.cache.reserve(min(len(self.context) + 1, feeder.cache.max_seq_len))
+        except ModelError:
+            feeder.cache.max_seq_len = feeder.cache.capacity
+
     def close(self) -> None:
         """Nobody wants more of it."""
         if self._source is not None:
@@ -195,6 +208,7 @@ class Answering:
     def _first_token(self, logits: Callable[[], Tensor]) -> int:
         """Draws from logits that no source has given."""
         feeder = self._parts.feeder
+        feeder.check(self._parts.run)
         return self._explained(lambda: feeder.explained(self.draw, logits()))
 
     def _begin_next(self) -> None:

@@ -113,11 +113,23 @@ class CapturedStep:
             ModelError: no memory for that.
             ValueError: a rule for an id that is not in the vocabulary.
         """
-        self._kind = "adjusted" if masked and draws.kind == "plain" else draws.kind
+        kind: DrawKind = "adjusted" if masked and draws.kind == "plain" else draws.kind
         if masked:
             self._prepare_apart()
-        elif self._kind not in self._steps:
-            self._steps[self._kind] = self._capture([*self._forward, *self._draws[self._kind]])
+        elif kind not in self._steps:
+            self._steps[kind] = self._capture([*self._forward, *self._draws[kind]])
+        self._set(kind, context, draws)
+
+    def begin_draw(self, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> None:
+        """See `masked_tokens.MaskedStep`."""
+        self._prepare_apart()
+        self._set("adjusted" if mask is not None and draws.kind == "plain" else draws.kind, context, draws)
+        self._chain.logits.copy_(logits)
+        if self._kind != "plain":
+            self.set_mask(mask)
+
+    def _set(self, kind: DrawKind, context: Sequence[int], draws: DeviceDraws) -> None:
+        self._kind = kind
         self._chain.token.fill_(context[-1])
         self._chain.position.fill_(len(context) - 1)
         self._state.set(draws.c_draw())
@@ -150,10 +162,6 @@ class CapturedStep:
         """What the next draw may give: see `ChainState.set_mask`."""
         self._chain_state.set_mask(words)
 
-    def take_logits(self, logits: Tensor) -> None:
-        """What the next draw draws from: see `masked_tokens.MaskedStep`."""
-        self._chain.logits.copy_(logits)
-
     def launch_draw(self) -> None:
         """Enqueues the draw and returns."""
         self._prepare_apart()[1][self._kind].replay()
@@ -170,7 +178,7 @@ class CapturedStep:
         """The step without its draw, and the draws that a mask can hold back."""
         if self._apart is None:
             draws: dict[DrawKind, torch.cuda.CUDAGraph] = {
-                kind: self._capture(self._draws[kind]) for kind in ("adjusted", "chain")
+                kind: self._capture(jobs) for kind, jobs in self._draws.items()
             }
             self._apart = self._capture(self._forward), draws
         return self._apart

@@ -39,7 +39,7 @@ from exlchat.engine.prompt_reader import PromptReader
 from exlchat.engine.request_checks import check_request
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
-from exlchat.engine.several import SequencePasses, SideBySide, room_for_each, side_by_side
+from exlchat.engine.several import SequencePasses, SideBySide, have_room, side_by_side
 from exlchat.engine.sources import RowPasses, Sources
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -91,6 +91,7 @@ class Generator:
         self._sources = Sources(self.feeder, vocabulary, step=step, rows=rows, draft_model=draft_model)
         self._together = None if rows is None or step is None else SideBySide(rows, step, DeviceRules(vocabulary))
         self._answering: Sequence[Answering] = ()
+        self._beside: Sequence[Feeder] = ()
         self._cancelled = Flag()
         self._reader = PromptReader(self.feeder, prefill_chunk, self._cancelled.is_set, archive)
 
@@ -126,7 +127,7 @@ class Generator:
             seeds: of 1 to 8 answers; `None` takes a fresh one.
 
         Raises:
-            RequestError, ModelError: as `generate`; or so many cannot be made.
+            RequestError, ModelError: as `generate`; or so many cannot be made. What one of them fails of ends all.
         """
         if not 1 <= len(seeds) <= MOST_ANSWERS:
             raise RequestError(f"{len(seeds)} answers at once; there can be 1 to {MOST_ANSWERS}")
@@ -164,7 +165,9 @@ class Generator:
         self._cancelled.clear()
         for answer in self._answering:
             answer.close()
-        self._answering = ()
+        for feeder in self._beside:
+            feeder.cache.clear()
+        self._answering, self._beside = (), ()
         return self.feeder.next_run()
 
     def _scored(self, request: ScoreRequest, run: int) -> Iterator[PrefillProgress | Scored]:
@@ -217,17 +220,17 @@ class Generator:
         if logits is None:
             yield from (OneOfSeveral(index, self._unanswered(one)) for index, one in enumerate(wanted))
             return
-        room = room_for_each(self._cache, request, len(many))
-        if room is None or request.guidance_ids or (self.step is not None and self._together is None):
+        room = have_room(self._cache, request, len(many))
+        if not room or request.guidance_ids or (self.step is not None and self._together is None):
             for index, means in enumerate(many):
                 events = self._answer(request, means, run)
                 yield from (OneOfSeveral(index, event) for event in events if not isinstance(event, PrefillProgress))
             return
-        yield from self._beside(wanted, logits, room)
+        yield from self._side_by_side(wanted, logits)
 
-    def _beside(self, wanted: Sequence[_Wanted], logits: Tensor, room: int) -> Iterator[OneOfSeveral]:
+    def _side_by_side(self, wanted: Sequence[_Wanted], logits: Tensor) -> Iterator[OneOfSeveral]:
         """Answers that take turns, each in a sequence of its own beside the one that the prompt was read in."""
-        feeders = [self.feeder.beside(self._cache.beside(room)) for _ in wanted]
+        feeders = self._beside = [self.feeder.beside(self._cache.beside()) for _ in wanted]
         try:
             answers = [self._one_beside(*each, logits) for each in zip(wanted, feeders, strict=True)]
             self._answering = answers

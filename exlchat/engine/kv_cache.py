@@ -162,14 +162,9 @@ class KVCache:
         """Keys and values of one layer, of all sequences; always at the same place."""
         return self.memory.layer(layer)
 
-    def beside(self, most: int) -> KVCache:
-        """Another sequence over the same pages, with nothing in it yet: what both begin with is there once.
-
-        Args:
-            most: more tokens than this never fit.
-        """
+    def beside(self) -> KVCache:
+        """Another sequence over the same pages, with nothing in it yet: what both begin with is there once."""
         other = copy.copy(self)
-        other.max_seq_len = min(most, self.max_seq_len)
         _ = self.memory
         other._memory = self._memory
         other._tables = SequenceTables(len(self.page_table), self._windows, self._device)

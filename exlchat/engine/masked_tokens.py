@@ -43,8 +43,11 @@ class MaskedStep(Protocol):
     def launch_draw(self) -> None:
         """Enqueues the draw and returns."""
 
-    def take_logits(self, logits: Tensor) -> None:
-        """float32 `[vocab]` on the device: what the next draw draws from, in the place of the step's own."""
+    def begin_draw(self, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> None:
+        """The next draw draws from float32 `[vocab]` on the device, in the place of the step's own, what `mask` allows.
+
+        The context is looked at only where draws depend on it.
+        """
 
     def running(self) -> bool:
         """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
@@ -116,9 +119,7 @@ def draw_once(step: MaskedStep, logits: Tensor, context: Sequence[int], draws: D
         ModelError: the device failed.
     """
     step.ring.clear()
-    step.begin(context, draws, masked=True)
-    step.take_logits(logits)
-    step.set_mask(mask)
+    step.begin_draw(logits, context, draws, mask)
     step.launch_draw()
     found, status = wait_for(step, 1)
     check_drawn(status)

@@ -1,7 +1,8 @@
 """Several answers to one prompt, which is read once: their tokens go through the weights together.
 
-Each answer is, to the last bit, what it would be alone with its seed. Where one pass takes a token of each sequence
-(`verify_step.CapturedRows`), eight answers read the weights as often as one; elsewhere they take turns.
+Each answer is, to the last bit, what it would be alone with its seed (but in a cache of few bits without a captured
+step, where an answer alone sees the end of its prompt as it was before it was rounded). Where one pass takes a token of
+each sequence (`verify_step.CapturedRows`), eight answers read the weights as often as one; elsewhere they take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from exlchat.engine.masked_tokens import draw_once
 from exlchat.engine.pages.sizes import pages_of
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
-_ENOUGH_ROOM = 4096  # tokens of an answer; with less for each they are rather made one after the other
+_LONG_ANSWER = 4096  # tokens
 
 
 class SequencePasses(Protocol):
@@ -32,18 +33,18 @@ class SequencePasses(Protocol):
         """Logits `[len(ids), vocab]` behind one more token of each sequence."""
 
 
-def room_for_each(cache: KVCache, request: GenerationRequest, answers: int) -> int | None:
-    """How long, in tokens, each sequence may become if so many begin with a prompt that is in the cache.
+def have_room(cache: KVCache, request: GenerationRequest, answers: int) -> bool:
+    """Whether so many sequences that begin with a prompt which is in the cache can grow at the same time.
 
-    `None` where the pages are too few for all at the same time, or old ones of a window may be needed again.
+    Each has room for all that it may say or, where that is not bounded, for a long answer; not with windows, whose old
+    pages may be needed again.
     """
     if cache.has_windows:
-        return None
+        return False
     prompt = len(request.prompt_ids)
     own = (cache.pool.size - pages_of(prompt)) // answers
-    room = min((prompt // PAGE_TOKENS + own) * PAGE_TOKENS, cache.max_seq_len)
-    wanted = cache.max_seq_len if request.max_new_tokens is None else prompt + request.max_new_tokens
-    return room if room >= min(wanted, prompt + _ENOUGH_ROOM, cache.max_seq_len) else None
+    most = _LONG_ANSWER if request.max_new_tokens is None else request.max_new_tokens
+    return (prompt // PAGE_TOKENS + own) * PAGE_TOKENS >= min(prompt + most, cache.max_seq_len)
 
 
 def side_by_side(answers: Sequence[Answering], finished: Callable[[int], Finished]) -> Iterator[OneOfSeveral]:
@@ -56,6 +57,7 @@ def side_by_side(answers: Sequence[Answering], finished: Callable[[int], Finishe
     try:
         while going:
             for index, events in list(going.items()):
+                answers[index].make_room()
                 for told in islice(events, 1):
                     if told is not None:
                         yield OneOfSeveral(index, told)
@@ -96,15 +98,14 @@ class SideBySide:
 
     def feed(self) -> None:
         """The last token of every answer that waits for what comes behind it."""
-        waiting = [one for one in self._open if one.logits is None and one.answer.reason is None]
-        for one in self._open:
-            if one.logits is not None:
-                one.logits = one.logits.clone()  # of the pass before, whose memory is used again
+        waiting = [one for one in self._open if one.wants]
         ids = [one.answer.context[-1] for one in waiting]
         caches = [one.parts.feeder.cache for one in waiting]
+        # A pass uses the memory of the one before again; as they take turns, each has drawn by then.
+        assert all(one.logits is None for one in self._open)
         rows = self._passes.feed_each(ids, caches)
         for one, token, logits in zip(waiting, ids, rows, strict=True):
-            one.logits = logits
+            one.logits, one.wants = logits, False
             one.parts.feeder.cache.extend([token])
 
     def draw(self, logits: Tensor, parts: AnswerParts, answer: Answering) -> int:
@@ -134,6 +135,8 @@ class _Beside:
         self.answer = answer
         self.logits: Tensor | None = None
         """Behind the last token, where it has been fed."""
+        self.wants = False
+        """Whether its answer goes on behind the last token, which has not been fed."""
         self._together = together
 
     def follow(self, token: int) -> int:
@@ -146,7 +149,8 @@ class _Beside:
         return self._together.draw(logits, self.parts, self.answer)
 
     def go_on(self) -> None:
-        """Nothing: what is begun, is begun for all."""
+        """The next pass is for this one too."""
+        self.wants = True
 
     def close(self) -> None:
         """See `TokenSource`."""

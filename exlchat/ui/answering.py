@@ -24,7 +24,8 @@ class Answering:
         message: the answer itself, once it has begun.
         thoughts, answer: the pieces of its text so far, without marks.
         fresh: what the newest text has brought of both.
-        several: where one job makes several answers, each by its number, from 0; this one stands for them all then.
+        for_several: one job makes several answers, and this one stands for them all.
+        several: each of them that has begun, by its number, from 0.
     """
 
     job: Job
@@ -34,6 +35,7 @@ class Answering:
     thoughts: list[str] = field(default_factory=list)
     answer: list[str] = field(default_factory=list)
     fresh: list[Piece] = field(default_factory=list)
+    for_several: bool = False
     several: dict[int, Answering] = field(default_factory=dict)
     _splitter: ThinkingSplitter | None = None
 

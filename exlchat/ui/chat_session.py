@@ -379,7 +379,7 @@ class ChatSession(OpenConversation):
         job = several_job(
             self.store, conversation_id, self.generation, template=self.template, seeds=seeds, retry_of=retry_of
         )
-        return self._under_way.begin(job, prompt=None, replaces=retry_of)
+        return self._under_way.begin(job, prompt=None, replaces=retry_of, for_several=True)
 
     def take_token(self, message_id: str, beginning: Beginning) -> None:
         """Have an answer go on from another token, beside itself.

@@ -34,9 +34,10 @@ class UnderWay:
         """The answer that grows right now."""
         return next((one for one in self._answering.values() if one.message is not None or one.several), None)
 
-    def begin(self, job: Job, *, prompt: Message | None, replaces: str | None) -> Answering:
+    def begin(self, job: Job, *, prompt: Message | None, replaces: str | None, for_several: bool = False) -> Answering:
         """Have the engine answer; arguments as of `Answering`."""
-        self._answering[job.conversation_id] = answering = Answering(job, prompt, replaces)
+        answering = Answering(job, prompt, replaces, for_several=for_several)
+        self._answering[job.conversation_id] = answering
         self._jobs.submit(job)
         return answering
 

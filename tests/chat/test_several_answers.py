@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,39 @@ def test_those_without_a_word_are_gone_and_the_tip_is_where_it_was(store: Conver
     assert len(store.alternatives(store.load(ident).branch[-1].id)) == 2
     turn.close()
     assert store.load(ident).tip_id == before
+
+
+@pytest.mark.parametrize("texts", [("", "", ""), ("some words", "", ""), ("", "some words", "")])
+def test_stopped_in_their_order_the_tip_stays_where_something_is(
+    store: ConversationStore, texts: tuple[str, ...]
+) -> None:
+    ident = asked(store)
+    list(several_answers(store, engine_that_says("there before"), ident, WARM, seeds=[1]))
+    old = store.load(ident).branch[-1]
+    engine = ScriptedEngine(chat_template=CHATML)
+    engine.replies = [Reply(engine.encode(text), reason="cancelled") for text in texts]
+    events: list[object] = list(several_answers(store, engine, ident, WARM, seeds=[1, 2, 3], retry_of=old.id))
+    assert [end.kept for end in closed(events)] == [bool(text) for text in texts]
+    assert store.load(ident).branch[-1].text == ("".join(texts) or "there before")
+    assert [one.text for one in store.alternatives(old.id)] == ["there before", *filter(None, texts)]
+
+
+def test_after_a_crash_before_the_first_word_the_old_answer_is_there(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "crash.db")
+    ident = asked(store)
+    list(several_answers(store, engine_that_says("there before"), ident, WARM, seeds=[1]))
+    old = store.load(ident).branch[-1]
+    turn = several_answers(store, engine_that_says("a", "b", "c"), ident, WARM, seeds=[1, 2, 3], retry_of=old.id)
+    for _ in range(3):
+        next(turn)
+    copy = tmp_path / "copy.db"
+    with sqlite3.connect(tmp_path / "crash.db") as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    turn.close()
+    with sqlite3.connect(copy) as database:
+        database.execute("UPDATE answer_in_progress SET writer = 'of a process that has died'")
+    again = ConversationStore(copy)
+    assert again.load(ident).branch[-1].id == old.id
 
 
 def test_an_engine_that_fails_is_told_behind_what_it_said(store: ConversationStore) -> None:

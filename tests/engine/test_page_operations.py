@@ -64,7 +64,7 @@ class Operations(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         first = KVCache(SIZES, self.kind, torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
-        self.caches = [first, *(first.beside(LONGEST) for _ in range(SEQUENCES - 1))]
+        self.caches = [first, *(first.beside() for _ in range(SEQUENCES - 1))]
         self.archive = self.open_archive()
 
     def open_archive(self) -> PageArchive:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
+from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load, several
 from exlchat.engine.constraint import Constraint
+from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.events import OneOfSeveral, PrefillProgress, ThoughtLimit
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.several import SideBySide
 from exlchat.engine.step_chain import StepChain
 from exlchat.engine.transformer import Transformer
 from exlchat.paths import bundled_model
@@ -22,6 +26,9 @@ from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
 from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, written
 from tests.random_models import edit_json, save_random_llama
+
+if TYPE_CHECKING:
+    from exlchat.engine.answer_step import AnswerStep
 
 PROMPT = list(range(10, 310))  # more than a page, and a part of one
 WARM = SamplingSettings(temperature=1.0)
@@ -32,6 +39,7 @@ SEEDS = (11, 12, 13, 14)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
     save_random_llama(path)
+    edit_json(path / "config.json", max_position_embeddings=2048)
     for file in ("generation_config.json", "config.json"):
         edit_json(path / file, eos_token_id=None)
     edit_json(path / "tokenizer_config.json", eos_token=None)
@@ -40,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Engine:
-    return load(folder, device="cpu", kv_cache="fp16", cache_tokens=256 * 40)
+    return load(folder, device="cpu", kv_cache="fp16", max_seq_len=512, cache_tokens=256 * 40)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +166,78 @@ def test_constraints_and_thoughts_are_of_each(guide: Engine, engine: Engine) -> 
     assert {one.text.partition("</x>")[2] for one in same(engine, request).values()} <= {"yes", "no"}
 
 
+class Passes:
+    """A pass of a token of each sequence, row by row, into memory that the next one uses again."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self._transformer = transformer
+        self._rows = torch.zeros(8, transformer.spec.vocab_size)
+        self.sizes: list[int] = []
+
+    def feed_each(self, ids: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+        self._rows.fill_(torch.nan)
+        for row, (token, cache) in enumerate(zip(ids, caches, strict=True)):
+            cache.reserve(len(cache) + 1)
+            self._rows[row] = self._transformer.forward(torch.tensor([token]), cache, start=len(cache))[0]
+        self.sizes.append(len(ids))
+        return self._rows[: len(ids)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"stop": ["e"]},
+        {"banned": ["a", "e"]},
+        {"thoughts": True},
+        {"thoughts": True, "constraint": Constraint("choice", "yes\nno")},
+        {"stop": [40, 50, 60, 70, 80]},
+    ],
+    ids=["plain", "stop", "banned", "thoughts", "constraint", "stop ids"],
+)
+def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: Engine, change: dict[str, Any]) -> None:
+    """The host draws, as it does where chances are asked for."""
+    if change.get("thoughts"):
+        limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+        change = {**change, "thoughts": limit}
+    request = dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=40, alternatives=1), **change)
+    parts = engine._parts
+    generator, passes = parts.generator, Passes(parts.transformer)
+    rules = DeviceRules(generator._means.vocabulary)
+    together = SideBySide(passes, cast("AnswerStep", None), rules)
+    alone_ = {seed: alone(engine, request, seed) for seed in range(5)}
+    generator._together = together
+    try:
+        found = ends(engine.generate_several(request, range(5)))
+    finally:
+        generator._together = None
+    for seed, wanted in alone_.items():
+        assert found[seed].token_ids == wanted.token_ids
+        assert found[seed].text == wanted.text
+    assert together._open == []
+    # No token is fed that nobody asked for, and all that wait go together.
+    drawn = sum(len(one.token_ids) for one in found.values())
+    assert sum(passes.sizes) <= drawn
+    if not change:
+        assert passes.sizes == [5] * 39
+
+
+def test_what_is_bounded_has_all_of_its_room_or_they_come_one_behind_the_other(folder: Path) -> None:
+    small = load(folder, device="cpu", max_seq_len=2048, cache_tokens=256 * 12)
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=1700)
+    told = (one.index for one in small.generate_several(request, SEEDS[:2]) if isinstance(one, OneOfSeveral))
+    assert set(islice(told, 20)) == {0}
+
+
+def test_what_ends_leaves_its_room_to_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five pages: two hold the prompt, of which the answers share one; three are left for both."""
+    monkeypatch.setattr(several, "_LONG_ANSWER", 100)
+    small = load(folder, device="cpu", max_seq_len=1280, cache_tokens=1280)
+    found = ends(small.generate_several(GenerationRequest(PROMPT, WARM), SEEDS[:2]))
+    assert [one.reason for one in found.values()] == ["context_full"] * 2
+    assert sorted(len(one.token_ids) for one in found.values()) == [512 - len(PROMPT), 1024 - len(PROMPT)]
+
+
 def test_with_guidance_they_come_one_behind_the_other(engine: Engine) -> None:
     lean = dataclasses.replace(WARM, guidance_scale=1.5)
     request = GenerationRequest(PROMPT, lean, max_new_tokens=6, guidance_ids=PROMPT[:50])
@@ -248,7 +328,7 @@ def test_a_pass_of_a_token_of_each_sequence_is_a_step_of_each(quantized: Transfo
     cache.clear()
     lengths = (250, 40, 300)
     texts = [torch.randint(391, (length,), generator=torch.Generator().manual_seed(length)) for length in lengths]
-    beside = [cache.beside(600) for _ in texts]
+    beside = [cache.beside() for _ in texts]
     for one, ids in zip(beside, texts, strict=True):
         one.reserve(len(ids) + 1)
         quantized.forward(ids, one, start=0)

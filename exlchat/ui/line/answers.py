@@ -126,6 +126,8 @@ class Answers:
             match report:
                 case JobEvent(event=AnswerClosed(error=str() as error)):
                     self._chat.not_kept = error
+                case JobEvent(event=OneAnswer(event=AnswerClosed(error=str() as error))):
+                    self._chat.not_kept = error
             return
         try:
             match report:
@@ -186,8 +188,10 @@ class Answers:
             return
         shown = answering.conversation_id == chat.session.conversation_id
         match report.event:
-            case OneAnswer(index=index, event=event) if shown:
+            case OneAnswer(index=index, event=event) if shown and chat.comparing.active:
                 chat.comparing.take(answering.several.get(index), index, event)
+            case OneAnswer(event=AnswerClosed() as closed):
+                self.closed(closed, shown=False)
             case Summarising() if shown:
                 self._status("summarising the earlier conversation…")
             case AnswerStarted() as started:
@@ -262,7 +266,7 @@ class Answers:
         here = answering.conversation_id == session.conversation_id
         if here and (prompt is not None or report.error is not None):
             chat.comparing.forget()
-        elif here:
+        elif here and answering.for_several:
             chat.comparing.ended()
         if prompt is not None:
             chat.unsent.keep(answering.conversation_id)

@@ -44,10 +44,13 @@ class Comparing:
             chat.note(f"Alternative {self._number(given.id)}:")
             chat.transcript.write_again(given)
 
+    @property
+    def active(self) -> bool:
+        """Whether answers are written."""
+        return self._comparison is not None
+
     def take(self, one: Answering | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed) -> None:
         """One of them, counted from 0, has begun, grown or ended: the first that has not ended is seen to grow."""
-        if self._comparison is None:
-            return
         match event:
             case AnswerStarted() if one is not None:
                 self._begun[index] = one, event
@@ -67,8 +70,12 @@ class Comparing:
         """The answers on their way in the open conversation have ended: say how to choose."""
         comparison, self._comparison = self._comparison, None
         last = self._chat.session.last_answer
-        if comparison is not None and comparison.conversation_id == self._chat.session.conversation_id and last:
-            self._chat.note(f"Alternative {self._number(last.id)} is shown now; /alternative N keeps another one")
+        if last is None:
+            return
+        if comparison is None:
+            # They grew while something else was shown.
+            self._chat.transcript.write_again(last)
+        self._chat.note(f"Alternative {self._number(last.id)} is shown now; /alternative N keeps another one")
 
     def forget(self) -> None:
         """Something else goes on in the conversation, or another one is open: they are written no more."""

@@ -107,6 +107,7 @@ class AnswerDisplay:
         match event:
             case AnswerStarted() as started:
                 self.growing.begin(started.prompt_tokens)
+                self._began = self._began or time.monotonic()
                 self._tell_notices(started, self._screen.tell)
             case TextDelta(token_ids=ids):
                 now = time.monotonic()
@@ -198,7 +199,7 @@ class AnswerDisplay:
         answering = session.job_ended(report)
         if answering is None:
             return
-        if report.error is not None and answering.several:
+        if report.error is not None and answering.for_several:
             # The screen on which they stand side by side covers the transcript.
             self._screen.tell(report.error, warning=True)
         elif report.error is not None:
@@ -215,7 +216,7 @@ class AnswerDisplay:
             return
         self._screen.take_away(waiting_key(answering.conversation_id))
         self._tell_status(activity=self._screen.model.activity, fraction=None)
-        if answering.several:
+        if answering.for_several:
             self._screen.show_messages()
         if prompt is not None:
             self._screen.show_prompt(prompt)

@@ -12,6 +12,7 @@ from textual.command import CommandPalette
 from textual.drivers.linux_driver import LinuxDriver
 from textual.notifications import Notification, Notify
 
+from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store import StoreError
 from exlchat.chat.turn import AnswerClosed
 from exlchat.engine.events import ModelError
@@ -128,7 +129,10 @@ class ChatApp(App[int], inherit_bindings=False):
     def _post(self, report: Report) -> None:
         """Called on the engine thread."""
         match report:
-            case JobEvent(event=AnswerClosed(error=str() as error)) if self._leaving:
+            case (
+                JobEvent(event=AnswerClosed(error=str() as error))
+                | JobEvent(event=OneAnswer(event=AnswerClosed(error=str() as error)))
+            ) if self._leaving:
                 # The screen, which would show it, is on its way out.
                 self.not_kept = error
         self.chat_screen.post_message(EngineReport(report))

@@ -68,6 +68,8 @@ class CompareScreen(ModalScreen[int | None]):
                 column.query_one(Static).update(printable(normalize_newlines(text)))
                 if follows and not self._comparison.ended:
                     column.scroll_end(animate=False)
+        for column in list(self.query(VerticalScroll))[len(texts) : len(self._shown)]:
+            column.query_one(Static).update("")  # of one that came to nothing
         self._shown = texts
 
     def _mark(self) -> None:
