@@ -54,6 +54,10 @@ class Pages:
         self._there = dict.fromkeys(range(1, -(-len(base) // self._size) + 1)) | dict.fromkeys(self._over)
         self._last = max([*self._there, *self._doubted], default=0)
         self._most = len(base) + len(wal)
+        # Of a file that was cut, pages lead to others that are gone.
+        head = self._over.get(1, base)[:100]
+        (count,) = struct.unpack_from(">I", head, 28) if head.startswith(_MAGIC) and len(head) == 100 else (0,)
+        self._once = max(self._last, count)
         self._free = self._freelist()
 
     def records(self) -> Iterator[Record]:
@@ -143,16 +147,17 @@ class Pages:
             seen.add(following)
             more = self._rest(following, doubted=doubted)
             taken = min(left, self._size - 4)
-            if len(more) < 4 + taken:
-                # Where the file was cut.
-                pieces.append(more[4:])
+            if len(more) < 4:
                 break
             (following,) = struct.unpack_from(">I", more)
             left -= taken
-            if not (1 < following <= self._last if left else following == 0):
+            if not (1 < following <= self._once if left else following == 0):
                 # A page that leads nowhere, or on behind the end, holds something else by now.
                 break
             pieces.append(more[4 : 4 + taken])
+            if len(more) < 4 + taken:
+                # Where the file was cut.
+                break
         return b"".join(pieces)
 
 

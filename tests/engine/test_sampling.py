@@ -56,7 +56,9 @@ def test_probabilities_are_those_of_the_definitions(
     expected = by_definition(logits, settings)
     # A token exactly on the edge of p may fall either way by rounding; its mass then differs, never more.
     different = [index for index in range(len(logits)) if (found[index] > 0) != (expected[index] > 0)]
-    assert len(different) <= 1
+    # Of two that are alike but for a last bit, either may be the one that stays.
+    alike = len(different) == 2 and abs(logits[different[0]] - logits[different[1]]) < 1e-9
+    assert len(different) <= 1 or alike
     if not different:
         assert found == pytest.approx(expected, abs=1e-9)
 
