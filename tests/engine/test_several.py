@@ -166,6 +166,13 @@ def test_constraints_and_thoughts_are_of_each(guide: Engine, engine: Engine) -> 
     assert {one.text.partition("</x>")[2] for one in same(engine, request).values()} <= {"yes", "no"}
 
 
+def test_a_cut_word_is_healed_in_each(guide: Engine) -> None:
+    question = guide.encode("How do I open a model?")
+    cut = guide.encode(" Start exlchat with the fol")
+    request = GenerationRequest([*question, *cut], WARM, begun=len(cut), heal=True, max_new_tokens=6)
+    assert [one.healed for one in same(guide, request).values()] == [1] * 4
+
+
 class Passes:
     """A pass of a token of each sequence, row by row, into memory that the next one uses again."""
 
