@@ -134,7 +134,7 @@ class Answering:
     def events(self) -> Iterator[TextDelta | None]:
         """Its text, until there is a reason to end; `None` for a token that tells nothing yet.
 
-        Between two of them nothing is computed, so that several answers can take turns.
+        Between two of them nobody waits for anything, so that several answers can take turns.
         """
         token = self._first_token(lambda: self._prompt_logits)
         while token is not None and token not in self._parts.stop_ids:

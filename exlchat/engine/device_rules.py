@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from exlchat.engine.answering import Answering, AnswerParts
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.vocabulary import Vocabulary
 from exlchat.ext.chain import FOREVER, TokenRules
@@ -25,6 +27,17 @@ class DeviceRules:
         self._vocabulary = vocabulary
         self._sets: dict[tuple[str, ...], Tensor] = {}
         self._last: tuple[object, TokenRules] | None = None
+
+    def draws(self, parts: AnswerParts, answer: Answering) -> DeviceDraws:
+        """How the device draws the next token of an answer, and those behind it."""
+        sampling = parts.request.sampling
+        return DeviceDraws(
+            sampling,
+            parts.clock.seed,
+            index=answer.count,
+            attempt=parts.sampler.attempt,
+            rules=self.of(sampling, parts.stop_ids, parts.request.min_new_tokens),
+        )
 
     def of(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> TokenRules:
         """The rules of an answer.

@@ -75,6 +75,11 @@ def why_not_on_device(settings: SamplingSettings) -> str | None:
     return None
 
 
+def is_steered(settings: SamplingSettings) -> bool:
+    """Whether a draw depends on how surprising the tokens before it were."""
+    return "mirostat" in settings.steps
+
+
 def c_chain(settings: SamplingSettings) -> CChain:
     """Everything of the settings but names of tokens, and what `CDraw` has."""
     steps = [STEP_NAMES.index(step) for step in settings.steps if step != "skew"]

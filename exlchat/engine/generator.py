@@ -87,9 +87,9 @@ class Generator:
         """Puts tokens into the cache."""
         self.step = step
         """The captured step, where the model has one."""
-        vocabulary = self._means.vocabulary
-        self._sources = Sources(self.feeder, vocabulary, step=step, rows=rows, draft_model=draft_model)
-        self._together = None if rows is None or step is None else SideBySide(rows, step, DeviceRules(vocabulary))
+        self._device_rules = DeviceRules(self._means.vocabulary)
+        self._sources = Sources(self.feeder, self._device_rules, step=step, rows=rows, draft_model=draft_model)
+        self._together = None if rows is None or step is None else SideBySide(rows, step, self._device_rules)
         self._answering: Sequence[Answering] = ()
         self._beside: Sequence[Feeder] = ()
         self._cancelled = Flag()
@@ -252,7 +252,7 @@ class Generator:
             feeder.last_logits(prompt[there:], one.run)
         sources: OpenSource | None = self._together
         if sources is None:
-            sources = Sources(feeder, self._means.vocabulary, step=None, rows=None, draft_model=None)
+            sources = Sources(feeder, self._device_rules, step=None, rows=None, draft_model=None)
         return Answering(self._parts(one.undrafted(), feeder, sources), prompt, logits)
 
     def _prefilled(self, wanted: Sequence[_Wanted]) -> collections.abc.Generator[PrefillProgress, None, Tensor | None]:

@@ -16,14 +16,14 @@ from torch import Tensor
 from exlchat.engine.answer_step import AnswerStep
 from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.device_rules import DeviceRules
-from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
+from exlchat.engine.device_sampling import is_steered, why_not_on_device
 from exlchat.engine.events import DecodePath, Finished, GenerationRequest, OneOfSeveral
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.masked_tokens import draw_once
 from exlchat.engine.pages.sizes import pages_of
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
-_LONG_ANSWER = 4096  # tokens
+_LONG_ANSWER = 4096  # tokens that there is room for, where nothing bounds an answer: few get so long
 
 
 class SequencePasses(Protocol):
@@ -111,17 +111,10 @@ class SideBySide:
     def draw(self, logits: Tensor, parts: AnswerParts, answer: Answering) -> int:
         """The next token of an answer; on the device, where nothing of it is needed on the host."""
         request, sampling = parts.request, parts.request.sampling
-        steered = "mirostat" in sampling.steps  # its state is the host's here
-        if request.alternatives or steered or why_not_on_device(sampling) is not None:
+        # Mirostat's state is the host's here.
+        if request.alternatives or is_steered(sampling) or why_not_on_device(sampling) is not None:
             return answer.draw(logits)
-        draws = DeviceDraws(
-            sampling,
-            parts.clock.seed,
-            index=answer.count,
-            attempt=parts.sampler.attempt,
-            rules=self._rules.of(sampling, parts.stop_ids, request.min_new_tokens),
-        )
-        return draw_once(self._step, logits, answer.context, draws, parts.rules.mask)
+        return draw_once(self._step, logits, answer.context, self._rules.draws(parts, answer), parts.rules.mask)
 
 
 class _Beside:

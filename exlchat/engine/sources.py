@@ -10,7 +10,7 @@ from torch import Tensor
 from exlchat.engine.answer_step import AnswerStep
 from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.device_rules import DeviceRules
-from exlchat.engine.device_sampling import DeviceDraws, why_not_on_device
+from exlchat.engine.device_sampling import is_steered, why_not_on_device
 from exlchat.engine.drafting import DraftedTokens, Drafter, DraftLength
 from exlchat.engine.events import GenerationRequest
 from exlchat.engine.feeding import Feeder
@@ -18,7 +18,6 @@ from exlchat.engine.masked_tokens import MaskedTokens
 from exlchat.engine.ngram_drafter import NgramDrafter
 from exlchat.engine.run_ahead import RunAheadTokens
 from exlchat.engine.token_source import SynchronousTokens, TokenSource
-from exlchat.engine.vocabulary import Vocabulary
 
 _Row = TypeVar("_Row")
 # What each row more of a pass costs beside the first, before one was measured. A GPU reads the weights once for all; a
@@ -41,6 +40,7 @@ class Sources:
 
     Args:
         feeder: computes on the host's call.
+        device_rules: of the model.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
         rows: several tokens in one pass, each to the last bit as alone; without it they go through the transformer.
         draft_model: guesses by a smaller model.
@@ -49,14 +49,14 @@ class Sources:
     def __init__(
         self,
         feeder: Feeder,
-        vocabulary: Vocabulary,
+        device_rules: DeviceRules,
         *,
         step: AnswerStep | None,
         rows: RowPasses | None,
         draft_model: Drafter | None,
     ) -> None:
         self._feeder = feeder
-        self._device_rules = DeviceRules(vocabulary)
+        self._device_rules = device_rules
         self._step = step
         self._rows = rows
         row = _GPU_ROW if feeder.cache.on_gpu else _CPU_ROW
@@ -83,7 +83,7 @@ class Sources:
         if kind == "auto":
             # Without captured rows the last bits of several tokens are others than those of single steps; and Mirostat
             # stays on the device where nothing is guessed.
-            pays = self._rows is not None and not _steered(request)
+            pays = self._rows is not None and not is_steered(request.sampling)
             kind = "ngram" if self._step is None or pays else "off"
         return self._drafters.get(kind)
 
@@ -131,13 +131,7 @@ class Sources:
         step, cache, request, rules = self._step, self._feeder.cache, parts.request, parts.rules
         if step is None or not self._on_device(parts):
             return SynchronousTokens(lambda token: self._logits(token, parts.run), answer.draw)
-        draws = DeviceDraws(
-            request.sampling,
-            parts.clock.seed,
-            index=answer.count,
-            attempt=parts.sampler.attempt,
-            rules=self._device_rules.of(request.sampling, parts.stop_ids, request.min_new_tokens),
-        )
+        draws = self._device_rules.draws(parts, answer)
         if rules.hold:
             return MaskedTokens(step, cache, answer.context, draws, lambda _: rules.mask)
         room = cache.max_seq_len - len(answer.context)
@@ -161,7 +155,7 @@ class Sources:
             return False
         # Mirostat's state is on the device then, and what goes back or begins anew would begin without it.
         anew = request.banned or request.constraint or request.thoughts or self._drafter(request) is not None
-        return not (_steered(request) and anew)
+        return not (is_steered(request.sampling) and anew)
 
     def _cut(self, length: int) -> None:
         """Layers with a window may have lost what the next token sees; it is computed again."""
@@ -170,8 +164,3 @@ class Sources:
         there = cache.cut(length)
         if there < length:
             self._feeder.again(ids[there:])
-
-
-def _steered(request: GenerationRequest) -> bool:
-    """Whether a draw depends on how surprising the tokens before it were."""
-    return "mirostat" in request.sampling.steps

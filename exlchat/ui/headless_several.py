@@ -49,7 +49,7 @@ class SeveralTelling:
     @property
     def begun(self) -> bool:
         """Whether the prompt was taken."""
-        return bool(self._waiting[0]) or any(telling.begun for telling in self._tellings)
+        return any(telling.begun for telling in self._tellings)
 
     def show(self, event: SeveralEvent) -> ExitCode:
         """Writes one event; the code of the last one is that of the program."""
