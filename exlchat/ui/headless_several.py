@@ -61,7 +61,8 @@ class SeveralTelling:
                 self._tell(event.index, event.event)
         else:
             self._prompt.show(event)
-        return self._code
+        # What ends before any answer has begun was stopped, or raises.
+        return self._code if self.begun else ExitCode.STOPPED
 
     def _write_waiting(self) -> None:
         while self._at < self._many and self._waiting[self._at]:

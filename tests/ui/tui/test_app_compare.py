@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+
+from textual.pilot import Pilot
 
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
@@ -15,6 +19,17 @@ from tests.ui.tui.test_app_messages import branch, talked
 
 def lively(chat: ChatApp, *, seed: int | None = None) -> None:
     chat.session.generation = replace(chat.session.generation, sampling=SamplingSettings(0.7), seed=seed)
+
+
+@asynccontextmanager
+async def talking(tmp_path: Path) -> AsyncIterator[tuple[ChatApp, ScriptedEngine, Pilot[int]]]:
+    """A conversation with a first answer; two more are written."""
+    engine = ScriptedEngine("first", "second answer", "third answer")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 30)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        yield chat, engine, pilot
 
 
 async def test_answers_stand_side_by_side_and_one_is_kept(tmp_path: Path) -> None:
@@ -39,11 +54,7 @@ async def test_answers_stand_side_by_side_and_one_is_kept(tmp_path: Path) -> Non
 
 
 async def test_one_may_be_kept_before_the_others_are_there(tmp_path: Path) -> None:
-    engine = ScriptedEngine("first", "second answer", "third answer")
-    chat = app(tmp_path, engine)
-    async with chat.run_test(size=(110, 30)) as pilot:
-        lively(chat)
-        await talked(pilot, "1?")
+    async with talking(tmp_path) as (chat, engine, pilot):
         engine.hold()
         await say(pilot, "/compare 3")
         await until(pilot, lambda: chat.session.being_written is not None)
@@ -62,11 +73,7 @@ async def test_one_may_be_kept_before_the_others_are_there(tmp_path: Path) -> No
 
 
 async def test_one_that_came_to_nothing_is_none_of_them(tmp_path: Path) -> None:
-    engine = ScriptedEngine("first", "second answer", "third answer")
-    chat = app(tmp_path, engine)
-    async with chat.run_test(size=(110, 30)) as pilot:
-        lively(chat)
-        await talked(pilot, "1?")
+    async with talking(tmp_path) as (chat, engine, pilot):
         engine.hold()
         await say(pilot, "/compare 3")
         engine.step(1)
@@ -79,11 +86,7 @@ async def test_one_that_came_to_nothing_is_none_of_them(tmp_path: Path) -> None:
 
 
 async def test_a_model_that_fails_leaves_what_there_is(tmp_path: Path) -> None:
-    engine = ScriptedEngine("first", "second answer", "third answer")
-    chat = app(tmp_path, engine)
-    async with chat.run_test(size=(110, 30)) as pilot:
-        lively(chat)
-        await talked(pilot, "1?")
+    async with talking(tmp_path) as (chat, engine, pilot):
         engine.fail_after = 3
         await say(pilot, "/compare 3")
         await until(pilot, lambda: "the script says: fail" in told(chat))
