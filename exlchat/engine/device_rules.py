@@ -37,6 +37,7 @@ class DeviceRules:
             index=answer.count,
             attempt=parts.sampler.attempt,
             rules=self.of(sampling, parts.stop_ids, parts.request.min_new_tokens),
+            mu=parts.sampler.surprise,  # the host has drawn the first token
         )
 
     def of(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> TokenRules:

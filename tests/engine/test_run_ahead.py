@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -53,6 +54,7 @@ class Device:
 
     def begin(self, context: Sequence[int], draws: DeviceDraws) -> None:
         assert self.reported == self.launches
+        self.began = draws
         self._token, self.position, self._draw = context[-1], len(context) - 1, draws.c_draw()
 
     def grow(self, length: int) -> None:
@@ -147,6 +149,21 @@ def test_both_paths_give_the_same_answer_and_the_same_cache(
     assert (ahead.token_ids, ahead.text, ahead.reason) == (waiting.token_ids, waiting.text, waiting.reason)
     assert other._parts.cache.ids == engine._parts.cache.ids
     assert (waiting.stats.decode_path, ahead.stats.decode_path) == ("synchronous", "run-ahead")
+
+
+def test_mirostat_goes_on_behind_the_token_that_the_host_drew(engine: Engine) -> None:
+    """Its state moves by how surprising that one was."""
+    steered = SamplingSettings(1.2, mirostat_tau=3.0, mirostat_eta=0.2)
+    found = set()
+    for seed in range(5):
+        device, generator = counting(engine)
+        first = finish(generator.generate(GenerationRequest(PROMPT, steered, max_new_tokens=3, seed=seed))).token_ids[0]
+        logits = engine._parts.transformer.forward(torch.tensor(PROMPT), None)[-1]
+        p = probabilities(logits, steered)[first]
+        assert device.began.index == 1
+        assert device.began.c_draw().mu == pytest.approx(6.0 - 0.2 * (-math.log2(p) - 3.0), abs=1e-4)
+        found.add(device.began.mu)
+    assert len(found) > 1
 
 
 def test_the_next_answer_uses_what_the_device_has_cached(engine: Engine, other: Engine) -> None:

@@ -87,15 +87,16 @@ def test_ten_thousand_greedy_tokens_are_the_same_with_drafts(engine: Engine, dra
 @pytest.mark.parametrize("sampling", [SamplingSettings(0.8, top_k=50, top_p=0.95), FULL], ids=["usual", "full"])
 def test_drawn_tokens_are_the_same_with_drafts(engine: Engine, sampling: SamplingSettings, draft: str) -> None:
     """For the same seed; the device draws plain tokens in other sums than the host, so one in thousands may differ."""
-    same = 0
+    same = drafted = 0
     found = prompts(engine, 12, 400)
     for seed, prompt in enumerate(found):
         request = GenerationRequest(prompt, sampling, max_new_tokens=150, min_new_tokens=150, seed=seed)
         plain = finish(engine.generate(request))
         last = finish(engine.generate(dataclasses.replace(request, draft=draft)))  # type: ignore[arg-type]
         same += last.token_ids == plain.token_ids
-        assert last.stats.drafted > 0
+        drafted += last.stats.drafted
     assert same >= len(found) - 2
+    assert drafted > 0
 
 
 def test_drawn_tokens_have_the_same_distribution_with_drafts(engine: Engine) -> None:
@@ -114,7 +115,11 @@ def test_drawn_tokens_have_the_same_distribution_with_drafts(engine: Engine) -> 
     assert statistic < 2.5 * len(tokens) + 12
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingSettings(0.8, top_k=50), FULL], ids=["greedy", "usual", "full"])
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, SamplingSettings(0.8, top_k=50), FULL, SamplingSettings(0.9, mirostat_tau=4.0)],
+    ids=["greedy", "usual", "full", "mirostat"],
+)
 def test_the_device_draws_as_the_host(engine: Engine, sampling: SamplingSettings) -> None:
     same = 0
     found = prompts(engine, 8, 300)
