@@ -102,6 +102,7 @@ class ChainState:
         self.newest = zeros(vocab, torch.int32)
         self.repeated = zeros(vocab, torch.int32)
         self.numbers = zeros(1, torch.int32)
+        self.ends = zeros(2 * -(-vocab // c.ADJUST_IDS), torch.int64)
         self.scratch = zeros(c.CHAIN_SCRATCH_BYTES + c.CHAIN_SCRATCH_BYTES_A_TOKEN * vocab, torch.uint8)
         self._staged_mask = torch.zeros(words + 1, dtype=torch.int32, pin_memory=pinned)
         self._masked = False
@@ -187,7 +188,7 @@ class ChainKernels:
         tensors = (
             *(logits, state.adjusted, sampler.draw, state.chain, position, state.context, state.bias),
             *(state.barred_until, state.mask, state.breakers),
-            *(state.counted, state.newest, state.repeated, state.numbers),
+            *(state.counted, state.newest, state.repeated, state.numbers, state.ends),
         )
         pointers = [tensor.data_ptr() for tensor in tensors]
         blocks = min(-(-state.room // 256), 2 * _processors(logits.device))
@@ -209,7 +210,7 @@ class ChainKernels:
         sample, tensors = sample_structure(
             state.adjusted, sampler, token, position, context=state.context, numbers=state.numbers
         )
-        more = (state.chain, state.sheltered, state.scratch)
+        more = (state.chain, state.sheltered, state.ends, state.scratch)
         blocks = min(_processors(token.device), c.CHAIN_BLOCKS)
         job = c.CChainJob(sample, *(tensor.data_ptr() for tensor in more), blocks)
         return Job(self._chain, job, (*tensors, *more))

@@ -249,6 +249,7 @@ class CSample(Structure):
 DRY_MOST = 50
 CHAIN_STEPS = 13
 CHAIN_BLOCKS = 256
+ADJUST_IDS = 256
 CHAIN_SCRATCH_BYTES, CHAIN_SCRATCH_BYTES_A_TOKEN = 311312, 24
 
 
@@ -275,7 +276,7 @@ class CAdjust(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("logits", "adjusted", "draw", "chain", "position", "context", "bias")),
         *((name, c_void_p) for name in ("barred_until", "mask", "breakers")),
-        *((name, c_void_p) for name in ("counted", "newest", "repeated", "numbers")),
+        *((name, c_void_p) for name in ("counted", "newest", "repeated", "numbers", "ends")),
         *((name, c_int32) for name in ("vocab", "room", "blocks")),
     ]
 
@@ -285,7 +286,7 @@ class CChainJob(Structure):
 
     _fields_ = [
         ("sample", CSample),
-        *((name, c_void_p) for name in ("chain", "sheltered", "scratch")),
+        *((name, c_void_p) for name in ("chain", "sheltered", "ends", "scratch")),
         ("blocks", c_int32),
     ]
 

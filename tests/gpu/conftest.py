@@ -9,7 +9,7 @@ import torch
 
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS
-from exlchat.ext.library import open_library
+from exlchat.ext.library import Library, open_library
 from exlchat.ext.ops import Kernels
 
 _HERE = Path(__file__).parent
@@ -26,10 +26,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ext")
+def build_cache(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Of all workers: the first of them compiles, the others wait for it."""
+    own = tmp_path_factory.getbasetemp()
+    return (own if worker_id == "master" else own.parent) / "kernels"
 
 
 @pytest.fixture(scope="session")
-def kernels(build_cache: Path) -> Kernels:
-    return Kernels(open_library(ensure_library(build_cache), FUNCTIONS))
+def library(build_cache: Path) -> Library:
+    return open_library(ensure_library(build_cache), FUNCTIONS)
+
+
+@pytest.fixture(scope="session")
+def kernels(library: Library) -> Kernels:
+    return Kernels(library)

@@ -24,7 +24,6 @@ from exlchat.ext.sampling import DRAWN
 from tests.ext.chain_cases import CASES, SEED, Bench, check_draws, random_chain, shapes
 from tests.ext.test_chain import HISTORIES, LOOKS
 from tests.gpu.test_quantized_engine import EXL2, open_quantized
-from tests.gpu.test_sampling import sampler_library  # noqa: F401  (a fixture)
 from tests.shared_data import needs_shared
 
 CUDA = torch.device("cuda")
@@ -61,8 +60,8 @@ class GpuBench(Bench):
 
 
 @pytest.fixture
-def bench(sampler_library: Library) -> Callable[[int], GpuBench]:  # noqa: F811
-    return lambda vocab: GpuBench(sampler_library, vocab)
+def bench(library: Library) -> Callable[[int], GpuBench]:
+    return lambda vocab: GpuBench(library, vocab)
 
 
 @pytest.mark.parametrize("vocab", [1, 100, 2049, 32000, 128256, 262208, 327680])
@@ -126,13 +125,13 @@ def test_logits_are_adjusted_as_by_the_reference(bench: Callable[[int], GpuBench
 
 
 def test_a_graph_that_feeds_itself_draws_what_the_reference_draws(
-    sampler_library: Library,  # noqa: F811
+    library: Library,
 ) -> None:
     """Each token's logits are a row of a table: 150 replays without a word from the host."""
     vocab = 32000
     table = torch.randn(64, vocab, generator=torch.Generator().manual_seed(2)) * 2.5
     on_card = table.cuda()
-    made = GpuBench(sampler_library, vocab)
+    made = GpuBench(library, vocab)
     row = torch.zeros(1, dtype=torch.int64, device=CUDA)
     context = [17, 3, 17]
     made.begin(DeviceDraws(SPEAKS, SEED, index=0), context)

@@ -10,9 +10,7 @@ import torch
 
 from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.sampling import Sampler, probabilities
-from exlchat.ext.build import ensure_library
-from exlchat.ext.functions import FUNCTIONS
-from exlchat.ext.library import Library, open_library
+from exlchat.ext.library import Library
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.reference_sampling import draw, kept_weights
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, SamplerKernels, SamplerState, c_draw
@@ -63,11 +61,6 @@ def barred(vocab: int) -> torch.Tensor:
 
 
 SHAPES = [flat, spread, peaked, tied, equal, barred]
-
-
-@pytest.fixture(scope="session")
-def sampler_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return open_library(ensure_library(tmp_path_factory.mktemp("ext")), FUNCTIONS)
 
 
 class Bench:
@@ -138,10 +131,10 @@ def agrees(token: int, logits: torch.Tensor, settings: SamplingSettings, index: 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 @pytest.mark.parametrize("vocab", [1, 100, 1023, 1025, 4096, 128256, 256000, 262208, 327680])
 def test_tokens_are_those_that_the_host_would_draw(
-    sampler_library: Library, vocab: int, shape: Callable[[int], torch.Tensor]
+    library: Library, vocab: int, shape: Callable[[int], torch.Tensor]
 ) -> None:
     torch.manual_seed(vocab)
-    bench = Bench(sampler_library, vocab)
+    bench = Bench(library, vocab)
     different = []
     for name, settings in SETTINGS.items():
         for index in range(6):
@@ -161,8 +154,8 @@ def test_tokens_are_those_that_the_host_would_draw(
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
 @pytest.mark.parametrize("name", ["greedy", "temperature", "top-p", "all four"])
-def test_a_hundred_runs_give_the_same_tokens(sampler_library: Library, name: str, dependent: bool) -> None:
-    bench = Bench(sampler_library, 128256, dependent=dependent)
+def test_a_hundred_runs_give_the_same_tokens(library: Library, name: str, dependent: bool) -> None:
+    bench = Bench(library, 128256, dependent=dependent)
     bench.logits.copy_(spread(128256))
     runs = []
     for _ in range(100):
@@ -172,9 +165,9 @@ def test_a_hundred_runs_give_the_same_tokens(sampler_library: Library, name: str
 
 
 @pytest.mark.parametrize("name", ["temperature", "top-p", "all four"])
-def test_draws_follow_the_distribution(sampler_library: Library, name: str) -> None:
+def test_draws_follow_the_distribution(library: Library, name: str) -> None:
     logits = torch.randn(1500, device="cuda") * 2
-    bench = Bench(sampler_library, 1500)
+    bench = Bench(library, 1500)
     bench.logits.copy_(logits)
     bench.begin(SETTINGS[name], 0)
     batches, batch = 400, 50
@@ -200,8 +193,8 @@ def test_draws_follow_the_distribution(sampler_library: Library, name: str) -> N
     assert chi_square < degrees + 5 * math.sqrt(2 * degrees)
 
 
-def test_a_step_counts_on_and_feeds_the_next(sampler_library: Library) -> None:
-    bench = Bench(sampler_library, 5000)
+def test_a_step_counts_on_and_feeds_the_next(library: Library) -> None:
+    bench = Bench(library, 5000)
     bench.logits.copy_(spread(5000))
     bench.begin(SETTINGS["all four"], index=11)
     tokens = [bench.step()[0] for _ in range(5)]
@@ -214,9 +207,9 @@ def test_a_step_counts_on_and_feeds_the_next(sampler_library: Library) -> None:
 @pytest.mark.parametrize("wrong", [math.nan, -math.nan, math.inf, "all barred"])
 @pytest.mark.parametrize("vocab", [1, 3000, 128256])
 def test_what_is_no_number_is_said_and_the_next_step_is_right(
-    sampler_library: Library, name: str, wrong: float | str, vocab: int
+    library: Library, name: str, wrong: float | str, vocab: int
 ) -> None:
-    bench = Bench(sampler_library, vocab)
+    bench = Bench(library, vocab)
     good = spread(vocab)
     for _ in range(3):
         bench.logits.copy_(good)
@@ -232,11 +225,11 @@ def test_what_is_no_number_is_said_and_the_next_step_is_right(
         assert bench.step() == (Sampler(SETTINGS[name], SEED).draw(good), DRAWN)
 
 
-def test_a_graph_that_feeds_itself_draws_what_the_host_draws(sampler_library: Library) -> None:
+def test_a_graph_that_feeds_itself_draws_what_the_host_draws(library: Library) -> None:
     """A step of which each token's logits are a row of a table: 200 replays without a word from the host."""
     vocab, settings = 32000, SETTINGS["all four"]
     table = torch.randn(64, vocab, device="cuda") * 2.5
-    bench = Bench(sampler_library, vocab)
+    bench = Bench(library, vocab)
     row = torch.zeros(1, dtype=torch.int64, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -318,6 +318,8 @@ typedef struct {
     int32_t unused;
 } ExlChain;
 
+#define EXL_ADJUST_IDS 256 /* of one block of exl_adjust */
+
 /* Logits as they are after everything that looks back, biases and bars; the logits themselves stay.
    adjusted float [vocab] from logits float [vocab]. context int32 [room], of which *position + 1 tokens are there.
    bias float [vocab]. barred_until uint32 [vocab]: the token is not drawn while draw->index is below.
@@ -325,6 +327,7 @@ typedef struct {
    breakers uint32 [(vocab + 31) / 32]: tokens over which no repetition goes on.
    counted uint64 [vocab], newest and repeated uint32 [vocab]: zero at first, and after every step.
    numbers uint32: becomes the number of this step (draw->sequence + 1) where a logit is a finite number.
+   ends uint64 [(vocab + EXL_ADJUST_IDS - 1) / EXL_ADJUST_IDS][2]: of each piece of `adjusted`, for exl_chain.
    blocks: of the kernel that looks back. */
 typedef struct {
     const void *logits;
@@ -332,7 +335,7 @@ typedef struct {
     const ExlDraw *draw;
     const ExlChain *chain;
     const void *position, *context, *bias, *barred_until, *mask, *breakers;
-    void *counted, *newest, *repeated, *numbers;
+    void *counted, *newest, *repeated, *numbers, *ends;
     int32_t vocab, room, blocks;
 } ExlAdjust;
 
@@ -342,13 +345,13 @@ int exl_adjust(const ExlAdjust *job, int dependent, void *stream);
 #define EXL_CHAIN_SCRATCH_BYTES 311312 /* and 24 for each token of the vocabulary */
 
 /* The end of a step by the steps of `chain` in their order; sample.logits are adjusted ones. draw->mu moves.
-   sheltered uint32 [(vocab + 31) / 32]: tokens that XTC leaves alone.
+   sheltered uint32 [(vocab + 31) / 32]: tokens that XTC leaves alone. ends: as exl_adjust left it.
    scratch: EXL_CHAIN_SCRATCH_BYTES + 24 vocab, zero at first.
    blocks: at most EXL_CHAIN_BLOCKS and the multiprocessors of the card, since they wait for each other. */
 typedef struct {
     ExlSample sample;
     const ExlChain *chain;
-    const void *sheltered;
+    const void *sheltered, *ends;
     void *scratch;
     int32_t blocks;
 } ExlChainJob;

@@ -29,6 +29,11 @@ struct __align__(16) ChunkBest {
     uint32_t least, unused;
 };
 
+// The largest place of some logits, or BAD, and ~ the smallest of those above -inf; 0 where there are none.
+struct __align__(16) Ends {
+    Wide best, least;
+};
+
 // Global memory of one sampler. What is added to is zero before the first step, and left so by every step; the rest is
 // written by every step before it is read.
 struct SampleScratch {
@@ -78,6 +83,24 @@ template <class T> __device__ __forceinline__ T warp_max(T v) {
     for (int d = 16; d; d /= 2) v = max(v, __shfl_xor_sync(~0u, v, d));
     return v;
 }
+__device__ __forceinline__ uint32_t warp_most(uint32_t v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(~0u, v);
+#else
+    return warp_max(v);
+#endif
+}
+// Of the logits of a warp, whose ids follow each other; lanes without one have `has` false.
+__device__ __forceinline__ Ends warp_ends(float logit, int id, bool has) {
+    const int first = id - (int)(threadIdx.x % LANES);
+    const uint32_t key = !has ? 0 : logit < INFINITY ? ordered(logit) : ~0u;  // BAD: and NaN
+    const uint32_t under = has && logit > -INFINITY ? ~ordered(logit) : 0;
+    const uint32_t best = warp_most(key), least = warp_most(under);
+    const int best_id = first + __ffs(__ballot_sync(~0u, key == best)) - 1;
+    const int least_id = first + 31 - __clz(__ballot_sync(~0u, under == least));
+    return {best == ~0u ? BAD : (Wide)best << 32 | (uint32_t)~best_id, least ? (Wide)least << 32 | (uint32_t)least_id : 0};
+}
+__device__ __forceinline__ Ends warp_max(Ends v) { return {warp_max(v.best), warp_max(v.least)}; }
 __device__ __forceinline__ Wide warp_total(Wide v) {
 #pragma unroll
     for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);

@@ -13,7 +13,7 @@
 namespace exl {
 
 constexpr int BACK_THREADS = 256;
-constexpr int ADJUST_THREADS = 256;
+constexpr int ADJUST_THREADS = EXL_ADJUST_IDS;
 constexpr uint32_t NEVER = 1u << 31;  // of `repeated`: the token would complete an n-gram
 
 __device__ __forceinline__ bool has_bit(const void *words, int id) {
@@ -81,21 +81,25 @@ __global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant_
     }
 }
 
-__global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__ ExlAdjust job) {
-    const int id = blockIdx.x * ADJUST_THREADS + threadIdx.x;
+// What has to be looked at; no kernel writes it, so it is read before the wait.
+struct Asked {
+    bool penalties, repeats, biased, barred, masked;
+
+    __device__ __forceinline__ Asked(const ExlAdjust &job)
+        : penalties(produced(&job.chain->penalties)),
+          repeats(produced(&job.chain->dry_on) | produced(&job.chain->ngram)), biased(produced(&job.chain->biased)),
+          barred(produced(&job.chain->barred)),
+          masked(produced(static_cast<const uint32_t *>(job.mask) + (job.vocab + 31) / 32)) {}
+};
+
+// What a token's logit becomes; its counters are left at zero.
+__device__ __forceinline__ float adjusted_logit(const ExlAdjust &job, const Asked &asked, const ExlDraw &draw, int id,
+                                                float logit) {
     const ExlChain &chain = chain_of(job);
-    const bool penalties = produced(&chain.penalties), biased = produced(&chain.biased);
-    const bool repeats = produced(&chain.dry_on) || produced(&chain.ngram), barred = produced(&chain.barred);
-    wait_for_previous();
-    let_next_start();
-    if (id >= job.vocab) return;
-    const float logit = produced(static_cast<const float *>(job.logits) + id);
-    const ExlDraw draw = draw_of(job.draw);
-    if (logit > -INFINITY && logit < INFINITY) *static_cast<uint32_t *>(job.numbers) = draw.sequence + 1;
     double x = logit;
     bool out = false;
     uint32_t *newest = static_cast<uint32_t *>(job.newest) + id, *repeated = static_cast<uint32_t *>(job.repeated) + id;
-    const uint32_t use = penalties ? produced(newest) : 0, repetition = repeats ? produced(repeated) : 0;
+    const uint32_t use = asked.penalties ? produced(newest) : 0, repetition = asked.repeats ? produced(repeated) : 0;
     if (use) {
         Wide *counted = static_cast<Wide *>(job.counted) + id;
         const int length = min(produced(static_cast<const int *>(job.position)) + 1, job.room);
@@ -112,14 +116,37 @@ __global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__
         else x -= produced(&chain.dry[repetition - 1]);
         *repeated = 0;
     }
-    if (biased) x += produced(static_cast<const float *>(job.bias) + id);
-    if (barred) out |= draw.index < produced(static_cast<const uint32_t *>(job.barred_until) + id);
-    const int words = (job.vocab + 31) / 32;
-    if (produced(static_cast<const uint32_t *>(job.mask) + words)) out |= !has_bit(job.mask, id);
-    float adjusted = logit;  // what is no number stays so, for the draw to say it
-    if (out && logit < INFINITY) adjusted = -INFINITY;
-    else if (logit > -INFINITY && logit < INFINITY) adjusted = (float)fmin(fmax(x, -(double)FLT_MAX), (double)FLT_MAX);
-    static_cast<float *>(job.adjusted)[id] = adjusted;
+    if (asked.biased) x += produced(static_cast<const float *>(job.bias) + id);
+    if (asked.barred) out |= draw.index < produced(static_cast<const uint32_t *>(job.barred_until) + id);
+    if (asked.masked) out |= !has_bit(job.mask, id);
+    if (out && logit < INFINITY) return -INFINITY;
+    if (logit > -INFINITY && logit < INFINITY) return (float)fmin(fmax(x, -(double)FLT_MAX), (double)FLT_MAX);
+    return logit;  // what is no number stays so, for the draw to say it
+}
+
+__global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__ ExlAdjust job) {
+    __shared__ Ends warps[ADJUST_THREADS / LANES];
+    const int id = blockIdx.x * ADJUST_THREADS + threadIdx.x;
+    const Asked asked(job);
+    wait_for_previous();
+    let_next_start();
+    const bool has = id < job.vocab;
+    float adjusted = 0.f;
+    if (has) {
+        const float logit = produced(static_cast<const float *>(job.logits) + id);
+        const ExlDraw draw = draw_of(job.draw);
+        if (logit > -INFINITY && logit < INFINITY) *static_cast<uint32_t *>(job.numbers) = draw.sequence + 1;
+        adjusted = adjusted_logit(job, asked, draw, id, logit);
+        static_cast<float *>(job.adjusted)[id] = adjusted;
+    }
+    const Ends of_warp = warp_ends(adjusted, id, has);
+    if (threadIdx.x % LANES == 0) warps[threadIdx.x / LANES] = of_warp;
+    __syncthreads();
+    if (threadIdx.x) return;
+    Ends all{0, 0};
+#pragma unroll
+    for (const Ends &one : warps) all = {max(all.best, one.best), max(all.least, one.least)};
+    static_cast<Ends *>(job.ends)[blockIdx.x] = all;
 }
 
 }  // namespace exl
@@ -127,7 +154,7 @@ __global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__
 extern "C" int exl_adjust(const ExlAdjust *job, int dependent, void *stream) {
     if (!job || !job->logits || !job->adjusted || !job->draw || !job->chain || !job->position || !job->context ||
         !job->bias || !job->barred_until || !job->mask || !job->breakers || !job->counted || !job->newest ||
-        !job->repeated || !job->numbers || job->vocab < 1 || job->vocab > EXL_MAX_VOCAB || job->room < 1 ||
+        !job->repeated || !job->numbers || !job->ends || job->vocab < 1 || job->vocab > EXL_MAX_VOCAB || job->room < 1 ||
         job->blocks < 1)
         return EXL_BAD_ARGUMENT;
     const int blocks = (job->vocab + exl::ADJUST_THREADS - 1) / exl::ADJUST_THREADS;

@@ -3,8 +3,7 @@
 // Steps that need no order (temperatures, bounds of probability) are taken by the whole grid over the vocabulary as it
 // lies there. At the first that needs one, few tokens that are left, or a beginning of the order that surely holds what
 // top-k or top-p will leave, go to one block, which sorts them and takes all steps that follow (`sample_few.cuh`).
-// Where too many are left the grid sorts the vocabulary, and goes on. Everything that a thread keeps of the
-// distribution (`Left`) is the same in all threads of a team.
+// Where too many are left the grid sorts the vocabulary, and goes on.
 //
 // No kernel may start beside this one before all its blocks run, for it would take their place: it lets none start.
 #include "launch.cuh"
@@ -14,68 +13,65 @@ namespace exl {
 
 constexpr double DEEPEST = 40.0;  // nats below the best, over which bins are spread
 
-// What the grid knows of its distribution, and has not to sum again.
-struct Known {
-    Measure found;
-    bool mass, spread;  // whether the sums of weights, and the others, still hold
-
-    __device__ __forceinline__ const Measure &of(GridTeam &team, const Left &left, bool weighs) {
-        if (!(weighs ? mass : spread)) found = measure(team, left), mass = spread = true;
-        return found;
-    }
-};
-
-__device__ __forceinline__ void heat(GridTeam &team, Left &left, Known &known) {
-    const ExlChain &chain = team.shared.chain;
-    double temperature = chain.temperature;
-    if (chain.dynatemp_high > 0.0) {
-        const Measure &found = known.of(team, left, true);
-        temperature = dynamic_temperature(chain, found.entropy(), found.count);
-    }
-    left.curve.heat(temperature);
-    known.mass = false;
-    known.found.first /= temperature, known.found.second /= temperature * temperature;
+// Sums of what is left: of weights, or the others; taken again where they do not hold.
+__device__ __forceinline__ const Measure &known_of(GridTeam team, bool weighs) {
+    const Known &known = team.shared.known;
+    if (!(weighs ? known.mass : known.spread)) measure(team);
+    return known.found;
 }
 
-__device__ __noinline__ void take_step(GridTeam &team, Left &left, Known &known, int step) {
+__device__ __forceinline__ void heat(GridTeam team) {
     const ExlChain &chain = team.shared.chain;
-    const ExlDraw &draw = team.shared.draw;
-    bool removes = true;
+    const bool dynamic = chain.dynatemp_high > 0.0;
+    if (dynamic) known_of(team, true);
+    team.change([&] {
+        Known &known = team.shared.known;
+        const double temperature =
+            dynamic ? dynamic_temperature(chain, known.found.entropy(), known.found.count) : chain.temperature;
+        team.shared.left.curve.heat(temperature);
+        known.heat(temperature);
+    });
+}
+
+__device__ __forceinline__ void steer(GridTeam team) {
+    keep_above<false>(team, exp2(-team.shared.draw.mu) * known_of(team, true).mass);
+    measure(team);
+    team.change([&] {
+        const Left &left = team.shared.left;
+        team.shared.surprise = {true, left.curve, left.best(), team.shared.known.found.mass};
+    });
+}
+
+__device__ __noinline__ void take_step(GridTeam team, int step) {
+    const ExlChain &chain = team.shared.chain;
     switch (step) {
-    case EXL_SMOOTHING: left.curve.smooth_by(chain, left.best()); break;
-    case EXL_TEMPERATURE:
-        heat(team, left, known);
-        removes = false;
-        break;
-    case EXL_TOP_N_SIGMA:
-        keep_above<true>(team, left, -chain.top_n_sigma * known.of(team, left, false).deviation());
-        break;
-    case EXL_TOP_K: top_k(team, left, chain.top_k); break;
-    case EXL_TOP_P: top_p(team, left, chain.top_p); break;
-    case EXL_TOP_A: keep_above<false>(team, left, chain.top_a / known.of(team, left, true).mass); break;
-    case EXL_MIN_P: keep_above<false>(team, left, chain.min_p); break;
-    case EXL_TFS: tail_free(team, left, chain.tfs); break;
-    case EXL_TYPICAL: typical(team, left, chain.typical); break;
-    case EXL_EPSILON: keep_above<false>(team, left, chain.epsilon * known.of(team, left, true).mass); break;
+    case EXL_SMOOTHING:
+        team.change([&] {
+            team.shared.left.curve.smooth_by(chain, team.shared.left.best());
+            team.shared.known.forget();
+        });
+        return;
+    case EXL_TEMPERATURE: heat(team); return;
+    case EXL_MIROSTAT: steer(team); return;
+    case EXL_TOP_N_SIGMA: keep_above<true>(team, -chain.top_n_sigma * known_of(team, false).deviation()); break;
+    case EXL_TOP_K: top_k(team, chain.top_k); break;
+    case EXL_TOP_P: top_p(team, chain.top_p); break;
+    case EXL_TOP_A: keep_above<false>(team, chain.top_a / known_of(team, true).mass); break;
+    case EXL_MIN_P: keep_above<false>(team, chain.min_p); break;
+    case EXL_TFS: tail_free(team, chain.tfs); break;
+    case EXL_TYPICAL: typical(team, chain.typical); break;
+    case EXL_EPSILON: keep_above<false>(team, chain.epsilon * known_of(team, true).mass); break;
     case EXL_ETA: {
-        const Measure &found = known.of(team, left, true);
-        keep_above<false>(team, left, eta_bound(chain, found.entropy()) * found.mass);
-        break;
-    }
-    case EXL_MIROSTAT: {
-        keep_above<false>(team, left, exp2(-draw.mu) * known.of(team, left, true).mass);
-        known.mass = known.spread = false;
-        const double mass = known.of(team, left, true).mass;
-        if (threadIdx.x == 0) team.shared.surprise = {true, left.curve, left.best(), mass};
-        removes = false;
+        const Measure &found = known_of(team, true);
+        keep_above<false>(team, eta_bound(chain, found.entropy()) * found.mass);
         break;
     }
     case EXL_XTC:
-        removes = xtc_happens(chain, draw);
-        if (removes) exclude_top(team, left, chain.xtc_threshold);
+        if (!xtc_happens(chain, team.shared.draw)) return;
+        exclude_top(team, chain.xtc_threshold);
         break;
     }
-    if (removes) known.mass = known.spread = false;
+    team.change([&] { team.shared.known.forget(); });
 }
 
 __device__ __forceinline__ bool needs_order(int step) {
@@ -96,14 +92,14 @@ __device__ __noinline__ void finish(const ExlChainJob &job, const ChainShared &s
 
 // Of what the blocks bring, the block in which `uniform` falls, and what it is above the lower blocks. All blocks find
 // the same, for each sums up all. The first warp.
-__device__ __forceinline__ void find_block(GridTeam &team, const double *parts, double uniform) {
+__device__ __forceinline__ void find_block(GridTeam team, const double *parts, double uniform) {
     constexpr int EACH_BLOCKS = EXL_CHAIN_BLOCKS / LANES;
     const int lane = threadIdx.x;
     double brought[EACH_BLOCKS], sum = 0.0;
 #pragma unroll
     for (int i = 0; i < EACH_BLOCKS; i++) {
         const int block = lane * EACH_BLOCKS + i;
-        brought[i] = block < team.blocks ? produced(parts + block * VALUES) : 0.0;
+        brought[i] = block < team.blocks() ? produced(parts + block * VALUES) : 0.0;
         sum += brought[i];
     }
     double through = sum;
@@ -128,8 +124,8 @@ __device__ __forceinline__ void find_block(GridTeam &team, const double *parts, 
 }
 
 // Draws in the order of ids, and reports: the block that has the token.
-__device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam &team, const Left &given, double uniform) {
-    const Left left = given;
+__device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam team, double uniform) {
+    const Left left = team.shared.left;
     const double best = left.best();
     const auto weight_of_id = [&](int i) {
         const Wide found = i < team.last() ? team.place_at(i) : 0;
@@ -176,12 +172,16 @@ struct Bins {
 };
 
 // The last bin that is wanted, and how many tokens lie in the bins up to it: those that top-k or top-p can reach, or all.
-// Weights are integers, cut and not rounded: bins that reach the target by them surely do. `mass`: of all, for top-p.
-__device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bins &bins, int step, double &mass,
-                                     uint32_t &listed) {
+struct Reach {
+    int last;
+    uint32_t listed;
+    double mass;  // of all, for top-p
+};
+// Weights are integers, cut and not rounded: bins that reach the target by them surely do.
+__device__ __noinline__ Reach last_bin(GridTeam team, Bins bins, int step) {
     ChainShared &shared = team.shared;
-    ChainScratch &scratch = team.scratch;
-    const Left left = given;
+    ChainScratch &scratch = team.scratch();
+    const Left left = shared.left;
     const int t = threadIdx.x;
     const bool weighs = step == EXL_TOP_P;
     for (int bin = t; bin < BINS; bin += CHAIN_THREADS)
@@ -189,17 +189,15 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bi
     if (t == 0) shared.bins.last = BINS - 1, shared.bins.listed = ~0u;
     __syncthreads();
     double v[1] = {0.0};
-#pragma unroll 1
-    for (int i = team.first() + t; i < team.last(); i += CHAIN_THREADS) {
-        const Wide found = team.place_at(i);
-        if (!left.holds(found)) continue;
+    team.each([&](int, Wide found) {
+        if (!left.holds(found)) return;
         const int bin = bins.of(left, found);
         atomicAdd(&shared.bins.count[bin], 1);
-        if (!weighs) continue;
+        if (!weighs) return;
         const double weight = weight_at(left.logit(found) - bins.best);
         v[0] += weight;
         add_mass(&shared.bins.low[bin], &shared.bins.high[bin], (Wide)(weight * ONE), 0);
-    }
+    });
     __syncthreads();
     for (int bin = t; bin < BINS; bin += CHAIN_THREADS)
         if (shared.bins.count[bin]) {
@@ -207,12 +205,11 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bi
             if (weighs) atomicAdd(&scratch.mass[bin], (Wide)shared.bins.high[bin] << 32 | shared.bins.low[bin]);
         }
     team.reduce<Add>(v);  // and all wait for each other
-    mass = v[0];
     Sum mine[2], all;
 #pragma unroll
     for (int i = 0; i < 2; i++) mine[i] = {produced(&scratch.mass[2 * t + i]), produced(&scratch.count[2 * t + i])};
     Sum before = block_sum_below(mine[0] + mine[1], all);
-    const double target = shared.chain.top_p * mass * ONE + 1.0;
+    const double target = shared.chain.top_p * v[0] * ONE + 1.0;
     const uint32_t wanted = step == EXL_TOP_K ? min((uint32_t)shared.chain.top_k, all.count) : all.count;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -223,15 +220,15 @@ __device__ __noinline__ int last_bin(GridTeam &team, const Left &given, const Bi
         before = after;
     }
     __syncthreads();
-    listed = min(shared.bins.listed, all.count);
-    const int last = shared.bins.last;
+    const Reach reach{shared.bins.last, min(shared.bins.listed, all.count), v[0]};
     __syncthreads();
-    return last;
+    return reach;
 }
 
 // Puts the tokens of the bins up to `last` into the list that one block takes. Whether this block is the last to do so.
-__device__ __noinline__ bool gather(GridTeam &team, const Left &given, const Bins &bins, int last) {
-    const Left left = given;
+__device__ __noinline__ bool gather(GridTeam team, Bins bins, int last) {
+    const Left left = team.shared.left;
+    ChainScratch &scratch = team.scratch();
     const int lane = threadIdx.x % LANES;
 #pragma unroll 1
     for (int from = team.first(); from < team.last(); from += CHAIN_THREADS) {
@@ -240,12 +237,12 @@ __device__ __noinline__ bool gather(GridTeam &team, const Left &given, const Bin
         const bool wanted = i < team.last() && left.holds(found) && (last == BINS - 1 || bins.of(left, found) <= last);
         const uint32_t with = __ballot_sync(~0u, wanted);
         uint32_t at = 0;
-        if (with && lane == 0) at = atomicAdd(&team.scratch.listed, __popc(with));
+        if (with && lane == 0) at = atomicAdd(&scratch.listed, __popc(with));
         at = __shfl_sync(~0u, at, 0) + __popc(with & ((1u << lane) - 1));
-        if (wanted && at < LIST) team.scratch.list[at] = found;
+        if (wanted && at < LIST) scratch.list[at] = found;
     }
     __syncthreads();
-    if (threadIdx.x == 0) team.shared.goes_on = arrive(&team.scratch.ticket, team.blocks);
+    if (threadIdx.x == 0) team.shared.goes_on = arrive(&scratch.ticket, team.blocks());
     __syncthreads();
     return team.shared.goes_on;
 }
@@ -257,16 +254,21 @@ __device__ __forceinline__ void clear_bins(ChainScratch &scratch) {
 
 // The last block to gather takes the steps from `at` on, and draws. All others have read what it clears. `known`: see
 // `Few::top_p`.
-__device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam &grid, const Left &left, int at,
-                                             double known) {
-    ChainShared &shared = grid.shared;
+__device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam team, int at, double known) {
+    ChainShared &shared = team.shared;
+    ChainScratch &scratch = team.scratch();
+    const Left &left = shared.left;
     const int t = threadIdx.x;
-    int count = produced(&grid.scratch.listed);
+    int count = produced(&scratch.listed);
+    Wide found = produced(&scratch.list[t]);  // there or not: both loads are under way at once
 #pragma unroll 1
-    for (int i = t; i < count; i += CHAIN_THREADS) shared.few.places[i] = produced(&grid.scratch.list[i]);
-    clear_bins(grid.scratch);
+    for (int i = t; i < count; i += CHAIN_THREADS) {
+        if (i > t) found = produced(&scratch.list[i]);
+        shared.few.places[i] = found;
+    }
+    clear_bins(scratch);
     __syncthreads();
-    if (t == 0) grid.scratch.listed = 0;
+    if (t == 0) scratch.listed = 0;
     sort_places(shared, count);
     if (shared.chain.steps[at] == EXL_TOP_K) count = min(count, shared.chain.top_k), at++;
     if (t >= FEW) return;
@@ -284,48 +286,73 @@ __device__ __noinline__ void finish_in_block(const ExlChainJob &job, GridTeam &g
     if (t == 0) finish(job, shared, id);
 }
 
+// Every block looks at what all pieces say of themselves, so none waits for another here.
+__device__ __forceinline__ Ends ends_of_all(GridTeam team, int vocab, const Ends *pieces) {
+    const int count = (vocab + EXL_ADJUST_IDS - 1) / EXL_ADJUST_IDS, lane = threadIdx.x % LANES;
+    Ends all{0, 0};
+    for (int i = threadIdx.x; i < count; i += CHAIN_THREADS) {
+        const uint4 found = produced(reinterpret_cast<const uint4 *>(pieces + i));
+        all.best = max(all.best, (Wide)found.y << 32 | found.x);
+        all.least = max(all.least, (Wide)found.w << 32 | found.z);
+    }
+    all = warp_max(all);
+    if (lane == 0) {
+        Wide *warp = team.shared.warps[threadIdx.x / LANES];
+        warp[0] = all.best, warp[1] = all.least;
+    }
+    __syncthreads();  // and of the chain and the draw, which some threads brought
+    const Wide *warp = team.shared.warps[lane % CHAIN_WARPS];
+    all = warp_max(Ends{warp[0], warp[1]});
+    __syncthreads();
+    return all;
+}
+
+// What a block's threads share. One thread; the others see it behind the next wait.
+__device__ __forceinline__ void begin(ChainShared &shared, const ExlChainJob &job) {
+    const int vocab = job.sample.vocab, stretch = (vocab + job.blocks - 1) / job.blocks;
+    const int first = min((int)blockIdx.x * stretch, vocab);
+    shared.draw = draw_of(job.sample);
+    shared.surprise.taken = false;
+    shared.known.forget();
+    shared.grid = {static_cast<ChainScratch *>(job.scratch), static_cast<const float *>(job.sample.logits), nullptr,
+                   vocab, job.blocks, first, min(first + stretch, vocab), 0};
+}
+
 __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_constant__ ExlChainJob job) {
     __shared__ ChainShared shared;
     const int t = threadIdx.x;
     for (int i = t; i < sizeof(ExlChain) / 8; i += CHAIN_THREADS)
         reinterpret_cast<Wide *>(&shared.chain)[i] = produced(reinterpret_cast<const Wide *>(job.chain) + i);
     wait_for_previous();
-    if (t == 0) shared.draw = draw_of(job.sample), shared.surprise.taken = false;
-    GridTeam grid{shared, *static_cast<ChainScratch *>(job.scratch), static_cast<const float *>(job.sample.logits),
-                  job.sample.vocab, job.blocks, nullptr, 0};
-    Wide ends[2] = {0, 0};
-    for (int i = grid.first() + t; i < grid.last(); i += CHAIN_THREADS) {
-        const float logit = produced(grid.logits + i);
-        ends[0] = max(ends[0], logit < INFINITY ? place(logit, i) : BAD);  // and NaN
-        if (logit > -INFINITY) ends[1] = max(ends[1], ~place(logit, i));
-    }
-    grid.reduce<Most>(ends);
-    if (not_numbers(ends[0])) {
-        if (blockIdx.x == 0 && t == 0) report_none(job.sample, shared.draw, ends[0]);
+    const GridTeam team{shared};
+    if (t == 0) begin(shared, job);
+    const Ends ends = ends_of_all(team, job.sample.vocab, static_cast<const Ends *>(job.ends));
+    if (not_numbers(ends.best)) {
+        if (blockIdx.x == 0 && t == 0) report_none(job.sample, shared.draw, ends.best);
         return;
     }
-    Left left{{false, false, 0.0, 0.0, 0.0, 1.0}, ~ends[1], ends[0], 1, 0, ~Wide(0),
-              static_cast<const uint32_t *>(job.sheltered)};
-    Known known{};
+    team.change([&] {
+        shared.left = {{false, false, 0.0, 0.0, 0.0, 1.0}, ~ends.least, ends.best, 1, 0, ~Wide(0),
+                       static_cast<const uint32_t *>(job.sheltered)};
+    });
     for (int at = 0; at < shared.chain.step_count; at++) {
         const int step = shared.chain.steps[at];
-        if (needs_order(step) && !grid.sorted) {
+        if (needs_order(step) && !shared.grid.sorted) {
+            const Left &left = shared.left;
             const double best = left.best(), range = best - left.logit(left.low);
             const Bins bins{best, BINS / fmin(fmax(range, 1e-9), DEEPEST)};
-            double mass;
-            uint32_t listed;
-            const int last = last_bin(grid, left, bins, step, mass, listed);
-            if (listed <= LIST) {
-                if (gather(grid, left, bins, last)) finish_in_block(job, grid, left, at, mass);
+            const Reach reach = last_bin(team, bins, step);
+            if (reach.listed <= LIST) {
+                if (gather(team, bins, reach.last)) finish_in_block(job, team, at, reach.mass);
                 return;
             }
-            sort_vocabulary(grid);
-            if (blockIdx.x == 0) clear_bins(grid.scratch);
+            sort_vocabulary(team);
+            if (blockIdx.x == 0) clear_bins(team.scratch());
         }
-        take_step(grid, left, known, step);
+        take_step(team, step);
     }
-    grid.sorted = nullptr;
-    draw_by_grid(job, grid, left, uniform_of(shared.draw, 0));
+    team.change([&] { shared.grid.sorted = nullptr; });
+    draw_by_grid(job, team, uniform_of(shared.draw, 0));
 }
 
 }  // namespace exl
@@ -334,7 +361,7 @@ extern "C" int exl_chain(const ExlChainJob *job, int dependent, void *stream) {
     if (!job) return EXL_BAD_ARGUMENT;
     const ExlSample &sample = job->sample;
     if (!sample.logits || !sample.draw || !sample.token || !sample.position || !sample.ring || !job->chain ||
-        !job->sheltered || !job->scratch || sample.vocab < 1 || sample.vocab > EXL_MAX_VOCAB || sample.ring_slots < 1 ||
+        !job->sheltered || !job->ends || !job->scratch || sample.vocab < 1 || sample.vocab > EXL_MAX_VOCAB || sample.ring_slots < 1 ||
         sample.ring_slots & (sample.ring_slots - 1) || job->blocks < 1 || job->blocks > EXL_CHAIN_BLOCKS)
         return EXL_BAD_ARGUMENT;
     return exl::launch(exl::sample_chain, job->blocks, exl::CHAIN_THREADS, 0, dependent,

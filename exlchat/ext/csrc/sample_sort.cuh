@@ -87,7 +87,7 @@ __device__ __forceinline__ uint32_t target_of(ChainShared &shared, int digit) {
 }
 
 // A stable sort by the upper 32 bits, 8 at a time: the lower ones, the ids, are in order from the start.
-__device__ __noinline__ void sort_vocabulary(GridTeam &team) {
+__device__ __noinline__ void sort_vocabulary(GridTeam team) {
     ChainShared &shared = team.shared;
     const int t = threadIdx.x, first = team.first(), last = team.last();
     for (int pass = 0; pass < 4; pass++) {
@@ -98,11 +98,11 @@ __device__ __noinline__ void sort_vocabulary(GridTeam &team) {
         for (int i = first + t; i < last; i += CHAIN_THREADS)
             atomicAdd(&shared.sort.counts[DIGITS - 1 - (team.place_at(i) >> shift & (DIGITS - 1))], 1);
         __syncthreads();
-        if (t < DIGITS) team.scratch.digits[blockIdx.x][t] = shared.sort.counts[t];
+        if (t < DIGITS) team.scratch().digits[blockIdx.x][t] = shared.sort.counts[t];
         team.wait();
         uint32_t below = 0, total = 0;
-        for (int block = t / DIGITS; block < team.blocks; block += CHAIN_THREADS / DIGITS) {
-            const uint32_t count = produced(&team.scratch.digits[block][t % DIGITS]);
+        for (int block = t / DIGITS; block < team.blocks(); block += CHAIN_THREADS / DIGITS) {
+            const uint32_t count = produced(&team.scratch().digits[block][t % DIGITS]);
             total += count;
             if (block < blockIdx.x) below += count;
         }
@@ -123,7 +123,7 @@ __device__ __noinline__ void sort_vocabulary(GridTeam &team) {
             if (has) to[target] = value;
         }
         team.wait();
-        team.sorted = to;
+        team.change([&] { shared.grid.sorted = to; });
     }
 }
 

@@ -11,48 +11,19 @@ namespace exl {
 
 constexpr double LEAST_TEMPERATURE = 1e-2;  // of the dynamic one
 
-struct Left {
-    Curve curve;
-    Wide low, high;          // places: no token before the first is left, which is, and none behind the last
-    Wide gap_low, gap_high;  // of what is missing between them: nothing where low is above high
-    Wide taken;              // XTC took the tokens before this place, but for sheltered ones; ~0: none
-    const uint32_t *sheltered;
-
-    __device__ __forceinline__ bool is_sheltered(Wide found) const {
-        return produced(sheltered + id_of(found) / 32) >> (id_of(found) % 32) & 1;
-    }
-    __device__ __forceinline__ bool holds(Wide found) const {
-        return found >= low && found <= high && (found < gap_low || found > gap_high) &&
-               (found <= taken || is_sheltered(found));
-    }
-    __device__ __forceinline__ double logit(Wide found) const { return curve.at((double)logit_of(found)); }
-    __device__ __forceinline__ double best() const { return logit(high); }
-};
-
-// Of the tokens left, where x is the logit below the best: how many they are, and sums of exp(x), x exp(x), x and x^2.
-struct Measure {
-    double mass, slope, count, first, second;
-
-    __device__ __forceinline__ double entropy() const { return log(mass) - slope / mass; }
-    __device__ __forceinline__ double deviation() const {
-        const double mean = first / count;
-        return sqrt(fmax(second / count - mean * mean, 0.0));
-    }
-};
-
-__device__ __noinline__ Measure measure(GridTeam &team, const Left &given) {
-    const Left left = given;  // in registers
+// Sums up what is left, and knows it then.
+__device__ __noinline__ void measure(GridTeam team) {
+    const Left left = team.shared.left;  // in registers
     const double best = left.best();
     double v[5] = {};
-    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
-        const Wide found = team.place_at(i);
-        if (!left.holds(found)) continue;
+    team.each([&](int, Wide found) {
+        if (!left.holds(found)) return;
         const double x = left.logit(found) - best, weight = weight_at(x);
         v[0] += weight, v[2] += 1.0, v[3] += x, v[4] += x * x;
         if (weight > 0.0) v[1] += x * weight;
-    }
+    });
     team.reduce<Add>(v);
-    return {v[0], v[1], v[2], v[3], v[4]};
+    team.change([&] { team.shared.known = {{v[0], v[1], v[2], v[3], v[4]}, true, true}; });
 }
 
 __device__ __forceinline__ double dynamic_temperature(const ExlChain &chain, double entropy, double count) {
@@ -77,10 +48,12 @@ __device__ __forceinline__ bool xtc_happens(const ExlChain &chain, const ExlDraw
 
 // Keeps what is at least `bound`, x or exp(x), and the best. No token has to be looked at: curves never fall, so the
 // least logit that stays is searched for among all there can be. A warp of each block does it, 32 at a time.
-template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam &team, Left &left, double bound) {
+template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam team, double bound) {
+    Left &left = team.shared.left;
+    const Curve curve = left.curve;
     const double best = left.best();
     const auto stays = [&](uint32_t key) {
-        const double x = left.curve.at((double)unordered(key)) - best;
+        const double x = curve.at((double)unordered(key)) - best;
         return (LOGITS ? x : weight_at(x)) >= bound;
     };
     uint32_t low = left.low >> 32, high = left.high >> 32;
@@ -92,17 +65,17 @@ template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam &team, L
             if (below < LANES) high = min(high, low + below * step);
             if (below) low += (below - 1) * step + 1;
         }
-        if (threadIdx.x == 0) team.shared.lowest = stays(low) ? (Wide)low << 32 : left.high;
+        const Wide lowest = stays(low) ? (Wide)low << 32 : left.high;
+        __syncwarp();
+        if (threadIdx.x == 0) left.low = max(left.low, lowest);
     }
-    __syncthreads();
-    left.low = max(left.low, team.shared.lowest);
     __syncthreads();
 }
 
 // For each token left, in the order of the list: `value(i, place)` gives N numbers, and `use(i, place, below)` gets what
 // those before it sum to. Returns the sums of all in `all`.
 template <int N, class Value, class Prepare, class Use>
-__device__ __forceinline__ void walk(GridTeam &team, const Left &left, Value value, Prepare prepare, Use use) {
+__device__ __forceinline__ void walk(GridTeam team, const Left &left, Value value, Prepare prepare, Use use) {
     double all[N], below[N];
 #pragma unroll
     for (int n = 0; n < N; n++) all[n] = 0;
@@ -134,25 +107,24 @@ __device__ __forceinline__ void walk(GridTeam &team, const Left &left, Value val
 }
 
 // Keeps a beginning of the sorted list: a token stays while `kept(below)`, and the best always.
-__device__ __forceinline__ void keep_from_top(GridTeam &team, Left &left, Wide lowest) {
-    Wide v[1] = {max(lowest, ~left.high)};
-    team.reduce<Most>(v);
-    left.low = ~v[0];
+__device__ __forceinline__ void keep_from_top(GridTeam team, Wide lowest) {
+    const Wide last = most_of(team, max(lowest, ~team.shared.left.high), 0).best;
+    team.change([&] { team.shared.left.low = ~last; });
 }
 
-__device__ __noinline__ void top_k(GridTeam &team, Left &given, int k) {
-    const Left left = given;
+__device__ __noinline__ void top_k(GridTeam team, int k) {
+    const Left left = team.shared.left;
     Wide lowest = 0;
     walk<1>(
         team, left, [](int, Wide, double(&v)[1]) { v[0] = 1.0; }, [](double(&)[1]) {},
         [&](int, Wide found, bool is_left, double(&before)[1]) {
             if (is_left && before[0] < k) lowest = max(lowest, ~found);
         });
-    keep_from_top(team, given, lowest);
+    keep_from_top(team, lowest);
 }
 
-__device__ __noinline__ void top_p(GridTeam &team, Left &given, double share) {
-    const Left left = given;
+__device__ __noinline__ void top_p(GridTeam team, double share) {
+    const Left left = team.shared.left;
     const double best = left.best();
     double target = 0;
     Wide lowest = 0;
@@ -162,19 +134,19 @@ __device__ __noinline__ void top_p(GridTeam &team, Left &given, double share) {
         [&](int, Wide found, bool is_left, double(&before)[1]) {
             if (is_left && before[0] < target) lowest = max(lowest, ~found);
         });
-    keep_from_top(team, given, lowest);
+    keep_from_top(team, lowest);
 }
 
 // The next token that is left behind `i` in the list, or its size.
-__device__ __forceinline__ int next_left(GridTeam &team, const Left &left, int i) {
+__device__ __forceinline__ int next_left(GridTeam team, const Left &left, int i) {
     do i++;
-    while (i < team.size && !left.holds(team.place_at(i)));
+    while (i < team.size() && !left.holds(team.place_at(i)));
     return i;
 }
 
 // Phénix and Egan, tail free sampling: by the second differences of the sorted probabilities.
-__device__ __noinline__ void tail_free(GridTeam &team, Left &given, double share) {
-    const Left left = given;
+__device__ __noinline__ void tail_free(GridTeam team, double share) {
+    const Left left = team.shared.left;
     const double best = left.best();
     double target = 0, last = 0;
     Wide lowest = 0;
@@ -182,9 +154,9 @@ __device__ __noinline__ void tail_free(GridTeam &team, Left &given, double share
         team, left,
         [&](int i, Wide found, double(&v)[2]) {
             const int second = next_left(team, left, i);
-            const int third = second < team.size ? next_left(team, left, second) : second;
+            const int third = second < team.size() ? next_left(team, left, second) : second;
             v[0] = 0.0, v[1] = 1.0;
-            if (third < team.size)
+            if (third < team.size())
                 v[0] = fabs(weight_at(left.logit(found) - best) - 2.0 * weight_at(left.logit(team.place_at(second)) - best) +
                             weight_at(left.logit(team.place_at(third)) - best));
         },
@@ -192,12 +164,12 @@ __device__ __noinline__ void tail_free(GridTeam &team, Left &given, double share
         [&](int, Wide found, bool is_left, double(&before)[2]) {
             if (is_left && (target < 0.0 || before[0] <= target && before[1] < last)) lowest = max(lowest, ~found);
         });
-    keep_from_top(team, given, lowest);
+    keep_from_top(team, lowest);
 }
 
 // The first place of the sorted list for which `reached(place)`, which stays so from there on.
-template <class Reached> __device__ __forceinline__ int first_where(GridTeam &team, Reached reached) {
-    int low = 0, high = team.size;
+template <class Reached> __device__ __forceinline__ int first_where(GridTeam team, Reached reached) {
+    int low = 0, high = team.size();
     while (low < high) {
         const int middle = (low + high) / 2;
         if (reached(team.place_at(middle))) high = middle;
@@ -208,8 +180,8 @@ template <class Reached> __device__ __forceinline__ int first_where(GridTeam &te
 
 // Meister et al. 2022, doi 10.1162/tacl_a_00536. Each token looks up the weight of those whose surprise is nearer to the
 // entropy: a stretch of the list around it, of which `sum` has the sums.
-__device__ __noinline__ void typical(GridTeam &team, Left &given, double share) {
-    const Left left = given;
+__device__ __noinline__ void typical(GridTeam team, double share) {
+    const Left left = team.shared.left;
     const double best = left.best();
     double mass = 0;
     walk<1>(
@@ -219,9 +191,10 @@ __device__ __noinline__ void typical(GridTeam &team, Left &given, double share) 
             if (i < team.last()) team.sum(i) = before[0];
         });
     team.wait();
-    const double entropy = measure(team, left).entropy(), whole = log(mass);
+    measure(team);
+    const double entropy = team.shared.known.found.entropy(), whole = log(mass);
     const auto surprise = [&](Wide found) { return whole - (left.logit(found) - best); };
-    const auto through = [&](int i) { return i < team.size ? team.sum_at(i) : mass; };
+    const auto through = [&](int i) { return i < team.size() ? team.sum_at(i) : mass; };
     const int middle = first_where(team, [&](Wide found) { return surprise(found) >= entropy; });
     const auto stays = [&](int i, Wide found) {
         double nearer;
@@ -244,38 +217,43 @@ __device__ __noinline__ void typical(GridTeam &team, Left &given, double share) 
         const Wide found = team.place_at(i);
         if (left.holds(found) && stays(i, found)) ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
     }
-    team.reduce<Most>(ends);
-    const Wide high = ends[0], low = ~ends[1];
+    const Ends kept = most_of(team, ends[0], ends[1]);
+    const Wide high = kept.best, low = ~kept.least;
     Wide gap[2] = {0, 0};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (found > high || found < low || !left.holds(found) || stays(i, found)) continue;
         gap[0] = max(gap[0], found), gap[1] = max(gap[1], ~found);
     }
-    team.reduce<Most>(gap);
-    given.low = low, given.high = high;
-    if (gap[0]) given.gap_high = gap[0], given.gap_low = ~gap[1];
+    const Ends gone = most_of(team, gap[0], gap[1]);
+    team.change([&] {
+        Left &now = team.shared.left;
+        now.low = low, now.high = high;
+        if (gone.best) now.gap_high = gone.best, now.gap_low = ~gone.least;
+    });
 }
 
 // p-e-w 2024: of the likely tokens only the least likely one stays.
-__device__ __noinline__ void exclude_top(GridTeam &team, Left &left, double threshold) {
-    const double best = left.best(), bound = threshold * measure(team, left).mass;
+__device__ __noinline__ void exclude_top(GridTeam team, double threshold) {
+    measure(team);
+    Left left = team.shared.left;
+    const double best = left.best(), bound = threshold * team.shared.known.found.mass;
     Wide ends[2] = {0, 0};
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
         if (!left.holds(found) || left.is_sheltered(found) || weight_at(left.logit(found) - best) < bound) continue;
         ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
     }
-    team.reduce<Most>(ends);
-    if (ends[0] == 0 || ends[0] == ~ends[1]) return;
-    left.taken = ~ends[1];
-    Wide high[1] = {0};
+    const Ends likely = most_of(team, ends[0], ends[1]);
+    if (likely.best == 0 || likely.best == ~likely.least) return;
+    left.taken = ~likely.least;
+    Wide high = 0;
     for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
         const Wide found = team.place_at(i);
-        if (left.holds(found)) high[0] = max(high[0], found);
+        if (left.holds(found)) high = max(high, found);
     }
-    team.reduce<Most>(high);
-    left.high = high[0];
+    high = most_of(team, high, 0).best;
+    team.change([&] { team.shared.left.taken = left.taken, team.shared.left.high = high; });
 }
 
 }  // namespace exl

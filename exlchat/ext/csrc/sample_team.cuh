@@ -2,7 +2,7 @@
 //
 // Sums of doubles are taken in an order that depends on the sizes alone, so that every run gives the same.
 #pragma once
-#include "sample.cuh"
+#include "sample_left.cuh"
 
 namespace exl {
 
@@ -27,42 +27,21 @@ struct ChainScratch {
 };
 static_assert(sizeof(ChainScratch) == EXL_CHAIN_SCRATCH_BYTES, "also in exlchat/ext/functions.py");
 
-// Of a logit so far below the best, in nats. In the code once: it is called from forty places.
-__device__ __noinline__ double weight_at(double below) { return exp(below); }
-
-// From adjusted logits to those of now.
-struct Curve {
-    bool smooth_first;
-    bool smooth;
-    double top, square, cube;  // of the smoothing: top - square x^2 + cube x^3, x below top
-    double divisor;
-
-    __device__ __forceinline__ double smoothed(double x) const {
-        if (!smooth) return x;
-        const double below = x - top;
-        return top - square * below * below + cube * below * below * below;
-    }
-    __device__ __forceinline__ double at(double x) const {
-        if (divisor == 1.0) return smoothed(x);
-        return smooth_first ? smoothed(x) / divisor : smoothed(x / divisor);
-    }
-    __device__ __forceinline__ void smooth_by(const ExlChain &chain, double best) {
-        top = best;
-        square = (3.0 - chain.smoothing_curve) / 2.0 * chain.smoothing_factor;
-        cube = (chain.smoothing_curve - 1.0) / 2.0 * chain.smoothing_factor;
-        smooth = true;
-    }
-    __device__ __forceinline__ void heat(double temperature) {
-        smooth_first = smooth;
-        divisor = temperature;
-    }
-};
-
 // What Mirostat left, in which the drawn token's surprise is taken.
 struct Surprise {
     bool taken;
     Curve curve;
     double best, mass;
+};
+
+// All blocks as one of them sees them.
+struct Grid {
+    ChainScratch *scratch;
+    const float *logits;
+    const Wide *sorted;  // null: the order of ids
+    int size, blocks;
+    int first, last;  // of the stretch of the list that this block has
+    int turn;         // of the memory for sums; only the first warp's
 };
 
 struct ChainShared {
@@ -88,10 +67,12 @@ struct ChainShared {
     Wide warps[CHAIN_WARPS][VALUES];
     Wide all[2 * VALUES];
     double few_warps[2][CHAIN_WARPS];
+    Grid grid;
+    Left left;
+    Known known;
     Surprise surprise;
     ExlChain chain;
     ExlDraw draw;
-    Wide lowest;
     bool goes_on;
 };
 static_assert(sizeof(ChainShared) <= 48 * 1024, "what every card has");
@@ -149,32 +130,49 @@ template <int N> __device__ __forceinline__ void block_below(ChainShared &shared
 // has a stretch of it.
 struct GridTeam {
     ChainShared &shared;
-    ChainScratch &scratch;
-    const float *logits;
-    int size, blocks;
-    const Wide *sorted;  // null: the order of ids
-    int turn;
 
-    __device__ __forceinline__ int stretch() const { return (size + blocks - 1) / blocks; }
-    __device__ __forceinline__ int first() const { return min((int)blockIdx.x * stretch(), size); }
-    __device__ __forceinline__ int last() const { return min(first() + stretch(), size); }
+    __device__ __forceinline__ ChainScratch &scratch() const { return *shared.grid.scratch; }
+    __device__ __forceinline__ int size() const { return shared.grid.size; }
+    __device__ __forceinline__ int blocks() const { return shared.grid.blocks; }
+    __device__ __forceinline__ int first() const { return shared.grid.first; }
+    __device__ __forceinline__ int last() const { return shared.grid.last; }
     __device__ __forceinline__ Wide place_at(int i) const {
-        return sorted ? produced(sorted + i) : place(produced(logits + i), i);
+        const Wide *sorted = shared.grid.sorted;
+        return sorted ? produced(sorted + i) : place(produced(shared.grid.logits + i), i);
     }
-    __device__ __forceinline__ Wide *room(int which) {
-        return reinterpret_cast<Wide *>(&scratch + 1) + (size_t)which * size;
-    }
-    __device__ __forceinline__ double &sum(int i) { return reinterpret_cast<double *>(room(2))[i]; }
-    __device__ __forceinline__ double sum_at(int i) { return produced(reinterpret_cast<const double *>(room(2)) + i); }
-    __device__ __forceinline__ void wait() {
+    // What all threads share is changed by one, while none of the others reads it.
+    template <class Change> __device__ __forceinline__ void change(Change change) const {
         __syncthreads();
-        if (threadIdx.x == 0) meet(&scratch.meeting, blocks);
+        if (threadIdx.x == 0) change();
+        __syncthreads();
+    }
+    // `use(i, place)` for each of a thread's tokens; the next one's load is under way meanwhile.
+    template <class Use> __device__ __forceinline__ void each(Use use) const {
+        const int end = last();
+        int i = first() + threadIdx.x;
+        Wide found = i < end ? place_at(i) : 0;
+#pragma unroll 1
+        while (i < end) {
+            const int next = i + CHAIN_THREADS;
+            const Wide following = next < end ? place_at(next) : 0;
+            use(i, found);
+            i = next, found = following;
+        }
+    }
+    __device__ __forceinline__ Wide *room(int which) const {
+        return reinterpret_cast<Wide *>(shared.grid.scratch + 1) + (size_t)which * size();
+    }
+    __device__ __forceinline__ double &sum(int i) const { return reinterpret_cast<double *>(room(2))[i]; }
+    __device__ __forceinline__ double sum_at(int i) const { return produced(reinterpret_cast<const double *>(room(2)) + i); }
+    __device__ __forceinline__ void wait() const {
+        __syncthreads();
+        if (threadIdx.x == 0) meet(&scratch().meeting, blocks());
         __syncthreads();
     }
 
     // What every block brings is read by the first warp of each: one wait suffices, for the parts of the next call lie
     // elsewhere, and those of the one after it are written when all blocks have passed the next one's wait.
-    template <class Op, class V, int N> __device__ __forceinline__ const V *bring(V (&v)[N]) {
+    template <class Op, class V, int N> __device__ __forceinline__ const V *bring(V (&v)[N]) const {
         static_assert(N <= VALUES && sizeof(V) == sizeof(Wide), "");
         const Op op;
         const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
@@ -182,9 +180,9 @@ struct GridTeam {
         if (lane == 0)
 #pragma unroll
             for (int i = 0; i < N; i++) reinterpret_cast<V *>(shared.warps[warp])[i] = v[i];
-        turn ^= 1;
+        if (threadIdx.x == 0) shared.grid.turn ^= 1;
         __syncthreads();
-        V *parts = reinterpret_cast<V *>(scratch.parts[turn]);
+        V *parts = reinterpret_cast<V *>(scratch().parts[shared.grid.turn]);
         if (warp == 0) {
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -193,24 +191,39 @@ struct GridTeam {
             if (lane == 0) {
 #pragma unroll
                 for (int i = 0; i < N; i++) parts[blockIdx.x * VALUES + i] = v[i];
-                meet(&scratch.meeting, blocks);
+                meet(&scratch().meeting, blocks());
             }
             __syncwarp();
         }
         return parts;
     }
+    // `use(block, i, part)` for some blocks in each lane; 0 for blocks that are not there. Many loads are under way at once.
+    template <int N, class V, class Use> __device__ __forceinline__ void each_part(const V *parts, Use use) const {
+        constexpr int AT_ONCE = 5;
+        const int blocks = this->blocks();
+#pragma unroll 1
+        for (int from = threadIdx.x; from < blocks; from += AT_ONCE * LANES) {
+            V found[AT_ONCE][N];
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    found[b][i] = from + b * LANES < blocks ? produced(parts + (from + b * LANES) * VALUES + i) : V(0);
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++)
+#pragma unroll
+                for (int i = 0; i < N; i++) use(from + b * LANES, i, found[b][i]);
+        }
+    }
     // Over all threads of all blocks; every thread gets it.
-    template <class Op, class V, int N> __device__ __noinline__ void reduce(V (&v)[N]) {
+    template <class Op, class V, int N> __device__ __forceinline__ void reduce(V (&v)[N]) const {
         const Op op;
         const V *parts = bring<Op>(v);
         V *all = reinterpret_cast<V *>(shared.all);
         if (threadIdx.x < LANES) {
 #pragma unroll
             for (int i = 0; i < N; i++) v[i] = V(0);
-#pragma unroll 1
-            for (int block = threadIdx.x; block < blocks; block += LANES)
-#pragma unroll
-                for (int i = 0; i < N; i++) v[i] = op(v[i], produced(parts + block * VALUES + i));
+            each_part<N>(parts, [&](int, int i, V part) { v[i] = op(v[i], part); });
             warp_all<Op>(v);
             if (threadIdx.x == 0)
 #pragma unroll
@@ -221,18 +234,14 @@ struct GridTeam {
         for (int i = 0; i < N; i++) v[i] = all[i];
     }
     // Sums over all; `below` becomes what the threads of lower blocks bring.
-    template <int N> __device__ __forceinline__ void add(double (&v)[N], double (&below)[N]) {
+    template <int N> __device__ __forceinline__ void add(double (&v)[N], double (&below)[N]) const {
         const double *parts = bring<Add>(v);
         double *all = reinterpret_cast<double *>(shared.all);
         if (threadIdx.x < LANES) {
             double both[2 * N] = {};
-#pragma unroll 1
-            for (int block = threadIdx.x; block < blocks; block += LANES)
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    const double part = produced(parts + block * VALUES + i);
-                    both[i] += part, both[N + i] += block < blockIdx.x ? part : 0.0;
-                }
+            each_part<N>(parts, [&](int block, int i, double part) {
+                both[i] += part, both[N + i] += block < blockIdx.x ? part : 0.0;
+            });
             warp_all<Add>(both);
             if (threadIdx.x == 0)
 #pragma unroll
@@ -243,5 +252,12 @@ struct GridTeam {
         for (int i = 0; i < N; i++) v[i] = all[i], below[i] = all[N + i];
     }
 };
+
+// The largest of two values over all threads of all blocks. In the code once.
+__device__ __noinline__ Ends most_of(GridTeam team, Wide first, Wide second) {
+    Wide v[2] = {first, second};
+    team.reduce<Most>(v);
+    return {v[0], v[1]};
+}
 
 }  // namespace exl
