@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from benchmarks.compiled import compiled_library
 from benchmarks.rows import open_model
 from benchmarks.timing import copy_bandwidth
 from exlchat.engine.decode_step import CapturedStep
@@ -36,9 +36,6 @@ from exlchat.engine.run_ahead import RunAheadTokens
 from exlchat.engine.sampling_settings import GREEDY
 from exlchat.engine.transformer import Transformer
 from exlchat.engine.verify_step import CapturedRows
-from exlchat.ext.build import ensure_library
-from exlchat.ext.functions import FUNCTIONS
-from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.paths import bundled_model
 
@@ -171,8 +168,7 @@ def main() -> None:
     typed = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(typed.tokenizer / "tokenizer.json"))
     limit = copy_bandwidth()
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    kernels = Kernels(compiled_library())
     transformer, cache = open_model(typed.shape, typed.mix, "fp16", ROOM, kernels)
     cache.clear()
     given = Given(transformer, cache, kernels)

@@ -9,23 +9,19 @@ bytes are those of the experts chosen, and of the router for `route`.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks.compiled import compiled_library
 from benchmarks.kernels import DEVICE, exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.formats.exl2_writer import Section
-from exlchat.ext.build import ensure_library
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import RouteRules
-from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.job import Job
 from exlchat.ext.layout import PackedMatrix
-from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 
 FOUR_BITS = (Section(4, 1.0, 128),)
@@ -59,8 +55,7 @@ class Layer:
 
 def main() -> None:
     """Measures and prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    kernels = Kernels(compiled_library())
     limit = copy_bandwidth()
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s\n")
     print("| layer | weights | kernels | MB | plain edges | dependent | GB/s | of the copy |")

@@ -8,20 +8,16 @@ vectors once.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from benchmarks.attention import HEAD_DIM, KV_HEADS, LAYERS, pages
+from benchmarks.compiled import compiled_library
 from benchmarks.timing import copy_bandwidth, graph_seconds
-from exlchat.ext.build import ensure_library
-from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS
-from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 
 TOKENS = (512, 2048, 8192)
@@ -41,8 +37,7 @@ class Call:
 
 def main() -> None:
     """Measures and prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    kernels = Kernels(compiled_library())
     limit = copy_bandwidth()
     card = torch.cuda.get_device_properties(0)
     print(f"\n{card.name}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s\n")

@@ -10,19 +10,15 @@ multiplies them with cuBLAS. Times are of one layer; where the ratio passes 1, t
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
+from benchmarks.compiled import compiled_library
 from benchmarks.kernels import DEVICE, STRUCTURES, Layer, random_layers
 from benchmarks.timing import copy_bandwidth, event_seconds
 from exlchat.engine.quantized_linear import Scratch
-from exlchat.ext.build import ensure_library
-from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.layout import PackedMatrix
-from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 
 ROWS = (9, 16, 32, 50, 64, 96, 128, 192, 256, 320, 384)
@@ -34,8 +30,7 @@ Product = Callable[[], object]
 
 def main() -> None:
     """Measures and prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    kernels = Kernels(compiled_library())
     print_table(kernels, random_layers(STRUCTURES["4 bits"])[:LAYERS])
 
 

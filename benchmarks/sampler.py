@@ -1,4 +1,4 @@
-"""What the sampler's kernels cost a step on a GPU: `python -m benchmarks.sampler`.
+"""What the sampler's kernels cost a step on a GPU: `python -m benchmarks.sampler [--only "full chain"]`.
 
 Times of one sampler in a graph of 20, each waiting for the one before, the logits in L2 as the head's product leaves
 them; per cent of a step of an 8B model (4.1 bpw), which takes 1.55 ms on an H200 (`benchmarks.rows`). Contexts have
@@ -7,20 +7,17 @@ them; per cent of a step of an 8B model (4.1 bpw), which takes 1.55 ms on an H20
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+import argparse
 
 import torch
 
+from benchmarks.compiled import compiled_library
 from benchmarks.timing import event_seconds
 from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.sampling_controls import STEPS as SAMPLING_STEPS
-from exlchat.ext.build import ensure_library
 from exlchat.ext.chain import ChainState
-from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.job import Job
-from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import SamplerState
 
@@ -85,14 +82,18 @@ SETTINGS = {
 
 def main() -> None:
     """Measures and prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="those whose name holds this")
+    typed = parser.parse_args()
+    kernels = Kernels(compiled_library())
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}; us, and per cent of {STEP_SECONDS * 1e3} ms\n")
     print(f"| sampler | {' | '.join(VOCABULARIES)} |\n|---|{'--:|' * len(VOCABULARIES)}")
     for name, settings in SETTINGS.items():
+        if typed.only not in name:
+            continue
         times = [seconds_of(kernels, vocab, settings) for vocab in VOCABULARIES.values()]
         shown = " | ".join(f"{seconds * 1e6:.1f} ({seconds / STEP_SECONDS:.1%})" for seconds in times)
-        print(f"| {name} | {shown} |")
+        print(f"| {name} | {shown} |", flush=True)
 
 
 def logits_like_a_model(vocab: int) -> torch.Tensor:

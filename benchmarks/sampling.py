@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
+from benchmarks.compiled import compiled_library
 from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.run_ahead import RunAheadTokens
-from exlchat.ext.build import ensure_library
-from exlchat.ext.functions import FUNCTIONS
-from exlchat.ext.library import open_library
 from exlchat.ext.sampling import SamplerKernels, SamplerState
 
 VOCABULARIES = {"32k": 32000, "128k": 128256, "256k": 256000}
@@ -80,8 +76,7 @@ class Step:
 
 def main() -> None:
     """Measures and prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = SamplerKernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
+    kernels = SamplerKernels(compiled_library())
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print(f"| sampler, us | {' | '.join(VOCABULARIES)} |\n|---|{'--:|' * len(VOCABULARIES)}")
     for name, settings in SETTINGS.items():
