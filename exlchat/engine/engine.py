@@ -59,6 +59,7 @@ from exlchat.engine.placement import (
     usable_memory,
 )
 from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.engine.several_step import CapturedSeveral
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.template_files import DEFAULT, read_templates
 from exlchat.engine.tokenizer import Tokenizer
@@ -299,6 +300,7 @@ def load(
         chunk,
         step=step,
         rows=passes,
+        several=None if passes is None or kernels is None else CapturedSeveral(passes, kernels, room=cache.max_seq_len),
         archive=archive,
         draft_model=guesses,
         other_cache=other_cache,

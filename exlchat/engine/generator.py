@@ -40,6 +40,7 @@ from exlchat.engine.request_checks import check_request
 from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.scoring import score_features
 from exlchat.engine.several import SequencePasses, SideBySide, have_room, side_by_side
+from exlchat.engine.several_ahead import SeveralAhead, SeveralStep, may_run_ahead
 from exlchat.engine.sources import RowPasses, Sources
 from exlchat.engine.tokenizer import Tokenizer
 from exlchat.engine.transformer import Transformer
@@ -58,6 +59,7 @@ class Generator:
         prefill_chunk: prompt tokens computed between two looks at the cancel flag.
         step: draws on the device and runs ahead; without one each token is drawn by the host.
         rows: checks several guesses in one pass, or takes a token of several answers each.
+        several: takes a token of several answers each, draws what follows and runs ahead; only beside `rows`.
         archive: pages of earlier runs.
         draft_model: guesses tokens ahead.
         other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
@@ -73,6 +75,7 @@ class Generator:
         *,
         step: AnswerStep | None = None,
         rows: Passes | None = None,
+        several: SeveralStep | None = None,
         archive: PageArchive | None = None,
         draft_model: Drafter | None = None,
         other_cache: Callable[[], KVCache] | None = None,
@@ -90,6 +93,7 @@ class Generator:
         self._device_rules = DeviceRules(self._means.vocabulary)
         self._sources = Sources(self.feeder, self._device_rules, step=step, rows=rows, draft_model=draft_model)
         self._together = None if rows is None or step is None else SideBySide(rows, step, self._device_rules)
+        self._ahead = None if several is None else SeveralAhead(several, self._device_rules)
         self._answering: Sequence[Answering] = ()
         self._beside: Sequence[Feeder] = ()
         self._cancelled = Flag()
@@ -250,7 +254,8 @@ class Generator:
         there = feeder.cache.begin(prompt, owner=one.request.owner)
         if there < len(prompt):
             feeder.last_logits(prompt[there:], one.run)
-        sources: OpenSource | None = self._together
+        sources: OpenSource | None = self._ahead if may_run_ahead(one.request) else None
+        sources = sources or self._together
         if sources is None:
             sources = Sources(feeder, self._device_rules, step=None, rows=None, draft_model=None)
         return Answering(self._parts(one.undrafted(), feeder, sources), prompt, logits)

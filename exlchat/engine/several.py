@@ -3,6 +3,7 @@
 Each answer is, to the last bit, what it would be alone with its seed (but in a cache of few bits without a captured
 step, where an answer alone sees the end of its prompt as it was before it was rounded). Where one pass takes a token of
 each sequence (`verify_step.CapturedRows`), eight answers read the weights as often as one; elsewhere they take turns.
+Where the host has to know nothing before a draw, the device runs ahead of it (`several_ahead`).
 """
 
 from __future__ import annotations

@@ -67,14 +67,18 @@ class CapturedRows:
         self.most = most
         """How many tokens at once at most."""
         self._cache = cache
-        self._dependent = launches_dependently(device) if dependent is None else dependent
+        self.device = device
+        """Where the passes run."""
+        self.dependent = launches_dependently(device) if dependent is None else dependent
+        """Whether kernels may start before their predecessors end."""
         try:
             splits = splits_of(transformer.spec, device)
             self._chain = StepChain(transformer, cache, kernels, splits=splits, rows=most)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
         self._tables = torch.zeros(most, len(cache.page_table), dtype=torch.int32, device=device)
-        self._apart = self._chain.of_sequences(self._tables)
+        self.apart = self._chain.of_sequences(self._tables)
+        """The operations of passes that take a token of a sequence each."""
         self._passes: dict[tuple[int, bool], _Pass] = {}
 
     @torch.inference_mode()
@@ -114,9 +118,13 @@ class CapturedRows:
         for cache in caches:
             if len(cache) >= cache.capacity:
                 cache.reserve(len(cache) + 1)
-        torch.stack([cache.page_table for cache in caches], out=self._tables[: len(caches)])
+        self.show(caches)
         self._launch(ids, [len(cache) for cache in caches], apart=True)
         return self._chain.row_logits[: len(ids)]
+
+    def show(self, caches: Sequence[KVCache]) -> None:
+        """The pages of the sequences that the next passes of a sequence each take, in order."""
+        torch.stack([cache.page_table for cache in caches], out=self._tables[: len(caches)])
 
     @torch.inference_mode()
     def greedy(self, ids: Sequence[int], position: int) -> list[int]:
@@ -146,7 +154,7 @@ class CapturedRows:
     def _launch(self, ids: Sequence[int], positions: Sequence[int], *, apart: bool) -> _Pass:
         kind = len(ids), apart
         known = self._passes.get(kind)
-        one = known or _Pass(self._apart if apart else self._chain, len(ids), dependent=self._dependent)
+        one = known or _Pass(self.apart if apart else self._chain, len(ids), dependent=self.dependent)
         one.done.synchronize()  # what is fed may still be read
         one.token.copy_(torch.tensor(ids))
         one.position.copy_(torch.tensor(positions))

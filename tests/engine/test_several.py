@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,9 +18,13 @@ from exlchat.engine.constraint import Constraint
 from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.events import OneOfSeveral, PrefillProgress, ThoughtLimit
 from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.sampling import probabilities
 from exlchat.engine.several import SideBySide
+from exlchat.engine.several_ahead import Row, SeveralAhead
 from exlchat.engine.step_chain import StepChain
 from exlchat.engine.transformer import Transformer
+from exlchat.ext.philox import uniform_bits
+from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.paths import bundled_model
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -227,6 +232,135 @@ def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: Engine, cha
     assert sum(passes.sizes) <= drawn
     if not change:
         assert passes.sizes == [5] * 39
+
+
+class Drawing:
+    """A `SeveralStep`: passes that draw as the device does, and feed themselves."""
+
+    def __init__(self, transformer: Transformer, sampling: SamplingSettings) -> None:
+        self._transformer, self._sampling = transformer, sampling
+        self._rings = [TokenRing(pinned=False) for _ in range(8)]
+        self.sizes: list[int] = []
+        self.begun: list[int] = []
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._fed = [(row.context[-1], len(row.context) - 1, row.draws.c_draw()) for row in rows]
+        for ring in self._rings:
+            ring.clear()
+        self.begun.append(len(rows))
+
+    def launch(self) -> None:
+        self.sizes.append(len(self._rows))
+        for slot, (row, (token, position, draw)) in enumerate(zip(self._rows, self._fed, strict=True)):
+            assert position < row.cache.capacity
+            logits = self._transformer.forward(torch.tensor([token]), row.cache, start=position)[0]
+            cumulative = probabilities(logits, self._sampling).cumsum(0)
+            share = cumulative[-1] * (uniform_bits(draw.seed, draw.index, attempt=draw.attempt) / 2**53)
+            drawn = int(torch.searchsorted(cumulative, share, right=True))
+            draw.index, draw.sequence = draw.index + 1, draw.sequence + 1
+            self._rings[slot].words[draw.sequence % 64] = draw.sequence << 32 | DRAWN << 24 | drawn
+            self._fed[slot] = drawn, position + 1, draw
+
+    def ring(self, row: int) -> TokenRing:
+        return self._rings[row]
+
+    def running(self) -> bool:
+        return False
+
+
+@contextmanager
+def drawing(engine: Engine, sampling: SamplingSettings = WARM) -> Iterator[Drawing]:
+    """The engine's answers are drawn on the device."""
+    generator, step = engine._parts.generator, Drawing(engine._parts.transformer, sampling)
+    generator._ahead = SeveralAhead(step, DeviceRules(generator._means.vocabulary))
+    try:
+        yield step
+    finally:
+        generator._ahead = None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"stop": ["e"]},
+        {"banned": ["a", "e"]},
+        {"thoughts": True},
+        {"stop": [40, 50, 60, 70, 80]},
+        {"stop": [40, 50, 60, 70, 80], "banned": ["e"], "thoughts": True},
+    ],
+    ids=["plain", "stop", "banned", "thoughts", "stop ids", "all"],
+)
+def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: Engine, change: dict[str, Any]) -> None:
+    """One pass is under way while the host reads the one before, whatever the answers come to."""
+    if change.get("thoughts"):
+        change["thoughts"] = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+    request = dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=60), **change)
+    wanted = {seed: alone(engine, request, seed) for seed in range(6)}
+    with drawing(engine) as step:
+        found = ends(engine.generate_several(request, range(6)))
+        again = ends(engine.generate_several(request, range(6)))
+    for seed, one in wanted.items():
+        assert found[seed].token_ids == again[seed].token_ids == one.token_ids
+        assert (found[seed].text, found[seed].reason) == (one.text, one.reason)
+        assert found[seed].stats.decode_path == "run-ahead" or len(one.token_ids) == 1
+    assert engine._parts.generator._ahead is None
+    if not change:
+        assert step.sizes == [6] * 59 * 2
+        assert step.begun == [6, 6]
+
+
+def test_a_pass_is_launched_when_the_first_has_read_the_one_before(engine: Engine) -> None:
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=30)
+    with drawing(engine) as step:
+        launched = [
+            len(step.sizes)
+            for told in engine.generate_several(request, range(3))
+            if isinstance(told, OneOfSeveral) and isinstance(told.event, TextDelta)
+        ]
+    # Behind the first tokens, which the host draws, nothing is under way yet; the last pass is the last that is wanted.
+    assert launched[:9] == [0, 0, 0, 2, 2, 2, 3, 3, 3]
+    assert launched[-1] == 29
+
+
+def test_who_has_no_room_for_what_runs_ahead_ends_and_the_others_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `test_what_ends_leaves_its_room_to_the_others`."""
+    monkeypatch.setattr(several, "_LONG_ANSWER", 100)
+    small = load(folder, device="cpu", max_seq_len=1280, cache_tokens=1280)
+    request = GenerationRequest(PROMPT, WARM)
+    with drawing(small):
+        found = ends(small.generate_several(request, SEEDS[:2]))
+    assert [one.reason for one in found.values()] == ["context_full"] * 2
+    assert sorted(len(one.token_ids) for one in found.values()) == [512 - len(PROMPT), 1024 - len(PROMPT)]
+    larger = load(folder, device="cpu", max_seq_len=2048)
+    for index, one in found.items():
+        alike = dataclasses.replace(request, max_new_tokens=len(one.token_ids))
+        assert alone(larger, alike, SEEDS[index]).token_ids == one.token_ids
+
+
+def test_a_newer_request_ends_what_the_device_draws(engine: Engine) -> None:
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=300)
+    with drawing(engine):
+        events = engine.generate_several(request, SEEDS)
+        told = [next(events) for _ in range(20)]
+        assert isinstance(told[-1], OneOfSeveral)
+        short = dataclasses.replace(request, max_new_tokens=9)
+        found = ends(engine.generate_several(short, SEEDS))
+        with pytest.raises(RequestError, match="newer request"):
+            list(events)
+    for index, seed in enumerate(SEEDS):
+        assert found[index].token_ids == alone(engine, short, seed).token_ids
+
+
+def test_what_the_host_has_to_know_is_not_drawn_ahead(engine: Engine) -> None:
+    with drawing(engine, SamplingSettings(1.0, mirostat_tau=3.0)) as step:
+        same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=9, alternatives=2))
+        same(engine, GenerationRequest(PROMPT, SamplingSettings(1.0, mirostat_tau=3.0), max_new_tokens=9))
+        same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=9, constraint=Constraint("regex", "[a-z]+")))
+    assert step.sizes == []
 
 
 def test_what_is_bounded_has_all_of_its_room_or_they_come_one_behind_the_other(folder: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
@@ -90,13 +89,24 @@ def test_a_single_answer_afterwards_is_what_it_was(engine: Engine) -> None:
     assert finish(engine.generate(request)).token_ids == before.token_ids
 
 
-def test_eight_take_less_than_eight_times_one(engine: Engine) -> None:
-    def seconds(seeds: Sequence[int]) -> float:
-        (prompt,) = prompts(engine, 1, 500)
-        request = GenerationRequest(prompt, USUAL, max_new_tokens=200, min_new_tokens=200)
-        ends(engine.generate_several(request, seeds), len(seeds))
-        began = time.perf_counter()
-        ends(engine.generate_several(request, seeds), len(seeds))
-        return time.perf_counter() - began
+@pytest.mark.parametrize("change", [{}, {"alternatives": 1}], ids=["drawn by the device", "by the host"])
+def test_eight_take_as_many_passes_as_one(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, change: dict[str, int]
+) -> None:
+    passes: list[int] = []
 
-    assert seconds(range(8)) < 6 * seconds([1])
+    def counted(whole: object, name: str) -> None:
+        work = getattr(whole, name)
+        monkeypatch.setattr(whole, name, lambda *given: (passes.append(1), work(*given))[1])
+
+    generator = engine._parts.generator
+    assert generator._ahead is not None
+    assert generator._together is not None
+    counted(generator._ahead.step, "launch")
+    counted(generator._together._passes, "feed_each")
+    (prompt,) = prompts(engine, 1, 500)
+    request = GenerationRequest(prompt, USUAL, max_new_tokens=100, min_new_tokens=100)
+    found = ends(engine.generate_several(dataclasses.replace(request, **change), range(8)), 8)
+    assert [len(one.token_ids) for one in found] == [100] * 8
+    assert len(passes) == 99
+    assert {one.stats.decode_path for one in found} == {"synchronous" if change else "run-ahead"}
