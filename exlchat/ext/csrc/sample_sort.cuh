@@ -100,11 +100,20 @@ __device__ __noinline__ void sort_vocabulary(GridTeam team) {
         __syncthreads();
         if (t < DIGITS) team.scratch().digits[blockIdx.x][t] = shared.sort.counts[t];
         team.wait();
+        // Many loads are under way at once: one after the other they took most of the sort.
+        constexpr int STEP = CHAIN_THREADS / DIGITS, AT_ONCE = 16;
         uint32_t below = 0, total = 0;
-        for (int block = t / DIGITS; block < team.blocks(); block += CHAIN_THREADS / DIGITS) {
-            const uint32_t count = produced(&team.scratch().digits[block][t % DIGITS]);
-            total += count;
-            if (block < blockIdx.x) below += count;
+#pragma unroll 1
+        for (int from = t / DIGITS; from < team.blocks(); from += AT_ONCE * STEP) {
+            uint32_t counts[AT_ONCE];
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++) {
+                const int block = from + b * STEP;
+                counts[b] = block < team.blocks() ? produced(&team.scratch().digits[block][t % DIGITS]) : 0;
+            }
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++)
+                total += counts[b], below += from + b * STEP < blockIdx.x ? counts[b] : 0;
         }
         shared.sort.counts[t] = total, shared.sort.before[t] = below;
         __syncthreads();

@@ -46,8 +46,21 @@ __device__ __forceinline__ bool xtc_happens(const ExlChain &chain, const ExlDraw
     return uniform_of(draw, 1) < chain.xtc_probability;
 }
 
+// The first number from `low` on for which `reached(number)`, which stays so from there on, or `high`. A warp looks at
+// 32 at a time.
+template <class Reached> __device__ __forceinline__ uint32_t first_by_warp(uint32_t low, uint32_t high, Reached reached) {
+    while (low < high) {
+        const uint32_t step = (high - low) / LANES + 1, at = low + threadIdx.x % LANES * step;
+        const uint32_t from_here = __ballot_sync(~0u, at >= high || reached(at));
+        const int below = from_here ? __ffs(from_here) - 1 : LANES;  // of those looked at
+        if (below < LANES) high = min(high, low + below * step);
+        if (below) low += (below - 1) * step + 1;
+    }
+    return low;
+}
+
 // Keeps what is at least `bound`, x or exp(x), and the best. No token has to be looked at: curves never fall, so the
-// least logit that stays is searched for among all there can be. A warp of each block does it, 32 at a time.
+// least logit that stays is searched for among all there can be. A warp of each block does it.
 template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam team, double bound) {
     Left &left = team.shared.left;
     const Curve curve = left.curve;
@@ -56,15 +69,8 @@ template <bool LOGITS> __device__ __noinline__ void keep_above(GridTeam team, do
         const double x = curve.at((double)unordered(key)) - best;
         return (LOGITS ? x : weight_at(x)) >= bound;
     };
-    uint32_t low = left.low >> 32, high = left.high >> 32;
     if (threadIdx.x < LANES) {
-        while (low < high) {
-            const uint32_t step = (high - low) / LANES + 1, key = low + threadIdx.x * step;
-            const uint32_t from_here = __ballot_sync(~0u, key >= high || stays(key));
-            const int below = from_here ? __popc((from_here & -from_here) - 1) : LANES;  // keys that go
-            if (below < LANES) high = min(high, low + below * step);
-            if (below) low += (below - 1) * step + 1;
-        }
+        const uint32_t low = first_by_warp(left.low >> 32, left.high >> 32, stays);
         const Wide lowest = stays(low) ? (Wide)low << 32 : left.high;
         __syncwarp();
         if (threadIdx.x == 0) left.low = max(left.low, lowest);
@@ -137,11 +143,16 @@ __device__ __noinline__ void top_p(GridTeam team, double share) {
     keep_from_top(team, lowest);
 }
 
-// The next token that is left behind `i` in the list, or its size.
+// The next token that is left behind `i` in the list, or its size. Behind the lowest nothing is looked at: of a list that
+// was cut before, that would be all of the vocabulary, one load after the other.
 __device__ __forceinline__ int next_left(GridTeam team, const Left &left, int i) {
-    do i++;
-    while (i < team.size() && !left.holds(team.place_at(i)));
-    return i;
+    const int size = team.size();
+    while (++i < size) {
+        const Wide found = team.place_at(i);
+        if (found < left.low) return size;
+        if (left.holds(found)) return i;
+    }
+    return size;
 }
 
 // Phénix and Egan, tail free sampling: by the second differences of the sorted probabilities.
@@ -167,9 +178,8 @@ __device__ __noinline__ void tail_free(GridTeam team, double share) {
     keep_from_top(team, lowest);
 }
 
-// The first place of the sorted list for which `reached(place)`, which stays so from there on.
-template <class Reached> __device__ __forceinline__ int first_where(GridTeam team, Reached reached) {
-    int low = 0, high = team.size();
+// The first index of the sorted list from `low` on for which `reached(place)`, which stays so from there on, or `high`.
+template <class Reached> __device__ __forceinline__ int first_where(GridTeam team, int low, int high, Reached reached) {
     while (low < high) {
         const int middle = (low + high) / 2;
         if (reached(team.place_at(middle))) high = middle;
@@ -195,34 +205,45 @@ __device__ __noinline__ void typical(GridTeam team, double share) {
     const double entropy = team.shared.known.found.entropy(), whole = log(mass);
     const auto surprise = [&](Wide found) { return whole - (left.logit(found) - best); };
     const auto through = [&](int i) { return i < team.size() ? team.sum_at(i) : mass; };
-    const int middle = first_where(team, [&](Wide found) { return surprise(found) >= entropy; });
+    const int size = team.size();
+    const int middle = first_by_warp(0, size, [&](int i) { return surprise(team.place_at(i)) >= entropy; });
+    // Before the middle: logits that are alike are nearly always one, which a look at the neighbours tells.
+    const auto likely_stays = [&](int i, Wide found) {
+        const double distance = entropy - surprise(found);
+        const uint32_t value = found >> 32;
+        int begin = i, end = i + 1;
+        if (i > 0 && team.place_at(i - 1) >> 32 == value)
+            begin = first_where(team, 0, i, [&](Wide other) { return other >> 32 <= value; });
+        if (end < middle && team.place_at(end) >> 32 == value)
+            end = first_where(team, end, middle, [&](Wide other) { return other >> 32 < value; });
+        const int right =
+            first_where(team, middle, size, [&](Wide other) { return surprise(other) - entropy >= distance; });
+        return through(i) - through(begin) + through(right) - through(end) < share * mass;
+    };
     const auto stays = [&](int i, Wide found) {
-        double nearer;
-        if (i < middle) {
-            const double distance = entropy - surprise(found);
-            const uint32_t value = found >> 32;
-            const int begin = first_where(team, [&](Wide other) { return other >> 32 <= value; });
-            const int end = first_where(team, [&](Wide other) { return other >> 32 < value; });
-            const int right = first_where(team, [&](Wide other) { return surprise(other) - entropy >= distance; });
-            nearer = through(i) - through(begin) + through(max(right, middle)) - through(min(end, middle));
-        } else {
-            const double distance = surprise(found) - entropy;
-            const int begin = first_where(team, [&](Wide other) { return entropy - surprise(other) <= distance; });
-            nearer = through(i) - through(min(begin, middle));
-        }
-        return nearer < share * mass;
+        if (i < middle) return likely_stays(i, found);
+        const double distance = surprise(found) - entropy;
+        const int begin =
+            first_where(team, 0, middle, [&](Wide other) { return entropy - surprise(other) <= distance; });
+        return through(i) - through(begin) < share * mass;
     };
     Wide ends[2] = {0, 0};  // the first that stays, and ~ the last
-    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
+    uint32_t stayed = 0;    // of a thread's first 32 tokens
+    int round = 0;
+    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS, round++) {
         const Wide found = team.place_at(i);
-        if (left.holds(found) && stays(i, found)) ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
+        if (!left.holds(found) || !stays(i, found)) continue;
+        ends[0] = max(ends[0], found), ends[1] = max(ends[1], ~found);
+        if (round < 32) stayed |= 1u << round;
     }
     const Ends kept = most_of(team, ends[0], ends[1]);
     const Wide high = kept.best, low = ~kept.least;
     Wide gap[2] = {0, 0};
-    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS) {
+    round = 0;
+    for (int i = team.first() + threadIdx.x; i < team.last(); i += CHAIN_THREADS, round++) {
         const Wide found = team.place_at(i);
-        if (found > high || found < low || !left.holds(found) || stays(i, found)) continue;
+        if (found > high || found < low || !left.holds(found)) continue;
+        if (round < 32 ? stayed >> round & 1 : stays(i, found)) continue;
         gap[0] = max(gap[0], found), gap[1] = max(gap[1], ~found);
     }
     const Ends gone = most_of(team, gap[0], gap[1]);
