@@ -253,6 +253,7 @@ def _ids(row: int) -> torch.Tensor:
 
 
 @needs_shared
+@pytest.mark.xdist_group("divergence")  # the FP16 model is computed once
 @pytest.mark.parametrize(
     ("kind", "most"), [("fp16", 0.0693), ("fp8", 0.09), ("q8", 0.0693), ("q6", 0.0718), ("q4", 0.0808)]
 )
