@@ -99,7 +99,7 @@ def _is_kept(key: str, values: Mapping[str, Any], dialect: Dialect, taken: Taken
         return False
     # Of a sampler that is switched on in a way that is not known here, nothing was taken over.
     unknown = [one for one in dialect.leaders_on(key, values) if one in dialect.flags and one not in taken.done]
-    return key not in dialect.ours or bool(unknown)
+    return not (key in dialect.ours or key in dialect.spoken) or bool(unknown)
 
 
 def _is_named(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:

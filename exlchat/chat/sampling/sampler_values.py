@@ -7,8 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from exlchat.chat.plain_text import storable
 from exlchat.chat.sampling.control_values import from_plain
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS
 
 
@@ -50,11 +52,11 @@ def id_list(name: str, value: Any) -> tuple[int, ...]:
 
 
 def word_bans(name: str, value: Any) -> tuple[str | int, ...]:
-    """A line each: ids in brackets, or a word. What stands in quotes or has spaces in it is banned as a text."""
-    if not isinstance(value, str):
-        raise ValueError("not a text")
+    """A line each: ids in brackets, or a word. What stands in quotes is banned as a text (`phrase_bans`)."""
     found: list[str | int] = []
-    for line in filter(None, map(str.strip, value.splitlines())):
+    for line in _lines(value):
+        if _is_quoted(line):
+            continue
         if line.startswith("["):
             found += id_list(name, line)
         elif '"' in line or len(line.split()) > 1:
@@ -62,6 +64,49 @@ def word_bans(name: str, value: Any) -> tuple[str | int, ...]:
         else:
             found.append(line)
     return _taken(name, found)
+
+
+def phrase_bans(value: Any) -> tuple[str, ...]:
+    """Of the same lines, the texts in quotes."""
+    return tuple(storable(line[1:-1]) for line in _lines(value) if _is_quoted(line))
+
+
+def phrases_alone(value: Any) -> tuple[str, ...]:
+    """Where nothing but texts in quotes can be taken over."""
+    if not all(map(_is_quoted, _lines(value))):
+        raise ValueError("tokens")
+    return phrase_bans(value)
+
+
+def schema(value: Any) -> Constraint:
+    """A JSON schema."""
+    if not isinstance(value, Mapping):
+        raise ValueError("not a schema")
+    return Constraint("json_schema", json.dumps(value))
+
+
+def text(value: Any) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return storable(value)
+
+
+def count(value: Any) -> int:
+    """A number of tokens."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("not a number of tokens")
+    return value
+
+
+def _lines(value: Any) -> list[str]:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return list(filter(None, map(str.strip, value.splitlines())))
+
+
+def _is_quoted(line: str) -> bool:
+    return len(line) > 2 and line.startswith('"') and line.endswith('"')
 
 
 def biases(name: str, value: Any) -> tuple[tuple[str | int, float], ...]:

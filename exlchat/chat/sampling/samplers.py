@@ -11,7 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exlchat.chat.sampling.sampler_values import biases, breakers, id_list, number, per_ten_thousand, word_bans
+from exlchat.chat.sampling.sampler_values import (
+    biases,
+    breakers,
+    count,
+    id_list,
+    number,
+    per_ten_thousand,
+    phrase_bans,
+    phrases_alone,
+    schema,
+    text,
+    word_bans,
+)
 from exlchat.engine.sampling_controls import STEPS
 
 Reader = Callable[[str, Any], Any]
@@ -25,7 +37,9 @@ class Dialect:
     Args:
         program: as people know it.
         id: its table in `[foreign]`.
-        ours: its key -> that of `SamplingWishes`.
+        ours: its key -> that of `SamplingWishes`, of a sampler.
+        spoken: its key -> what it asks an answer to be, by the names of `Speech`, and how that is read; a key may be
+            here as well as in `ours`.
         readers: its key -> how its value is read, where it is not a number that is the same here.
         flags: keys that only switch others on -> the values with which those are applied here.
         off: key -> the values that switch it off; no value is as good as these.
@@ -39,6 +53,7 @@ class Dialect:
     program: str
     id: str
     ours: Mapping[str, str]
+    spoken: Mapping[str, tuple[str, Callable[[Any], Any]]]
     readers: Mapping[str, Reader]
     flags: Mapping[str, tuple[Any, ...]]
     off: Mapping[str, tuple[Any, ...]]
@@ -51,7 +66,7 @@ class Dialect:
     @property
     def known(self) -> frozenset[str]:
         """All its keys."""
-        return frozenset((*self.ours, *self.off, *self.led, *self.quiet))
+        return frozenset((*self.ours, *self.spoken, *self.off, *self.led, *self.quiet))
 
     def is_off(self, key: str, values: Mapping[str, Any]) -> bool:
         """Whether a key of a preset changes nothing."""
@@ -185,7 +200,9 @@ _SHARED_LED: dict[str, tuple[str, ...]] = {
     "mirostat_eta": ("mirostat_mode",),
     "adaptive_decay": ("adaptive_target",),
     "length_penalty": ("num_beams",),
+    "negative_prompt": ("guidance_scale",),
 }
+_SHARED_SPOKEN = {"min_length": ("min_tokens", count), "negative_prompt": ("negative", text)}
 _WEBUI_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 _TAVERN_PENALTIES = ("rep_pen", "freq_pen", "presence_pen")
 
@@ -204,6 +221,7 @@ WEBUI = Dialect(
         "presence_penalty": "presence_penalty",
         "repetition_penalty_range": "penalty_range",
     },
+    spoken=_SHARED_SPOKEN,
     readers=_SHARED_READERS,
     flags={"dynamic_temperature": (True,), "mirostat_mode": (2,)},
     off={
@@ -253,6 +271,12 @@ SILLYTAVERN = Dialect(
         "dry_penalty_last_n": "dry_range",
         "banned_tokens": "banned_tokens",
         "logit_bias": "logit_bias",
+    },
+    spoken={
+        **_SHARED_SPOKEN,
+        "banned_tokens": ("ban", phrase_bans),
+        "global_banned_tokens": ("ban", phrases_alone),
+        "json_schema": ("constraint", schema),
     },
     readers={**_SHARED_READERS, "banned_tokens": word_bans, "logit_bias": biases},
     flags={"dynatemp": (True,), "mirostat_mode": (2,)},

@@ -40,7 +40,9 @@ def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
     values = {**leading, **{key: one for key, one in values.items() if one is not None}}
     if values.get("send_banned_tokens") is False:
         values.pop("banned_tokens", None)
+        values.pop("global_banned_tokens", None)
     given, refused = _given(values, dialect)
+    spoken = _spoken(values, dialect, refused)
     if values.get("do_sample") is False:
         given["temperature"] = 0.0
     if given.get("temperature") == 0 or given.get("top_k") == 1:
@@ -49,19 +51,19 @@ def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
         given = {name: one for name, one in given.items() if name not in idle or one == CONTROLS[name].off}
         refused = {key for key in refused if dialect.ours.get(key) not in idle and key not in dialect.flags}
         done = {*dialect.flags, "sampler_priority", "temperature_last"}
-        return TakenOver(_wishes(given, refused, dialect), frozenset(refused), frozenset(done))
+        return TakenOver(_wishes(given, spoken, refused, dialect), frozenset(refused), frozenset(done))
     flags = {key for key in dialect.flags if key in values and key not in refused}
     followed = {key for key in flags if values[key] in dialect.flags[key]}
-    wishes, orders = _ordered(values, _wishes(given, refused, dialect), dialect)
+    wishes, orders = _ordered(values, _wishes(given, spoken, refused, dialect), dialect)
     return TakenOver(wishes, frozenset(refused), frozenset(followed | orders))
 
 
-def _wishes(given: Mapping[str, Any], refused: set[str], dialect: Dialect) -> SamplingWishes:
+def _wishes(given: Mapping[str, Any], spoken: Mapping[str, Any], refused: set[str], dialect: Dialect) -> SamplingWishes:
     if dialect.others_off:
         off = {name for name, one in CONTROLS.items() if name in given and given[name] == one.off}
         usual = {} if any(dialect.ours.get(key) == "temperature" for key in refused) else {"temperature": 1.0}
         given = usual | {name: one for name, one in given.items() if name not in off}
-    return SamplingWishes(**given, others_off=dialect.others_off)
+    return SamplingWishes(**given, **spoken, others_off=dialect.others_off)
 
 
 def _given(values: Mapping[str, Any], dialect: Dialect) -> tuple[dict[str, Any], set[str]]:
@@ -84,6 +86,24 @@ def _given(values: Mapping[str, Any], dialect: Dialect) -> tuple[dict[str, Any],
         refused |= {key for key, name in dialect.ours.items() if name == "dynatemp_low" and key in values}
     _refuse_whole(values, dialect, given, refused)
     return given, refused
+
+
+def _spoken(values: Mapping[str, Any], dialect: Dialect, refused: set[str]) -> dict[str, Any]:
+    """What an answer is asked to be; the keys that cannot be followed are refused."""
+    spoken: dict[str, Any] = {}
+    for key, (name, read) in dialect.spoken.items():
+        if key not in values or key in refused or dialect.is_off(key, values):
+            continue
+        try:
+            value = read(values[key])
+            value = spoken.get(name, ()) + value if isinstance(value, tuple) else value
+            SamplingWishes(**{name: value})
+        except ValueError:
+            refused.add(key)
+        else:
+            if value != ():
+                spoken[name] = value
+    return spoken
 
 
 def _followed(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:

@@ -213,7 +213,8 @@ brand_new_sampler: {a: [1, 2]}
         ("no_repeat_ngram_size: 1", {"no_repeat_ngram_size"}, "no_repeat_ngram_size 1"),
         ("custom_token_bans: 3, the", {"custom_token_bans"}, "custom_token_bans 3, the"),
         ("smoothing_factor: 0.2\nsmoothing_curve: 7", {"smoothing_factor", "smoothing_curve"}, "smoothing_factor 0.2"),
-        ("negative_prompt: no\nguidance_scale: 1.5", {"negative_prompt"}, "negative_prompt no"),
+        ("negative_prompt: [no]\nguidance_scale: 1.5", {"negative_prompt"}, "negative_prompt ['no']"),
+        ("min_length: -4", {"min_length"}, "min_length -4"),
     ],
 )
 def test_a_sampler_that_cannot_be_here_is_kept_whole(read: Read, text: str, kept: set[str], named: str) -> None:
@@ -282,11 +283,55 @@ def test_words_and_biases_of_sillytavern_become_tokens(read: Read) -> None:
     # A plain text is a word behind a space there.
     assert got.preset.wishes.logit_bias == ((" foo", -5.0), ("bar", 3.0), (7, 1.5), (8, 1.5))
     assert got.notices == ()
-    phrase = read("b.json", json.dumps({**NEUTRAL, "banned_tokens": '"a shiver ran"'}))
-    assert phrase.preset.foreign["sillytavern"]["banned_tokens"] == '"a shiver ran"'
-    assert "kept, not applied: banned_tokens" in phrase.notices[0]
     silent = read("c.json", json.dumps({**NEUTRAL, "banned_tokens": "delve", "send_banned_tokens": False}))
     assert not silent.preset.wishes.banned_tokens
+
+
+def test_what_an_answer_is_asked_to_be_is_taken_over(read: Read) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    values = {
+        "banned_tokens": '[3]\n"a shiver ran"\ndelve\n"eyes widen"',
+        "global_banned_tokens": '"testament to"',
+        "min_length": 40,
+        "negative_prompt": "You are rude.",
+        "guidance_scale": 1.5,
+        "json_schema": schema,
+    }
+    got = read("a.json", json.dumps({**NEUTRAL, **values}))
+    wishes = got.preset.wishes
+    assert wishes.banned_tokens == (3, "delve")
+    assert wishes.ban == ("a shiver ran", "eyes widen", "testament to")
+    assert (wishes.min_tokens, wishes.negative, wishes.guidance_scale) == (40, "You are rude.", 1.5)
+    assert wishes.constraint is not None
+    assert (wishes.constraint.kind, json.loads(wishes.constraint.text)) == ("json_schema", schema)
+    assert got.notices == ()
+    assert not set(values) & set(got.preset.foreign["sillytavern"])
+    other = read("b.yaml", "min_length: 30\nguidance_scale: 2\nnegative_prompt: no lists\n")
+    assert other.preset.wishes == webui(min_tokens=30, guidance_scale=2.0, negative="no lists")
+    assert (other.preset.foreign, other.notices) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"banned_tokens": 'two words\n"a text"'}, "banned_tokens"),
+        ({"global_banned_tokens": "delve"}, "global_banned_tokens"),
+        ({"json_schema": "{"}, "json_schema"),
+        ({"grammar_string": 'root ::= "a"'}, "grammar_string"),
+    ],
+)
+def test_what_cannot_be_asked_is_kept_and_named(read: Read, values: dict[str, Any], named: str) -> None:
+    got = read("a.json", json.dumps({**NEUTRAL, **values}))
+    assert named in got.preset.foreign["sillytavern"]
+    assert f"kept, not applied: {named}" in got.notices[0]
+    assert not {"ban", "constraint"} & got.preset.wishes.given().keys()
+    assert not got.preset.wishes.banned_tokens
+
+
+def test_what_is_switched_off_is_not_asked(read: Read) -> None:
+    silent = {"banned_tokens": '"a text"', "global_banned_tokens": '"b"', "send_banned_tokens": False}
+    got = read("a.json", json.dumps({**NEUTRAL, **silent, "negative_prompt": "no", "guidance_scale": 1}))
+    assert (got.preset.wishes.ban, got.preset.wishes.negative, got.notices) == (None, None, ())
 
 
 def test_a_neutral_sillytavern_preset_says_that_all_is_off(read: Read) -> None:
