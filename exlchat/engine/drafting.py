@@ -16,8 +16,10 @@ from typing import Generic, Protocol, TypeVar
 from exlchat.engine.events import DecodePath
 from exlchat.engine.token_source import TokenSource
 
-# Chances that are left out before guesses that did not pay are tried again.
-_TRY_AGAIN = 64
+# Chances that are left out before guesses that did not pay are tried again; twice as many each time, up to the last.
+_TRY_AGAIN, _LONGEST_PAUSE = 64, 1024
+# Checks behind which a plain step is taken, to see what one takes now.
+_LOOK_AGAIN = 100
 MOST_ROWS = 8
 """Rows of one pass: the last token, and up to seven guesses."""
 
@@ -57,21 +59,24 @@ class DraftLength:
         self._seen = [0] * MOST_ROWS
         self._row_cost = row_cost
         self._draw_seconds = self._guess_seconds = 0.0
-        self._skipped = 0
+        self._skipped, self._pause = 0, _TRY_AGAIN
+        self._checks = 0  # since the last plain step
 
     @property
     def best(self) -> int:
-        """Guesses to check now; 0 where none pay. Now and then it tries again."""
-        plain = self._seconds(0)
+        """Guesses to check now; 0 where none pay, or while plain steps are not known. Now and then it tries again."""
+        plain = self._cost[0]
+        if plain is None or self._checks >= _LOOK_AGAIN:
+            return 0
         gains = [self._tokens(count) * plain / self._pass(count) for count in range(MOST_ROWS)]
         best = max(range(MOST_ROWS), key=gains.__getitem__)
         if best:
-            self._skipped = 0
+            self._skipped, self._pause = 0, _TRY_AGAIN
             return best
         self._skipped += 1
-        if self._skipped < _TRY_AGAIN:
+        if self._skipped < self._pause:
             return 0
-        self._skipped = 0
+        self._skipped, self._pause = 0, min(2 * self._pause, _LONGEST_PAUSE)
         return 2
 
     def saw(self, guesses: int, right: int) -> None:
@@ -82,10 +87,12 @@ class DraftLength:
     def took(self, guesses: int, seconds: float) -> None:
         """A pass with so many guesses, and the first token that was drawn from it; 0 is a plain step."""
         self._seen[guesses] += 1
+        self._checks = self._checks + 1 if guesses else 0
         if self._seen[guesses] == 1:
             return  # a device prepares what it does first
         before = self._cost[guesses]
-        self._cost[guesses] = seconds if before is None else before + 0.2 * (seconds - before)
+        weight = 0.2 if guesses else 0.5  # of plain steps few may be taken
+        self._cost[guesses] = seconds if before is None else before + weight * (seconds - before)
 
     def guessed(self, guesses: int, seconds: float) -> None:
         """What so many guesses took, whether they are right or not."""
