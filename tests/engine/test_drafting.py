@@ -154,7 +154,7 @@ def test_what_a_plain_step_takes_is_measured_first_and_now_and_then() -> None:
         checks += 1
     assert 50 < checks < 200
     # A plain step was thought to take four times as long: passes of 2.5 s for two tokens paid.
-    for _ in range(4):
+    for _ in range(8):
         length.took(0, 1.0)
     assert length.best == 0
 
