@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from exlchat.engine.answering import Answering, AnswerParts
@@ -90,26 +90,35 @@ class SeveralAhead:
         return source
 
     def leave(self, source: _Ahead) -> None:
-        """It wants no more tokens."""
+        """It wants no more tokens, and nothing is under way for it."""
         if source in self._open:
             self._open.remove(source)
+        if not self._open:
+            self._formed = []
 
     def launch_next(self) -> None:
-        """A pass for all that are open; the one that asks has nothing left to read."""
-        if self._formed != self._open:
+        """A pass for all that can go on; the one that asks has nothing left to read."""
+        if not self._fits:
             self._form()
         self._launch()
 
     def launch_ahead(self, source: _Ahead) -> None:
         """The next pass, if it is not under way, and if there is one for the same rows."""
-        same = self._formed == self._open and not source.busy
-        if same and self.launched < self._most and all(one.has_room for one in self._formed):
+        if not source.busy and self._fits:
             self._launch()
 
+    @property
+    def _fits(self) -> bool:
+        """Whether there is a next pass for the same rows: all that are open, each with something to say and room."""
+        same = self._formed == self._open and self.launched < self._most
+        return same and all(one.has_room for one in self._formed)
+
     def _form(self) -> None:
+        """Who has something left to read waits for the next time, so that all are at the same token again soon."""
         for one in self._formed:
             one.drain()
-        self._formed, self.launched = [one for one in self._open if one.has_room and one.most > 0], 0
+        self._formed = [one for one in self._open if not one.busy and one.has_room and one.most > 0]
+        self.launched = 0
         for slot, one in enumerate(self._formed):
             one.slot = slot
         self._most = min(one.most for one in self._formed)
@@ -179,9 +188,7 @@ class _Ahead:
 
     def row(self, rules: DeviceRules) -> Row:
         """As the passes take it."""
-        draws = rules.draws(self._parts, self._answer)
-        context = [*self._answer.context, *(token for token, _ in self._kept)]
-        return Row(self._parts.feeder.cache, context, replace(draws, index=draws.index + len(self._kept)))
+        return Row(self._parts.feeder.cache, self._answer.context, rules.draws(self._parts, self._answer))
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""
@@ -204,9 +211,10 @@ class _Ahead:
         if self._closed:
             return
         self._closed = True
-        self._together.leave(self)
         with suppress(ModelError):  # a device that has failed works for nobody
             self.drain()
+        self.slot = None
+        self._together.leave(self)
 
     def _report(self) -> tuple[int, int]:
         found = wait_for(self, self._read + 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load, several
+from exlchat.engine import (
+    Engine,
+    Finished,
+    GenerationRequest,
+    ModelError,
+    RequestError,
+    SamplingSettings,
+    TextDelta,
+    load,
+    several,
+)
 from exlchat.engine.constraint import Constraint
 from exlchat.engine.device_rules import DeviceRules
 from exlchat.engine.events import OneOfSeveral, PrefillProgress, ThoughtLimit
@@ -339,6 +350,76 @@ def test_who_has_no_room_for_what_runs_ahead_ends_and_the_others_go_on(
     for index, one in found.items():
         alike = dataclasses.replace(request, max_new_tokens=len(one.token_ids))
         assert alone(larger, alike, SEEDS[index]).token_ids == one.token_ids
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_answers_that_go_back_take_no_pass_beyond_their_end(engine: Engine, case: int) -> None:
+    """Of a prompt that ends where a page does nearly; a pass that has no room fails in `Drawing`."""
+    chosen = random.Random(case)
+    count, length = chosen.choice([3, 4, 6, 8]), chosen.choice([226, 227, 228])
+    seeds = [chosen.randrange(10**6) for _ in range(count)]
+    request = GenerationRequest(
+        list(range(10, 10 + length)), WARM, max_new_tokens=30, banned=["a", "e", "ti", "or"][: 1 + case % 4]
+    )
+    with drawing(engine) as step:
+        found = ends(engine.generate_several(request, seeds))
+    for index, seed in enumerate(seeds):
+        assert found[index].token_ids == alone(engine, request, seed).token_ids
+    assert len(step.begun) > 1
+    # What is computed in vain: a token for each time that one goes back or ends.
+    assert sum(step.sizes) <= sum(len(one.token_ids) for one in found.values()) + 2 * count * len(step.begun)
+
+
+class Scripted(Drawing):
+    """Says the same digit, and now and then, in turns, the first two say what is banned."""
+
+    def __init__(self, engine: Engine, banned: int, digit: int) -> None:
+        super().__init__(engine._parts.transformer, WARM)
+        self._banned, self._digit = banned, digit
+        self.deepest = 0
+
+    def launch(self) -> None:
+        self.sizes.append(len(self._rows))
+        for slot, (row, (token, position, draw)) in enumerate(zip(self._rows, self._fed, strict=True)):
+            assert position < row.cache.capacity
+            self._transformer.forward(torch.tensor([token]), row.cache, start=position)
+            at = {0: 1, 1: 5}.get(draw.seed)
+            goes_back = at is not None and draw.index % 8 == at and draw.attempt <= draw.index // 8
+            drawn = self._banned if goes_back else self._digit
+            draw.index, draw.sequence = draw.index + 1, draw.sequence + 1
+            self._rings[slot].words[draw.sequence % 64] = draw.sequence << 32 | DRAWN << 24 | drawn
+            self._fed[slot] = drawn, position + 1, draw
+
+
+def test_who_falls_behind_catches_up(folder: Path) -> None:
+    """Two go back by turns, which the third never does: what it has not read must not grow."""
+    engine = load(folder, device="cpu", kv_cache="fp16", max_seq_len=2048, cache_tokens=256 * 40)
+    texts = {index: engine.decode([index]) for index in range(20, 380)}
+    banned = next(index for index, text in texts.items() if len(text) >= 2 and text.isascii() and text.isalpha())
+    digit = next(index for index, text in texts.items() if len(text) == 1 and text.isascii() and text.isdigit())
+    generator, step = engine._parts.generator, Scripted(engine, banned, digit)
+    generator._ahead = SeveralAhead(step, DeviceRules(generator._means.vocabulary))
+    request = GenerationRequest(PROMPT[:20], WARM, max_new_tokens=300, banned=[texts[banned]])
+    deepest = 0
+    for told in engine.generate_several(request, [0, 1, 2]):
+        deepest = max([deepest, *(one._unread for one in generator._ahead._open)])
+        last = told
+    assert isinstance(last, OneOfSeveral)
+    assert isinstance(last.event, Finished)
+    assert len(step.begun) > 50
+    assert deepest <= 2
+    assert generator._ahead._formed == []
+
+
+def test_a_report_that_never_comes_ends_that_request_alone(engine: Engine) -> None:
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=12)
+    with drawing(engine) as step:
+        work, launches = step.launch, count()
+        step.launch = lambda: None if next(launches) == 2 else work()  # type: ignore[method-assign]
+        with pytest.raises(ModelError, match="without a token"):
+            list(engine.generate_several(request, SEEDS))
+        found = ends(engine.generate_several(request, SEEDS))
+    assert found[0].token_ids == alone(engine, request, SEEDS[0]).token_ids
 
 
 def test_a_newer_request_ends_what_the_device_draws(engine: Engine) -> None:

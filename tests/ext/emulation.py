@@ -18,8 +18,8 @@ KERNELS = ("sample", "sample_adjust", "sample_chain")
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-pthread")
 
 
-def emulated_library(folder: Path) -> dict[str, Any]:
-    """Compiles into `folder`; the functions by name, which take what the library's take."""
+def emulated_library(folder: Path, *flags: str) -> dict[str, Any]:
+    """Compiles into `folder`, with these flags too; the functions by name, which take what the library's take."""
     import ctypes
 
     compiler = shutil.which("g++")
@@ -29,7 +29,7 @@ def emulated_library(folder: Path) -> dict[str, Any]:
         shutil.copy(path, folder)
     library = folder / "emulated.so"
     sources = [str(folder / f"{name}.cu") for name in KERNELS]
-    subprocess.run([compiler, *FLAGS, "-shared", "-x", "c++", *sources, "-o", str(library)], check=True)
+    subprocess.run([compiler, *FLAGS, *flags, "-shared", "-x", "c++", *sources, "-o", str(library)], check=True)
     handle = ctypes.CDLL(str(library))
     found = {}
     for name in ("exl_sample", "exl_adjust", "exl_chain"):

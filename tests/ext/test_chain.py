@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from exlchat.ext.job import Job
 from exlchat.ext.reference_adjust import adjusted, completing, repetitions
 from exlchat.ext.reference_chain import Chain, draw
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, NOTHING_ALLOWED
-from tests.ext.chain_cases import CASES, SEED, Bench, Functions, check_draws, random_chain, shapes, unchecked
+from tests.ext.chain_cases import CASES, SEED, Bench, Functions, check_draws, first, random_chain, shapes, unchecked
 from tests.ext.emulation import emulated_library
 
 S = SamplingSettings
@@ -31,13 +32,13 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Functions:
     return Functions(emulated_library(tmp_path_factory.mktemp("emulated")))
 
 
+def launch(job: Job) -> None:
+    assert job._function(job._argument, False, None) == 0
+
+
 @pytest.fixture
 def bench(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Bench]:
     unchecked(monkeypatch, processors=3)
-
-    def launch(job: Job) -> None:
-        assert job._function(job._argument, False, None) == 0
-
     return lambda vocab: Bench(functions.library, vocab, launch, CPU)
 
 
@@ -222,3 +223,23 @@ def test_rules_are_checked() -> None:
     with pytest.raises(ValueError, match="mask is"):
         state.set_mask(token_words([1], 200))
     assert token_words([0, 33, 63], 64).tolist() == [1, -(2**31) + 2]
+
+
+def test_warps_that_come_late_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block's threads share is not read before it is written, nor written while it is read."""
+    unchecked(monkeypatch, processors=1)
+    functions = Functions(emulated_library(tmp_path, "-DEMULATED_DELAYS=4"))
+    made = Bench(functions.library, 2560, launch, CPU)
+    many = first("top_k")
+    alike = torch.arange(2560, 0, -1).float() * 1e-4 - 1.0
+    for settings in (S(1.0, top_k=2060, order=many, min_p=1e-9), S(tfs=0.9), S(typical_p=0.8), CASES["everything"]):
+        assert check_draws(made, settings, alike, "one behind the other", draws=4) == 0
+
+
+@pytest.mark.parametrize("curve", [1.0, 2.0, 3.0])
+def test_smoothing_leaves_barred_tokens_out(bench: Callable[[int], Bench], curve: float) -> None:
+    """The vocabulary is sorted, barred tokens last; 0 times infinity is none of their logits."""
+    logits = torch.randn(9001, generator=torch.Generator().manual_seed(1)) * 0.5
+    logits[torch.rand(9001, generator=torch.Generator().manual_seed(2)) < 0.7] = -math.inf
+    settings = S(typical_p=0.5, smoothing_factor=0.3, smoothing_curve=curve)
+    assert check_draws(bench(9001), settings, logits, "most are barred", draws=4) == 0

@@ -18,7 +18,7 @@ struct Curve {
     double divisor;
 
     __device__ __forceinline__ double smoothed(double x) const {
-        if (!smooth) return x;
+        if (!smooth || x == -INFINITY) return x;  // 0 times infinity is no number
         const double below = x - top;
         return top - square * below * below + cube * below * below * below;
     }

@@ -114,6 +114,7 @@ __device__ __forceinline__ void walk(GridTeam team, const Left &left, Value valu
 
 // Keeps a beginning of the sorted list: a token stays while `kept(below)`, and the best always.
 __device__ __forceinline__ void keep_from_top(GridTeam team, Wide lowest) {
+    __syncthreads();  // the memory in which the warps bring their parts may still be read
     const Wide last = most_of(team, max(lowest, ~team.shared.left.high), 0).best;
     team.change([&] { team.shared.left.low = ~last; });
 }

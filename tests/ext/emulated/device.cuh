@@ -156,16 +156,33 @@ template <class T> inline T as(unsigned long long bits) {
     return value;
 }
 
+// With EMULATED_DELAYS some warps come late behind a barrier, others each time: what is read without one is wrong then.
+inline void come_late() {
+#ifdef EMULATED_DELAYS
+    static thread_local unsigned long long dice = 88172645463325252ull;
+    static thread_local unsigned late = 0, turn = ~0u;
+    Block &b = *block;
+    if (turn != b.turn) {
+        turn = b.turn, late = 0;
+        for (int warp = 0; warp < 16; warp++) {
+            dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
+            late |= unsigned((dice >> 20) % EMULATED_DELAYS == 0) << warp;
+        }
+    }
+    if (late >> (b.current / 32) & 1)
+        for (int i = 0; i < 150; i++) pause();
+#endif
+}
+
 }  // namespace emulated
 
 inline void __syncthreads() {
     emulated::Block &b = *emulated::block;
     const unsigned turn = b.turn;
-    if (++b.arrived == b.alive) {
-        b.arrived = 0, b.turn++;
-        return;
-    }
-    while (b.turn == turn) emulated::pause();
+    if (++b.arrived == b.alive) b.arrived = 0, b.turn++;
+    else
+        while (b.turn == turn) emulated::pause();
+    emulated::come_late();
 }
 inline void __syncwarp() { emulated::wait_for_warp(); }
 template <class T> inline T __shfl_xor_sync(unsigned, T value, int mask) {
