@@ -6,6 +6,11 @@ import gc
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast examples come says something of the machine, which may have much else to do.
+settings.register_profile("exlchat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("exlchat")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Two workers with two threads each, on two cores, mostly wait for each other. Before torch is imported.
