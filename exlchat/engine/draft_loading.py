@@ -9,9 +9,25 @@ from exlchat.engine.architecture import read_spec
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.engine import Engine, load
 from exlchat.engine.events import LoadProgress
+from exlchat.engine.tokenizer import Tokenizer
 
 _LONGEST = 32768
 """A model without a wish for another context has no longer one."""
+
+
+def why_not_draft(model_dir: Path, draft_dir: Path) -> str | None:
+    """Why a model cannot guess for another, in one line; `None` where their tokens are the same. Reads no weights.
+
+    Raises:
+        ModelError: one of them has no tokenizer that can be read.
+    """
+    first, second = (_tokenizer(Checkpoint(folder)) for folder in (model_dir, draft_dir))
+    unlike = first.unlike(second)
+    return None if unlike is None else f"{draft_dir.name} does not draft for {model_dir.name}: {unlike}"
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    return Tokenizer(checkpoint, read_spec(checkpoint.config, str(checkpoint.path / "config.json")).vocab_size)
 
 
 def load_draft(

@@ -210,6 +210,7 @@ def load(
     build_cache: Path | None = None,
     dependent_launch: bool | None = None,
     draft: Engine | None = None,
+    without_draft: str = "",
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """Loads a model directory.
@@ -235,6 +236,7 @@ def load(
             (sm_90 and later) unless given.
         draft: a smaller model with the same vocabulary, which guesses tokens ahead for requests that say so; it is
             closed and unloaded with this one.
+        without_draft: why there is none although one was wished for: `ModelInfo` says so.
         on_progress: called in this thread while kernels are compiled and weights are read.
 
     Raises:
@@ -308,8 +310,8 @@ def load(
     info = _info(
         checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer, head_bits=head_bits
     )
-    if draft is not None:
-        info = dataclasses.replace(info, draft_model=draft.info.name)
+    name = "" if draft is None else draft.info.name
+    info = dataclasses.replace(info, draft_model=name, without_draft=without_draft)
     return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive, draft))
 
 

@@ -233,6 +233,7 @@ class ModelInfo:
         chat_template: Jinja, for plain talk; `None` where the model has none.
         named_templates: its other templates by name, as `tool_use`.
         draft_model: name of the smaller model that guesses for it; empty where none does.
+        without_draft: why one that was wished for does not, in one line; empty where none was, or it does.
     """
 
     name: str
@@ -253,6 +254,7 @@ class ModelInfo:
     added_tokens: tuple[str, ...] = ()
     named_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
     draft_model: str = ""
+    without_draft: str = ""
 
 
 @dataclass(frozen=True, slots=True)

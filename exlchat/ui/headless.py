@@ -127,6 +127,8 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             )
         opened.callback(engine.close)
         lines.clear()
+        if engine.info.without_draft:
+            lines.say(engine.info.without_draft)
         wishes = _turn_options(options, settings, wanted)
         try:
             engine.check(wishes.sampling, wishes.speech.constraint)

@@ -31,6 +31,7 @@ def load_model(
     quantize_head: int | None = None,
     usual_head: int | None = None,
     draft_path: Path | None = None,
+    without_draft: str = "",
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> EnginePort:
     """Load the model in `model_path`; blocks, so call it away from the UI thread.
@@ -42,6 +43,7 @@ def load_model(
         quantize_head: bits of an output head of floats, asked for by name: refused where there are no kernels.
         usual_head: the same from the settings, which say nothing about the CPU or about going without kernels.
         draft_path: a smaller model with the same vocabulary, which guesses tokens ahead; it is loaded first.
+        without_draft: why there is none although one was wished for.
         on_progress: runs on the calling thread; before the weights it tells of a compile, if one is needed.
 
     Raises:
@@ -78,6 +80,7 @@ def load_model(
             quantize_head=quantize_head,
             build_cache=build_cache,
             draft=draft,
+            without_draft=without_draft,
             on_progress=on_progress,
         )
     except BaseException:
@@ -105,6 +108,7 @@ def load_wanted(
         ModelError: as `load_model`.
     """
     cache_sizes = options.cache_sizes.or_settings(settings)
+    draft, without_draft = _fitting_draft(model_path, options, settings)
     return load_model(
         model_path,
         device=options.device,
@@ -114,7 +118,8 @@ def load_wanted(
         extension=settings.extension if options.extension is None else options.extension,
         quantize_head=options.quantize_head,
         usual_head=settings.quantize_head,
-        draft_path=draft_path(model_path, options, settings),
+        draft_path=draft,
+        without_draft=without_draft,
         on_progress=on_progress,
     )
 
@@ -129,6 +134,18 @@ def draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Pat
     if options.draft_model is not None or settings.draft_model is None:
         return options.draft_model
     return Path(settings.draft_model).expanduser()
+
+
+def _fitting_draft(model_path: Path, options: AppOptions, settings: Settings) -> tuple[Path | None, str]:
+    """The draft model, or none and why: one that was not typed with this model is left out where it does not fit."""
+    wanted = draft_path(model_path, options, settings)
+    if wanted is None or (options.draft_model is not None and options.model_path == model_path):
+        return wanted, ""
+    # Most starts have none.
+    from exlchat.engine.draft_loading import why_not_draft
+
+    why = why_not_draft(model_path, wanted)
+    return (wanted, "") if why is None else (None, why)
 
 
 def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp32", "fp16", "fp8", "q8", "q6", "q4"]:

@@ -12,6 +12,7 @@ import pytest
 from exlchat import cli
 from exlchat.chat.store import ConversationStore
 from exlchat.paths import bundled_model
+from exlchat.settings import save_setting
 from tests.random_models import save_random_llama
 
 SCHEMA = (
@@ -122,3 +123,14 @@ def test_a_draft_model_of_another_vocabulary_is_refused_in_one_line(ask: Any, tm
     )
     assert code == 0
     assert json.loads(out.splitlines()[-1])["stats"]["drafted"] > 0
+
+
+def test_a_draft_model_of_the_settings_is_left_out_where_it_does_not_fit(ask: Any, tmp_path: Path) -> None:
+    """Else no model of another family could be loaded."""
+    save_random_llama(tmp_path / "large")
+    save_setting("draft_model", str(bundled_model()))
+    code, out, err = ask("-m", str(tmp_path / "large"), "--no-save", "--max-tokens", "12", "--jsonl")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["stats"]["new_tokens"] == 12
+    (line,) = [line for line in err.splitlines() if "draft" in line]
+    assert "exlchat: guide does not draft for large: token " in line

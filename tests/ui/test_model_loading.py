@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,15 @@ import pytest
 
 from exlchat import cli, engine, paths
 from exlchat.engine.events import ModelError
-from exlchat.settings import save_setting
+from exlchat.settings import Settings, save_setting
+from exlchat.ui.engine_jobs import Loaded
+from exlchat.ui.library.memory import ModelSettings
+from exlchat.ui.model_loading import load_wanted
+from exlchat.ui.model_state import ModelState
 from exlchat.ui.options import AppOptions, DeviceChoice
 from exlchat.ui.services import open_services
+from tests.chat.scripted_engine import ScriptedEngine
+from tests.random_models import save_random_llama
 
 TYPED_AND_SET = [(None, None, True), (None, False, False), (True, False, True), (False, True, False)]
 
@@ -109,3 +116,36 @@ def test_a_variable_that_hides_the_card_is_told_unless_the_cpu_was_chosen(
     assert cli.main(["ask", "--no-save", "--device", device, "-m", str(model), "Hello"]) == 1
     line = "exlchat: on the CPU: CUDA_VISIBLE_DEVICES='' hides every NVIDIA card\n"
     assert (line in capsys.readouterr().err) is told
+
+
+def test_a_draft_model_is_of_the_model_that_it_was_typed_with(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another one it drafts if it can, and is left out with a reason if not."""
+    save_random_llama(tmp_path / "first")
+    save_random_llama(tmp_path / "other")
+    drafts: list[Path] = []
+    monkeypatch.setattr("exlchat.engine.draft_loading.load_draft", lambda path, **_: drafts.append(path))
+    options = AppOptions(tmp_path / "first", device="cpu", draft_model=paths.bundled_model())
+    for name in ("first", "other"):
+        with pytest.raises(ModelError, match="far enough"):
+            load_wanted(tmp_path / name, options, Settings(), ModelSettings(), kept=False)
+    # Whether it fits the one that it was typed with, the engine says.
+    assert [call["without_draft"] == "" for call in asked] == [True, False]
+    assert "guide does not draft for other: token " in asked[1]["without_draft"]
+    with pytest.raises(ModelError, match="far enough"):
+        load_wanted(
+            tmp_path / "other",
+            replace(options, draft_model=tmp_path / "first"),
+            Settings(),
+            ModelSettings(),
+            kept=False,
+        )
+    assert drafts == [paths.bundled_model(), tmp_path / "first"]
+
+
+def test_that_nobody_drafts_is_told_with_the_model() -> None:
+    state = ModelState("first", is_guide=False)
+    info = replace(ScriptedEngine().info, without_draft="small does not draft for large: why\x1b[2J")
+    told = state.learn(Loaded(info))
+    assert told == "small does not draft for large: why␛[2J"
