@@ -67,8 +67,9 @@ class MeansMaker:
         return Means(rules, healing, sampler, seed)
 
     def stop_ids(self, request: GenerationRequest) -> frozenset[int]:
-        """All that end its answer."""
-        return self._stop_ids | {stop for stop in request.stop if isinstance(stop, int)}
+        """All that end its answer. A tokenizer may know tokens that the model has no embedding for: they never come."""
+        asked = {stop for stop in request.stop if isinstance(stop, int)}
+        return frozenset(stop for stop in self._stop_ids | asked if 0 <= stop < self._vocab_size)
 
     def _rules(self, request: GenerationRequest) -> tuple[TokenRules, Healing | None]:
         """What holds for the next token, and how the end of the prompt is healed. Raises `RequestError`."""

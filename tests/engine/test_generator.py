@@ -80,6 +80,12 @@ def test_a_stop_id_from_any_file_ends_the_answer(where: str, model_dir: Path, en
     assert last.token_ids == whole.token_ids[:end]
 
 
+def test_a_stop_that_the_model_has_no_embedding_for_never_comes(engine: Engine) -> None:
+    """Tokenizers may have more tokens than the model; a least length bars each that there is."""
+    request = GenerationRequest(PROMPT, stop=[384, 9999, -1], min_new_tokens=5, max_new_tokens=8)
+    assert len(finish(engine.generate(request)).token_ids) == 8
+
+
 def test_stops_of_the_request(engine: Engine) -> None:
     whole = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=30)))
     stop_id = whole.token_ids[5]
