@@ -48,6 +48,12 @@ def have_room(cache: KVCache, request: GenerationRequest, answers: int) -> bool:
     return (prompt // PAGE_TOKENS + own) * PAGE_TOKENS >= min(prompt + most, cache.max_seq_len)
 
 
+def drawn_by_host(request: GenerationRequest) -> bool:
+    """Whether each token of several answers is drawn on the host; Mirostat's state is kept there."""
+    sampling = request.sampling
+    return bool(request.alternatives) or is_steered(sampling) or why_not_on_device(sampling) is not None
+
+
 def side_by_side(answers: Sequence[Answering], finished: Callable[[int], Finished]) -> Iterator[OneOfSeveral]:
     """Lets answers take turns, a token each, until all have ended.
 
@@ -110,11 +116,7 @@ class SideBySide:
             one.parts.feeder.cache.extend([token])
 
     def draw(self, logits: Tensor, parts: AnswerParts, answer: Answering) -> int:
-        """The next token of an answer; on the device, where nothing of it is needed on the host."""
-        request, sampling = parts.request, parts.request.sampling
-        # Mirostat's state is the host's here.
-        if request.alternatives or is_steered(sampling) or why_not_on_device(sampling) is not None:
-            return answer.draw(logits)
+        """The next token of an answer, on the device."""
         return draw_once(self._step, logits, answer.context, self._rules.draws(parts, answer), parts.rules.mask)
 
 
@@ -132,6 +134,7 @@ class _Beside:
         self.wants = False
         """Whether its answer goes on behind the last token, which has not been fed."""
         self._together = together
+        self._by_host = drawn_by_host(parts.request)
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""
@@ -140,6 +143,8 @@ class _Beside:
         logits, self.logits = self.logits, None
         assert logits is not None
         assert token == self.answer.context[-1]
+        if self._by_host:
+            return self.answer.draw(logits)
         return self._together.draw(logits, self.parts, self.answer)
 
     def go_on(self) -> None:

@@ -15,10 +15,11 @@ from typing import Protocol
 
 from exlchat.engine.answering import Answering, AnswerParts
 from exlchat.engine.device_rules import DeviceRules
-from exlchat.engine.device_sampling import DeviceDraws, is_steered, why_not_on_device
+from exlchat.engine.device_sampling import DeviceDraws
 from exlchat.engine.events import DecodePath, GenerationRequest, ModelError, RequestError
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.run_ahead import check_drawn, wait_for
+from exlchat.engine.several import drawn_by_host
 from exlchat.ext.sampling import TokenRing
 
 
@@ -60,10 +61,8 @@ class SeveralStep(Protocol):
 
 
 def may_run_ahead(request: GenerationRequest) -> bool:
-    """Whether nothing of a draw is needed on the host; Mirostat's state would be lost where rows are put together."""
-    sampling = request.sampling
-    needed = request.alternatives or request.constraint or is_steered(sampling)
-    return not needed and why_not_on_device(sampling) is None
+    """Whether the host needs to know nothing before a draw."""
+    return request.constraint is None and not drawn_by_host(request)
 
 
 class SeveralAhead:

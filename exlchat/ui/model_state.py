@@ -44,8 +44,8 @@ class ModelState:
                 self.info = info
                 self.is_guide = Path(info.path) == paths.bundled_model().resolve()
                 self.name = printable(one_line(info.name))
-                told = [f"{self.name} answers from here on."] if self._changed else []
-                return "\n".join([*told, *filter(None, [printable(info.without_draft)])]) or None
+                told = f"{self.name} answers from here on." if self._changed else ""
+                return "\n".join(filter(None, (told, printable(info.without_draft)))) or None
             case LoadRefused(line=line):
                 return f"{printable(line)}\n{self.name} stays loaded."
             case WentBack(line=line, name=name):
