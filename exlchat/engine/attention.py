@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 # Scores that are held at once where torch has no fused attention: 256 MiB in float32.
 _MOST_SCORES = 64 * 2**20
@@ -44,18 +43,32 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, rules: Rules) -> Te
     if rules.softcap or rules.sinks is not None:
         return _in_parts(queries, keys, values, rules)
     tokens, length = queries.shape[1], keys.shape[1]
-    # One token sees everything. But without a mask a GPU takes cuDNN, which spent 0.4 s on each new length.
-    mask: Tensor | None = None if tokens == 1 and not queries.is_cuda else causal_lower_right(tokens, length)
+    mask: Tensor | None = None
     if rules.window and length > rules.window:
         mask = _visible(range(length - tokens, length), length, rules.window, keys.device)
+    elif queries.is_cuda:
+        mask = _fused_mask(tokens, length)
+    elif 1 < tokens < length:
+        mask = _visible(range(length - tokens, length), length, 0, keys.device)
     return functional.scaled_dot_product_attention(
         queries.unsqueeze(0),
         keys.unsqueeze(0),
         values.unsqueeze(0),
         attn_mask=mask,
+        is_causal=mask is None and tokens > 1,
         scale=rules.scale,
         enable_gqa=True,
     ).squeeze(0)
+
+
+def _fused_mask(tokens: int, length: int) -> Tensor:
+    """What CUDA's fused kernels do without a mask in memory. Where there is none, torch takes cuDNN, which spent 0.4 s
+    on each new length, so one token gets it too."""
+    # Brings torch._dynamo and sympy, more than a second which a start on the CPU does without.
+    from torch.nn.attention.bias import causal_lower_right
+
+    mask: Tensor = causal_lower_right(tokens, length)
+    return mask
 
 
 def _visible(places: range, length: int, window: int, device: torch.device) -> Tensor:

@@ -7,8 +7,6 @@ import datetime
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from safetensors.torch import save_file
@@ -228,7 +225,6 @@ def test_an_answer_is_one_of_the_choices_to_the_last_byte(name: str, kinds: dict
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), min_size=1, max_size=5))
-@hypothesis_settings(max_examples=60, deadline=None)
 def test_any_text_can_be_a_choice(guide: Kind, choices: list[str]) -> None:
     text = "\n".join(choices)
     if not text.strip():
@@ -566,8 +562,3 @@ HOSTILE: list[tuple[ConstraintKind, str]] = [
 def test_hostile_ones_are_taken_or_refused_in_a_moment(kind: ConstraintKind, text: str, guide: Kind) -> None:
     with within(6), contextlib.suppress(ConstraintError):
         check_constraint(Constraint(kind, text), guide.vocabulary)
-
-
-def test_the_package_is_imported_without_the_grammar_library() -> None:
-    code = "import sys, exlchat.engine.grammar; sys.exit('llguidance' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
