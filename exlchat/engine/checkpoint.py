@@ -1,4 +1,4 @@
-"""A model directory: its JSON files, its named tensors, and what is wrong with it."""
+"""A model directory: its JSON files, its named tensors, and what is wrong with it. torch is imported for data only."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats.methods import check_config, check_names
 from exlchat.engine.model_folder import INDEX, check_folder, weight_files
 from exlchat.engine.model_identity import identify
 from exlchat.engine.tensor_names import TensorNames
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _DOWNLOAD_AGAIN = "download the model again"
 _KEEP_ONE = "keep one model in the directory"
@@ -41,11 +43,12 @@ class Checkpoint:
         check_config(self.config, str(path / "config.json"))
         self._indexed = _indexed(self.read_json(INDEX), path / INDEX)
         self._files = weight_files(path, self._indexed.values())
-        self._readers = [_open(file) for file in self._files]
+        self._headers = [_open(file) for file in self._files]
+        self._data: dict[int, Any] = {}
         self._where: dict[str, int] = {}
         self._stored: dict[str, str] = {}
         self._tensor_names = TensorNames(self.config)
-        for index, reader in enumerate(self._readers):
+        for index, reader in enumerate(self._headers):
             for stored in list(reader.keys()):
                 name = self._tensor_names.ours(stored)
                 if name is None:
@@ -81,17 +84,19 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Without reading the data. Raises `ModelError` if there is no such tensor."""
-        return tuple(self._reader(name).get_slice(self._stored[name]).get_shape())
+        return tuple(self._header(name).get_slice(self._stored[name]).get_shape())
 
     def dtype(self, name: str) -> str:
         """As the file names it: `F16`, `BF16`, `F32`, `I32`, `I16` ..."""
-        return str(self._reader(name).get_slice(self._stored[name]).get_dtype())
+        return str(self._header(name).get_slice(self._stored[name]).get_dtype())
 
     def tensor(self, name: str) -> Tensor:
         """A memory-mapped tensor on the CPU. Raises `ModelError` if there is none or it cannot be read."""
-        reader = self._reader(name)
+        index = self._index(name)
+        if index not in self._data:
+            self._data[index] = _open(self._files[index], "pt")
         try:
-            tensor: Tensor = reader.get_tensor(self._stored[name])
+            tensor: Tensor = self._data[index].get_tensor(self._stored[name])
         except (SafetensorError, ValueError, OSError) as error:
             raise ModelError(
                 f"{self.file_of(name)}: {self._stored[name]} cannot be read ({_first_line(error)})"
@@ -154,10 +159,14 @@ class Checkpoint:
                     f"({self._files[0].name}); {_KEEP_ONE}"
                 )
 
-    def _reader(self, name: str) -> Any:
+    def _index(self, name: str) -> int:
+        """Of the file that holds a tensor."""
         if name not in self._where:
             raise ModelError(f"{self.missing(name)}; {_DOWNLOAD_AGAIN}")
-        return self._readers[self._where[name]]
+        return self._where[name]
+
+    def _header(self, name: str) -> Any:
+        return self._headers[self._index(name)]
 
 
 def _indexed(index: Mapping[str, Any], where: Path) -> dict[str, str]:
@@ -175,7 +184,8 @@ def _indexed(index: Mapping[str, Any], where: Path) -> dict[str, str]:
     return weight_map
 
 
-def _open(file: Path) -> Any:
+def _open(file: Path, framework: Literal["np", "pt"] = "np") -> Any:
+    """A reader of a file: of its header only, or (`pt`, which takes a second or more to import) of its tensors too."""
     try:
         # safetensors calls a file that may not be read "not found", so it is opened here first.
         with file.open("rb") as stream:
@@ -185,7 +195,7 @@ def _open(file: Path) -> Any:
     if beginning == LFS_POINTER:
         raise ModelError(f"{file}: is a Git LFS pointer, not the weights; run `git lfs pull` in {file.parent}")
     try:
-        return safe_open(str(file), framework="pt", device="cpu")
+        return safe_open(str(file), framework=framework, device="cpu")
     except (SafetensorError, ValueError, OSError) as error:
         size = file.stat().st_size if file.exists() else 0
         raise ModelError(

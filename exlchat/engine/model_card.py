@@ -83,15 +83,6 @@ def describe(
         return ModelCard(card.path, card.bytes, problem=f"{folder}: cannot be understood ({line}); download it again")
 
 
-def check(folder: Path) -> None:
-    """Sees that a folder can be loaded as far as its JSON files and headers tell.
-
-    Raises:
-        ModelError: it cannot: one line.
-    """
-    read_spec(Checkpoint(folder).config, str(folder / "config.json"))
-
-
 def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishes, kv_cache: str) -> FitReport:
     """By the arithmetic that loading uses; on the CPU, where pages are taken as they are needed, as if all were."""
     quantized = here.stays_quantized and is_quantized(checkpoint)

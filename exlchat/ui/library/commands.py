@@ -99,8 +99,7 @@ def run_pull(options: PullOptions) -> ExitCode:
                 lines.say(f"{name}: {len(model.files)} files, {size_text(model.bytes)}, into {folder}")
                 fetch(model, shown.show)
             lines.clear()
-            # Imports torch, to see the headers as loading will.
-            from exlchat.engine.model_card import check
+            from exlchat.engine.model_check import check
 
             check(folder)
     except (PullError, ModelError) as error:

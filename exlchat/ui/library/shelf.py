@@ -80,6 +80,6 @@ def shown_name(path: Path) -> str:
 
 
 def _check(path: Path) -> None:
-    from exlchat.engine.model_card import check
+    from exlchat.engine.model_check import check
 
     check(path)

@@ -270,3 +270,12 @@ def test_what_cannot_be_set_is_refused(name: str, value: str, said: str) -> None
 def test_finding_models_imports_no_torch() -> None:
     code = "import sys; from exlchat.ui.library.places import library; library(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_seeing_that_a_model_can_be_loaded_imports_no_torch() -> None:
+    """`exlchat pull` does so at its end, and would take seconds longer."""
+    code = (
+        "import sys; from exlchat.engine.model_check import check; from exlchat.paths import bundled_model;"
+        "check(bundled_model()); print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
