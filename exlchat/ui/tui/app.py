@@ -26,6 +26,7 @@ from exlchat.ui.live_themes import LiveThemes
 from exlchat.ui.services import Services, open_services
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
+from exlchat.ui.tui.stylesheet import SteadyStylesheet
 from exlchat.ui.tui.terminal_input import TerminalDriver
 from exlchat.ui.tui.terminal_keys import tell_alt_enter_from_enter
 from exlchat.ui.tui.widgets.transcript import Transcript
@@ -67,6 +68,8 @@ class ChatApp(App[int], inherit_bindings=False):
         self.themes = LiveThemes(self, services.themes)
         self._chosen_theme = services.theme
         self.use_themes(services.themes.values())
+        self.set_reactive(ChatApp.theme, services.theme)
+        self.stylesheet = SteadyStylesheet(variables=self.get_css_variables())
         self.engine_thread = EngineThread(services.load_engine, self._post, name=services.model_name)
         self.session = ChatSession(
             services.store,
@@ -93,8 +96,7 @@ class ChatApp(App[int], inherit_bindings=False):
         return self.chat_screen
 
     def on_mount(self) -> None:
-        """Take the theme, and load the model once the first screen has been painted."""
-        self.theme = self._chosen_theme
+        """Load the model once the first screen has been painted."""
         self.call_after_refresh(self._painted)
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
 

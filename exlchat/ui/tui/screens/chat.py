@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from exlchat.ui.services import Services
 
 NARROW_CELLS = 80
+_SIDE_OPEN = "-side-open"
 
 
 @dataclass
@@ -122,6 +123,8 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Sidebar on the left; the rest in one column."""
+        # Not behind the mounting: then everything would be styled again.
+        self.set_class(self.services.sidebar and self.app.size.width >= NARROW_CELLS, _SIDE_OPEN)
         with Horizontal():
             with Vertical(id="side"):
                 yield Static("exlchat", id="mark", markup=False)
@@ -140,7 +143,6 @@ class ChatScreen(Screen[None]):
         self.composer.recall.older = self.services.typed.texts
         self.composer.use_vi(self.services.shelf.settings.editing == "vi")
         self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
-        self.show_sidebar(self.services.sidebar and self.app.size.width >= NARROW_CELLS)
         self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None
@@ -241,14 +243,14 @@ class ChatScreen(Screen[None]):
         """Show or hide the sidebar; in a narrow terminal it takes the place of the conversation."""
         if not shown and self.sidebar.has_focus:
             self.composer.focus()
-        self.set_class(shown, "-side-open")
+        self.set_class(shown, _SIDE_OPEN)
         if shown and self.has_class("-narrow"):
             self.sidebar.focus()
 
     @property
     def sidebar_shown(self) -> bool:
         """Whether the sidebar is there."""
-        return self.has_class("-side-open")
+        return self.has_class(_SIDE_OPEN)
 
     def _summaries(self) -> list[ConversationSummary]:
         try:
