@@ -13,7 +13,7 @@ chat: setup ## set up and open a chat (ARGS="MODEL_DIR --device cpu" passes opti
 	@exec $(BIN)/exlchat $(ARGS)
 
 test: setup-dev ## set up and run the tests (ARGS="tests/chat -k title" chooses some)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 ext: setup ## compile the CUDA kernels ahead of time (ARGS="--arch all --force")
 	@exec $(BIN)/exlchat build-ext $(ARGS)

@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+PATIENCE = 30.0
+"""Seconds of the clock after which what should come is taken not to come: long, because only a failing test waits."""
+
 MARGIN = 2.0
 YARDSTICK_ROUNDS = 5
 YARDSTICK_SECONDS = 0.020  # of one round, on the idle 2-core machine where the bounds were set

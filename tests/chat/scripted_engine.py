@@ -105,7 +105,7 @@ class ScriptedEngine:
             dtype="float32",
             bos_token=bos_token,
             eos_token="</s>",
-            stop_ids=tuple(self._tokenizer.encode("</s>", add_special_tokens=False).ids),
+            stop_ids=tuple(self.encode("</s>")),
             special_tokens=tuple(special),
             chat_template=chat_template,
         )

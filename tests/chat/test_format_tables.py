@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.formats.presets import PresetError, read_preset
@@ -62,7 +61,6 @@ def test_bos_default_system_and_stripping() -> None:
 
 
 @given(text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("{}%#\"'\\-\n")), min_size=1, max_size=12))
-@hypothesis_settings(max_examples=200, deadline=None)
 def test_no_string_of_a_table_becomes_code(text: str) -> None:
     import tomlkit
 

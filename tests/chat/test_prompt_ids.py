@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -134,7 +133,6 @@ def test_bos_comes_once(engine: ScriptedEngine) -> None:
 
 
 @given(data=st.data())
-@hypothesis_settings(max_examples=150, deadline=None)
 def test_no_message_can_say_a_special_token(data: st.DataObject) -> None:
     engine = ScriptedEngine(tokenizer("byte-level"))
     form = data.draw(st.sampled_from([FORMATS[name] for name in ("chatml", "llama-3", "llama-2", "mistral", "plain")]))
@@ -210,7 +208,6 @@ def test_the_clock_of_a_template_may_tick_between_renderings(monkeypatch: pytest
 
 
 @given(text=st.text(st.sampled_from("ab é😀\n"), min_size=1), cut=st.integers(0, 60), shown=st.integers(0, 40))
-@hypothesis_settings(deadline=None)
 def test_ids_stand_for_exactly_the_text_that_was_shown(text: str, cut: int, shown: int) -> None:
     engine = ScriptedEngine(tokenizer("byte-level"))
     ids = engine.spelled(text)[:cut]

@@ -196,12 +196,7 @@ def test_a_text_that_was_cut_within_its_page_ends_where_the_file_does(whole: Pat
 
 
 # Shrinking would take minutes, and says nothing that the example does not.
-@hypothesis_settings(
-    max_examples=20,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@hypothesis_settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(data=st.data(), wal=st.booleans())
 def test_whatever_is_overwritten_or_cut(whole: Path, with_wal: Path, data: st.DataObject, wal: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.search import match_query
@@ -133,7 +132,6 @@ def test_the_language_of_the_index_is_only_text(store: ConversationStore, typed:
 
 
 @given(typed=st.text(max_size=60), text=st.text(max_size=60))
-@hypothesis_settings(max_examples=100, deadline=None)
 def test_anything_may_be_typed_and_kept(typed: str, text: str) -> None:
     store = ConversationStore(None)
     told(store, text, typed)

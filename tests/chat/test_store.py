@@ -266,7 +266,7 @@ def test_the_file_is_its_owners_only_and_a_closed_store_leaves_only_it(path: Pat
 
 
 @given(text=st.text(st.characters(exclude_categories=[])), ids=st.lists(st.integers(0, 2**32 - 1)))
-@hypothesis_settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_and_ids_survive(store: ConversationStore, text: str, ids: list[int]) -> None:
     conversation = store.create_conversation()
     question = store.add_message(conversation.id, "user", text)

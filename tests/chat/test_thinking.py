@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import AnswerRecord, Message
@@ -79,7 +78,6 @@ TEXTS = st.lists(
 
 
 @given(text=TEXTS, marks=st.sampled_from(MARKS), cuts=st.lists(st.integers(0, 60), max_size=8))
-@hypothesis_settings(max_examples=600, deadline=None)
 def test_how_the_text_is_cut_changes_nothing(text: str, marks: ThinkingMarks, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     splitter = ThinkingSplitter(marks)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import Message, Role
@@ -318,7 +317,6 @@ def trees(draw: st.DrawFn) -> ConversationTree:
 
 
 @given(tree=trees())
-@hypothesis_settings(max_examples=60, deadline=None)
 def test_a_whole_tree_is_kept_and_read_again(tree: ConversationTree) -> None:
     store = ConversationStore(None)
     assert store.write_tree(tree) == "tree"

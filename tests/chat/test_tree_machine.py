@@ -251,4 +251,4 @@ class Tree(RuleBasedStateMachine):
 
 
 TestTree = Tree.TestCase
-TestTree.settings = hypothesis_settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestTree.settings = hypothesis_settings(max_examples=20, stateful_step_count=20)

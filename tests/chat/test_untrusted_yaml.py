@@ -194,7 +194,6 @@ VALUES = st.recursive(
 
 
 @given(VALUES.filter(lambda value: "Infinity" not in json.dumps(value) and "NaN" not in json.dumps(value)))
-@hypothesis_settings(max_examples=200, deadline=None)
 def test_json_means_what_it_means(value: Any) -> None:
     for indent in (None, 1):
         text = json.dumps(value, ensure_ascii=False, indent=indent)
@@ -202,7 +201,6 @@ def test_json_means_what_it_means(value: Any) -> None:
 
 
 @given(VALUES)
-@hypothesis_settings(max_examples=200, deadline=None)
 def test_what_pyyaml_writes_comes_back(value: Any) -> None:
     """It quotes all that YAML 1.1 reads as something else, so that the texts are texts here too."""
 
@@ -349,7 +347,7 @@ def mutated(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.usefixtures("parser")
-@hypothesis_settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(suppress_health_check=list(HealthCheck))
 @given(text=st.text(max_size=60) | PIECES | mutated())
 @example(text="{? : ? }")
 @example(text=": a")

@@ -16,6 +16,7 @@ from exlchat.chat.conversation import Conversation
 from exlchat.chat.store import ConversationStore
 from tests.e2e.tmux import Tmux, needs_tmux
 from tests.endless_model import save_endless_llama
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.e2e, needs_tmux]
 
@@ -46,7 +47,7 @@ def only_conversation(home: Path) -> Conversation:
 
 def wait_for_text(home: Path, more_than: int) -> str:
     """The answer's text on disk, once it is longer than that."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         text = only_conversation(home).branch[-1].text
         if len(text) > more_than:

@@ -15,6 +15,8 @@ from typing import Self
 
 import pytest
 
+from tests.patience import PATIENCE
+
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (apt install tmux)")
 
 _ENDED = r"\[exit (\d+)\]"  # short, so that it fits into the narrowest terminal
@@ -87,7 +89,7 @@ class Tmux:
         """The text now on the screen."""
         return self._tmux("capture-pane", "-p").stdout
 
-    def wait_for(self, pattern: str, timeout: float = 20.0) -> str:
+    def wait_for(self, pattern: str, timeout: float = PATIENCE) -> str:
         """The screen as soon as the regular expression `pattern` matches it.
 
         Raises:
@@ -95,11 +97,11 @@ class Tmux:
         """
         return self._wait(lambda screen: re.search(pattern, screen) is not None, f"{pattern!r} to appear", timeout)
 
-    def wait_until_gone(self, pattern: str, timeout: float = 20.0) -> str:
+    def wait_until_gone(self, pattern: str, timeout: float = PATIENCE) -> str:
         """The screen as soon as `pattern` no longer matches it."""
         return self._wait(lambda screen: re.search(pattern, screen) is None, f"{pattern!r} to go away", timeout)
 
-    def wait_for_end(self, timeout: float = 20.0) -> int:
+    def wait_for_end(self, timeout: float = PATIENCE) -> int:
         """The program's exit code, once it has ended."""
         found = re.search(_ENDED, self.wait_for(_ENDED, timeout))
         assert found is not None
@@ -121,5 +123,5 @@ class Tmux:
 
     def _tmux(self, *arguments: str, check: bool = True, data: bytes = b"") -> subprocess.CompletedProcess[str]:
         command = ["tmux", "-L", self._socket, *arguments]
-        done = subprocess.run(command, capture_output=True, input=data, check=check, timeout=20)
+        done = subprocess.run(command, capture_output=True, input=data, check=check, timeout=PATIENCE)
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -48,7 +48,7 @@ def test_dequantize_equals_the_unpacking_of_the_description(
     assert same_bits(awq.dequantize(tensors), scaled(codes, zeros, tensors["scales"], np.arange(features) // size))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.sampled_from([32, 64, 128, -1]), st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**31))
 def test_what_is_written_is_read_back_within_half_a_step(size: int, k: int, n: int, seed: int) -> None:
     weight = torch.randn(32 * k, 8 * n, generator=torch.Generator().manual_seed(seed)) * 0.02

@@ -94,7 +94,7 @@ def test_worked_example_of_the_format_description() -> None:
     assert not weights[:, 1:].any()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.sampled_from(
         [

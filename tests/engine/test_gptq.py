@@ -128,7 +128,7 @@ def test_zero_points_of_both_versions_whatever_the_label(
     assert set(found.flatten().tolist()) == {zero}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.builds(
         GptqRecipe,

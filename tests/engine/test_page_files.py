@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.engine.page_disk.file import StoredPage
@@ -717,7 +717,6 @@ class Model:
         self.harmed.discard(number)
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_whatever_happens_a_page_is_right_or_absent(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -158,13 +158,11 @@ def test_random_operations(kind: str) -> None:
     machine = type(f"Operations_{kind}", (Operations,), {"kind": kind})
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
-        settings=settings(
-            max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=30, stateful_step_count=40, suppress_health_check=list(HealthCheck)),
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.tuples(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -47,7 +47,6 @@ def encode_codes(x: Tensor, element: Element) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-@settings(max_examples=200, deadline=None)
 @given(vectors(), st.sampled_from([CODES4, CODES8]))
 def test_every_element_is_within_half_a_step_of_what_was_stored(x: Tensor, element: Element) -> None:
     codes, scales = encode_codes(x, element)
@@ -58,7 +57,6 @@ def test_every_element_is_within_half_a_step_of_what_was_stored(x: Tensor, eleme
     assert bool(((found - wanted).abs() <= step / 2 + rounding).all())
 
 
-@settings(max_examples=50, deadline=None)
 @given(vectors(), st.sampled_from([CODES4, CODES8]))
 def test_the_largest_of_a_group_is_exact_where_the_other_side_is_small(x: Tensor, element: Element) -> None:
     codes, scales = encode_codes(x, element)
@@ -155,7 +153,6 @@ def test_8_bit_floats_written_out() -> None:
     assert float8([465.0, -1e6]) == [0x7E, 0xFE]
 
 
-@settings(max_examples=100, deadline=None)
 @given(vectors())
 def test_8_bit_floats_are_torchs_and_the_nearest(x: Tensor) -> None:
     stored, _ = encode(x, FLOAT8)

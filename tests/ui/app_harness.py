@@ -27,6 +27,7 @@ from exlchat.ui.services import Services
 from exlchat.ui.theme_files import load_themes
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.widgets.transcript import Transcript
+from tests.patience import PATIENCE
 from tests.ui.scripted_engine import ScriptedEngine
 
 Load = Callable[[Callable[[LoadProgress], None]], EnginePort]
@@ -81,7 +82,7 @@ def services(
     )
 
 
-async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 8.0) -> None:
+async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not condition():

@@ -28,7 +28,7 @@ class Receiver:
         """All reports up to and with the next of a kind."""
         seen: list[Report] = []
         while not (seen and isinstance(seen[-1], kind)):
-            seen.append(self.reports.get(timeout=10))
+            seen.append(self.reports.get(timeout=60))
         return seen
 
 
@@ -92,7 +92,7 @@ def test_stop_ends_the_running_job_and_the_next_goes_on(receiver: Receiver) -> N
     thread.submit(job)
     engine.step(3)
     receiver.until(Loaded)
-    seen = [receiver.reports.get(timeout=10) for _ in range(3)]
+    seen = [receiver.reports.get(timeout=60) for _ in range(3)]
     thread.stop(job)
     seen += receiver.until(JobEnded)
     assert said(seen) == "a l"

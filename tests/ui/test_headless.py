@@ -23,6 +23,7 @@ from exlchat.engine.events import Finished, GenerationStats
 from exlchat.ui.headless_output import ErrorLines, JsonLinesOutput, TextOutput
 from exlchat.ui.typed_text import PromptInputError, read_prompt
 from tests.endless_model import save_endless_llama
+from tests.patience import PATIENCE
 
 STATS = {
     "prompt_tokens",
@@ -197,7 +198,7 @@ def test_no_room_on_disk_removes_the_pages_of_earlier_runs(ask: Any, home: Path,
     ask("How many pages are there? " * 8, "--max-tokens", "2")
     assert list(home.rglob("*.safetensors"))
     assert ask("hello", "--max-tokens", "2", "--disk-gb", "0", *save)[0] == 0
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while list(home.rglob("*.safetensors")) and time.monotonic() < end:
         time.sleep(0.01)
     assert not list(home.rglob("*.safetensors"))

@@ -31,7 +31,7 @@ def test_ctrl_c_ends_the_program_although_the_code_catches_everything() -> None:
     assert program.stdout is not None
     assert program.stdout.readline() == "ready\n"
     program.send_signal(signal.SIGINT)
-    rest, stderr = program.communicate(timeout=15)
+    rest, stderr = program.communicate(timeout=60)
     assert (program.returncode, rest, stderr) == (130, "", "tidied")
 
 
@@ -59,6 +59,6 @@ def test_ctrl_c_while_kernels_are_compiled_leaves_no_compiler_at_work(tmp_path: 
         assert program.poll() is None
         time.sleep(0.02)
     program.send_signal(signal.SIGINT)
-    assert program.wait(timeout=15) == 130
+    assert program.wait(timeout=60) == 130
     time.sleep(2.5)
     assert not outlived.exists()

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 
 from exlchat.chat.exchange.jsonl import conversations
 from exlchat.chat.exchange.limits import Problems
@@ -225,7 +224,6 @@ def test_importing_twice_makes_a_second_conversation(
     assert first.id != second.id
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
 @given(trees())
 def test_a_tree_goes_through_the_store_and_a_file(whole: ConversationTree) -> None:
     """What the store has made of a tree is what comes back from a file of it."""

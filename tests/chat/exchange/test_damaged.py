@@ -386,7 +386,7 @@ def places_in(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-@hypothesis_settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_value_in_any_place_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     sample = copy.deepcopy(data.draw(st.sampled_from(SAMPLES)))
@@ -407,7 +407,7 @@ def test_any_value_in_any_place_is_read_or_refused(tmp_path: Path, data: st.Data
     assert again is None or again.trees == found.trees
 
 
-@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_bytes_that_were_changed_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     texts = [*(json.dumps(sample).encode() for sample in SAMPLES), AICHAT.encode(), json_lines(*SILLY).encode()]

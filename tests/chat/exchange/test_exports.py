@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -177,7 +176,6 @@ ATTACKS = (
 )
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(ATTACKS) | st.text(max_size=12), max_size=6).map("\n".join))
 def test_no_text_becomes_anything_that_acts(text: str) -> None:
     foreign = {"name": text}
@@ -216,7 +214,6 @@ def test_no_character_that_steers_or_hides_is_in_a_page(written_as: str) -> None
     assert [hex(ord(one)) for one in STEERING if one in content] == []
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
 @given(st.lists(trees(), min_size=1, max_size=2), st.sampled_from(["md", "html", "openai"]))
 def test_any_tree_can_be_written(several: list[ConversationTree], form: Format) -> None:
     text = written(several, form)

@@ -18,7 +18,7 @@ from exlchat.chat.tree import ConversationTree, TreeMessage
 from tests.chat.exchange.trees import imported, is_whole, json_lines, said, trees
 
 
-@hypothesis_settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(trees(), min_size=1, max_size=3))
 def test_what_was_written_is_what_is_read(tmp_path: Path, several: list[ConversationTree]) -> None:
     found = imported(tmp_path, "all.jsonl", written(several, "jsonl"))

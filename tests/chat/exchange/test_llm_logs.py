@@ -214,7 +214,7 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in cut
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_database_with_changed_bytes_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     whole = tmp_path / "whole.db"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.personas import png, zip_members
@@ -73,7 +73,6 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), m
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(names, st.binary(max_size=300), max_size=5), st.sampled_from([0, 8]))
 def test_every_file_of_a_charx_comes_back(files: dict[str, bytes], method: int) -> None:
     data, notices = through(charx(files, method=method), "charx")
@@ -206,7 +205,6 @@ def test_files_that_lie_over_each_other_are_refused() -> None:
         imported(crowded)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_an_archive_with_broken_bytes_gives_whole_files_or_a_line(data: st.DataObject) -> None:
     files = {"a.bin": b"abc" * 30, "b/c.bin": bytes(range(200))}

@@ -106,7 +106,6 @@ def test_a_card_becomes_a_persona() -> None:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(cards)
 def test_a_card_comes_back_as_it_was(card: dict[str, Any]) -> None:
     persona = persona_of_card(card, "card")
@@ -114,7 +113,6 @@ def test_a_card_comes_back_as_it_was(card: dict[str, Any]) -> None:
     assert card_of_persona(parse_persona(write_text(persona), "x")) == card
 
 
-@settings(max_examples=60, deadline=None)
 @given(cards)
 def test_a_card_comes_back_from_every_kind_of_file(card: dict[str, Any]) -> None:
     persona = persona_of_card(card, "card")
@@ -127,7 +125,7 @@ def test_a_card_comes_back_from_every_kind_of_file(card: dict[str, Any]) -> None
     assert card_of_persona(zipped) == card_of_persona(persona, 3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(v2_cards | v3_cards)
 def test_a_picture_holds_the_card_in_its_own_version_unchanged(card: dict[str, Any]) -> None:
     data = card_file(persona_of_card(card, "card"), "png").data
@@ -138,7 +136,6 @@ def test_a_picture_holds_the_card_in_its_own_version_unchanged(card: dict[str, A
     assert json.loads(base64.b64decode(text.text)) == card
 
 
-@settings(max_examples=60, deadline=None)
 @given(cards, texts, texts, st.lists(texts, max_size=2).map(tuple))
 def test_what_was_changed_is_in_the_card_and_the_rest_as_it_was(
     card: dict[str, Any], system: str, greeting: str, others: tuple[str, ...]
@@ -156,7 +153,6 @@ def test_what_was_changed_is_in_the_card_and_the_rest_as_it_was(
             assert holder.get(key, back.get(key)) == before[key]
 
 
-@settings(max_examples=60, deadline=None)
 @given(personas)
 def test_any_persona_goes_through_a_card(persona: Persona) -> None:
     """But for its own foreign fields and what one line of a list loses."""
@@ -333,7 +329,6 @@ def test_a_damaged_card_is_one_line_within_a_second(name: str) -> None:
     assert len(line) < 300
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["png", "charx", "json"]), st.data())
 def test_a_card_with_broken_bytes_is_read_or_refused(kind: Any, data: st.DataObject) -> None:
     whole = bytearray(card_file(persona_of_card(V3, "c"), kind).data)

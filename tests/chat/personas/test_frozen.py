@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
@@ -108,7 +108,6 @@ def frozen(persona: Persona, seed: int = 3) -> FrozenPersona:
     return freeze(persona, user="Kim", now=NOW, seed=seed)
 
 
-@settings(max_examples=40, deadline=None)
 @given(personas, st.integers(0, 9))
 def test_a_frozen_persona_survives_json_and_is_the_same_for_the_same_seed(persona: Persona, seed: int) -> None:
     one = frozen(persona, seed)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.personas.decorators import Decorators, split_decorators
@@ -180,7 +180,6 @@ def test_patterns_that_could_run_for_ever_never_match(pattern: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab.*+?|()[]\\^$b/i{}"), max_size=25))
-@settings(max_examples=300, deadline=None)
 def test_no_pattern_takes_long(pattern: str) -> None:
     with within(1):
         contains_any("ab" * 2_000 + "a" * 6_000, [pattern], patterns=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import tomlkit
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.personas.card_writing import CardFile, card_file
@@ -158,7 +158,6 @@ def in_charx(card: Any) -> bytes:
     return file.getvalue()
 
 
-@settings(max_examples=150, deadline=None)
 @given(v1 | v2 | v3, st.booleans())
 def test_json_comes_back_to_the_letter(card: dict[str, Any], escaped: bool) -> None:
     card = plain(card)
@@ -172,7 +171,6 @@ def test_json_comes_back_to_the_letter(card: dict[str, Any], escaped: bool) -> N
     assert exact(json.loads(exported(from_disk(written), "json"))) == exact(card)
 
 
-@settings(max_examples=80, deadline=None)
 @given(v3)
 def test_a_charx_comes_back_to_the_letter(card: dict[str, Any]) -> None:
     card = plain(card)
@@ -181,7 +179,6 @@ def test_a_charx_comes_back_to_the_letter(card: dict[str, Any]) -> None:
         assert exact(json.loads(archive.read("card.json"))) == exact(card)
 
 
-@settings(max_examples=80, deadline=None)
 @given(v2, v3)
 def test_a_png_comes_back_to_the_letter(older: dict[str, Any], newer: dict[str, Any]) -> None:
     for keyword, card in (("chara", plain(older)), ("ccv3", plain(newer))):
@@ -214,7 +211,6 @@ def edited(persona: Persona, where: tuple[str, ...], value: Any) -> Persona:
         return read_persona(file)
 
 
-@settings(max_examples=150, deadline=None)
 @given(v2 | v3, st.sampled_from(sorted(EDITS)))
 def test_one_edit_is_one_change(card: dict[str, Any], key: str) -> None:
     card = plain(card)
@@ -224,7 +220,6 @@ def test_one_edit_is_one_change(card: dict[str, Any], key: str) -> None:
     assert exact(back) == exact(expected)
 
 
-@settings(max_examples=80, deadline=None)
 @given(v1, st.sampled_from(["first_mes", "description", "personality", "scenario"]))
 def test_one_edit_of_the_oldest_cards_is_one_change(card: dict[str, Any], key: str) -> None:
     card = plain(card)
@@ -232,7 +227,6 @@ def test_one_edit_of_the_oldest_cards_is_one_change(card: dict[str, Any], key: s
     assert exact(back) == exact({**card, key: "Edited."})
 
 
-@settings(max_examples=100, deadline=None)
 @given(v3, st.lists(entry, min_size=2, max_size=4), st.data())
 def test_an_entry_changed_removed_or_put_between_leaves_the_others(
     card: dict[str, Any], entries: list[dict[str, Any]], data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from exlchat import paths
 from exlchat.chat.file_ids import id_for, is_id
@@ -84,7 +84,6 @@ def test_every_key_is_read() -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(personas)
 def test_what_is_written_is_read_again(persona: Persona) -> None:
     assert parse_persona(write_text(persona), "x.toml") == persona

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
@@ -465,7 +465,6 @@ def test_what_is_no_preset_is_one_line(read: Read, name: str, content: str | byt
     assert len(line) < 300
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     values=st.dictionaries(st.sampled_from([*NEUTRAL, "genamt", "x"]) | st.text(max_size=5), json_values, max_size=8)
 )

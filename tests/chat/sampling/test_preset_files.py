@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
@@ -47,7 +47,6 @@ def test_every_key_is_read() -> None:
     )
 
 
-@settings(max_examples=80, deadline=None)
 @given(presets)
 def test_what_is_written_is_read_again(preset: SamplingPreset) -> None:
     assert parse_preset(write_text(preset), "x.toml") == preset

@@ -22,6 +22,7 @@ from exlchat.ui.line.paper import Fragments
 from exlchat.ui.line.plain import PlainPaper
 from exlchat.ui.line.run import BROKEN, converse
 from exlchat.ui.line.screen import LineScreen, terminal_output
+from tests.patience import PATIENCE
 from tests.ui.app_harness import services
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -85,11 +86,11 @@ class Line:
         await self.until(lambda: not self.chat.session.busy and self.chat.model.info is not None)
         await asyncio.sleep(0.05)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 8.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         await until(condition, seconds, lambda: f"{self.text}\n--- typed: {self.message!r}")
 
 
-async def until(condition: Callable[[], bool], seconds: float = 8.0, shown: Callable[[], str] = str) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE, shown: Callable[[], str] = str) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"still not so after {seconds} s:\n{shown()}"

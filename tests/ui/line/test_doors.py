@@ -105,7 +105,7 @@ async def test_every_slash_command_does_what_it_is_for_or_needs_the_app(
             argument = EFFECTS[action.id].argument if action.id in EFFECTS else "x" * action.argument_required
             line.chat.submit(f"{action.slash} {argument}".strip())
             try:
-                await until(lambda before=before, seen=seen: seen(line, line.text[before:]), 3.0)  # type: ignore[misc]
+                await until(lambda before=before, seen=seen: seen(line, line.text[before:]))  # type: ignore[misc]
             except AssertionError:
                 failed.append(f"{action.slash}: neither done nor said why not; written: {line.text[before:]!r}")
             await until(lambda: not line.chat.session.busy)

@@ -123,7 +123,7 @@ HOSTILE = st.text(
 
 
 @given(text=HOSTILE, asked=HOSTILE)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_nothing_but_text_comes_out(tmp_path_factory: pytest.TempPathFactory, text: str, asked: str) -> None:
     engine = ScriptedEngine(text + "\x1b]52;c;AAAA\x07\x9b31m\u202e")
     async with plain_mode(tmp_path_factory.mktemp("hostile"), engine) as plain:

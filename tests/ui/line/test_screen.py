@@ -490,7 +490,7 @@ HOSTILE = st.text(
 
 
 @given(text=HOSTILE, asked=HOSTILE)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_nothing_that_is_said_steers_the_terminal(
     tmp_path_factory: pytest.TempPathFactory, text: str, asked: str
 ) -> None:

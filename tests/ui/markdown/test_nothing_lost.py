@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -32,14 +32,12 @@ def is_subsequence(short: list[str], long: list[str]) -> bool:
     return all(character in rest for character in short)
 
 
-@settings(max_examples=400, deadline=None)
 @given(text=markdown_texts)
 def test_all_letters_are_shown_in_order(text: str) -> None:
     shown = "".join(texts(at_once(text, 10_000)))
     assert is_subsequence(letters(printable(text)), letters(shown))
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=markdown_texts, width=st.integers(8, 60))
 def test_at_any_width_all_letters_are_shown_and_no_line_is_wider(text: str, width: int) -> None:
     lines = texts(at_once(text, width))
@@ -48,7 +46,6 @@ def test_at_any_width_all_letters_are_shown_and_no_line_is_wider(text: str, widt
     assert all(cell_len(line) <= width for line in lines)
 
 
-@settings(max_examples=400, deadline=None)
 @given(text=tex_texts, width=st.integers(8, 60))
 def test_of_formulas_only_names_of_commands_are_exchanged(text: str, width: int) -> None:
     lines = texts(at_once(text, width))
@@ -58,7 +55,6 @@ def test_of_formulas_only_names_of_commands_are_exchanged(text: str, width: int)
     assert not set("".join(lines)) & set("\x1b\x00\u202e")
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=st.text(), width=st.integers(8, 60))
 def test_plain_text_is_shown_as_typed(text: str, width: int) -> None:
     lines = texts(at_once(text, width, role="user"))

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exlchat.ui.markdown.render import Renderer
@@ -67,7 +67,6 @@ def texts(layout: MessageLayout) -> list[str]:
     return [line.text for line in layout.lines]
 
 
-@settings(max_examples=400, deadline=None)
 @given(chunks=chunked_texts(), width=st.sampled_from([8, 20, 60, 1000]), role=st.sampled_from(["assistant", "user"]))
 @example(chunks=["- a\n", "- b\n\n", "  c\n- d\n", "1. e\n1. f"], width=60, role="assistant")
 @example(chunks=["```\nx\n``", "`\n", "\nnext"], width=60, role="assistant")
@@ -86,7 +85,6 @@ def test_a_streamed_text_ends_as_the_whole_text(chunks: list[str], width: int, r
     assert segments(layout) == segments(at_once("".join(chunks), width, role))
 
 
-@settings(max_examples=200, deadline=None)
 @given(chunks=chunked_texts(), width=st.sampled_from([20, 80]))
 @example(chunks=["```", "py", "thon", "\n", "x", "`"], width=80)
 @example(chunks=["```python\n'👩\u200d👧'"], width=80)
@@ -101,7 +99,6 @@ def test_at_every_moment_the_lines_read_as_those_of_the_text_so_far(chunks: list
             assert texts(layout) == texts(at_once(so_far, width))
 
 
-@settings(max_examples=200, deadline=None)
 @given(chunks=chunked_texts(), width=st.sampled_from([20, 80]))
 def test_lines_before_the_first_changed_one_are_the_same_objects(chunks: list[str], width: int) -> None:
     layout = layout_of("assistant", width)

@@ -21,6 +21,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ui.actions import Place
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.chat import ChatScreen
+from tests.patience import PATIENCE
 from tests.ui.app_harness import shown, told
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -92,7 +93,7 @@ class Stage:
             widget.call_after_refresh(painted.set)
             await self.until(painted.is_set, 0.2)
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 8.0) -> bool:
+    async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Wait until something is so; whether it came to be."""
         end = time.monotonic() + seconds
         while not condition():

@@ -223,10 +223,10 @@ async def on_the_last_message(pilot: Pilot[int]) -> None:
 
 async def still(pilot: Pilot[int]) -> None:
     """Wait until nothing has changed on the screen for a while, not even a colour."""
-    seen, since = "", time.monotonic()
-    while time.monotonic() - since < 0.4:
-        await pilot.pause(0.05)
-        now = pilot.app.export_screenshot()
+    seen, since = [], time.monotonic()
+    while time.monotonic() - since < 0.3:
+        await pilot.pause(0.03)
+        now = pilot.app.screen._compositor.render_strips()
         if now != seen:
             seen, since = now, time.monotonic()
 

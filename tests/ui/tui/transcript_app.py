@@ -9,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.theme import Theme
 
 from exlchat.ui.tui.widgets.transcript import Role, Transcript, TranscriptItem
+from tests.ui.app_harness import until
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -44,8 +45,10 @@ def screen_lines(transcript: Transcript) -> list[str]:
 
 
 async def painted(pilot: Pilot[None]) -> None:
-    """Wait until what has arrived is on the screen."""
-    await pilot.pause(0.1)
+    """Wait until what has arrived is on the screen, however slow the machine is."""
+    await pilot.pause()
+    transcripts = pilot.app.query(Transcript)
+    await until(pilot, lambda: all(transcript._paint_timer is None for transcript in transcripts))
 
 
 def mixed_messages(count: int, seed: int = 1) -> list[TranscriptItem]:
