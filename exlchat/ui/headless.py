@@ -20,7 +20,7 @@ from exlchat.settings import Settings, SettingsError, load_settings
 from exlchat.ui import generation_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_answer import AnswerTelling
-from exlchat.ui.headless_conversation import Again, Place, Said, begin, find, go_on, open_store
+from exlchat.ui.headless_conversation import Again, Place, Said, begin, check, find, go_on, open_store
 from exlchat.ui.headless_output import (
     AnswerOutput,
     ErrorLines,
@@ -116,9 +116,11 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
     with ExitStack() as opened:
         there: Place | None = None
         if options.conversation is not None:
-            # Before the model is loaded, which takes its time: a wrong id is answered at once.
+            # Before the model is loaded, which takes its time: what cannot be is said at once.
             store = opened.enter_context(closing(open_store()))
-            there = Place(store, find(store, options.conversation).id)
+            conversation = find(store, options.conversation)
+            check(conversation, options.again)
+            there = Place(store, conversation.id)
             options = replace(options, app=_as_spoken_in(there, options.app))
         wanted = ModelMemory(paths.folders().model_memory).settings_of(model_path).typed_or(options.app, settings)
         with ctrl_c_ends_at_once(before=lines.clear):

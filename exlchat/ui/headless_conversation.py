@@ -11,7 +11,7 @@ from exlchat.chat.turn import TurnError
 from exlchat.ui.answering import was_cut
 
 if TYPE_CHECKING:
-    from exlchat.chat.conversation import Conversation
+    from exlchat.chat.conversation import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
 
 Again = Literal["retry", "continue"]
@@ -109,6 +109,23 @@ def find(store: ConversationStore, wanted: str) -> Conversation:
     return store.load(ident)
 
 
+def check(conversation: Conversation, again: Again | None) -> None:
+    """See that an answer can be asked for in a conversation as it is now.
+
+    Raises:
+        TurnError: another program is writing an answer there, or there is none to give again or to go on with.
+    """
+    if conversation.branch and conversation.branch[-1].status == "streaming":
+        raise TurnError("another program is writing an answer in this conversation; ask when it has ended")
+    if again is None:
+        return
+    last = _last_said(conversation)
+    if last is None:
+        raise TurnError("there is nothing to answer in this conversation yet; give a prompt")
+    if again == "continue" and not was_cut(last):
+        raise TurnError("the last answer was not cut or edited; there is nothing to go on with")
+
+
 def go_on(store: ConversationStore, conversation_id: str, said: Said, again: Again | None) -> Place:
     """A conversation that is there, with the prompt at its tip, or with the answer that is to be given again.
 
@@ -120,8 +137,7 @@ def go_on(store: ConversationStore, conversation_id: str, said: Said, again: Aga
         StoreError: it cannot be read or written.
     """
     conversation = store.load(conversation_id)
-    if conversation.branch and conversation.branch[-1].status == "streaming":
-        raise TurnError("another program is writing an answer in this conversation; ask when it has ended")
+    check(conversation, again)
     if again is not None:
         return _again(store, conversation, again)
     parent_id = conversation.tip_id
@@ -142,11 +158,12 @@ def _is_new(system: str | None, conversation: Conversation) -> bool:
 
 
 def _again(store: ConversationStore, conversation: Conversation, again: Again) -> Place:
-    last = next((one for one in reversed(conversation.branch) if one.role != "system"), None)
-    if last is None:
-        raise TurnError("there is nothing to answer in this conversation yet; give a prompt")
+    last = _last_said(conversation)
+    assert last is not None
     if again == "continue":
-        if not was_cut(last):
-            raise TurnError("the last answer was not cut or edited; there is nothing to go on with")
         return Place(store, conversation.id, continue_from=last.id)
     return Place(store, conversation.id, retry_of=None if last.role == "user" else last.id)
+
+
+def _last_said(conversation: Conversation) -> Message | None:
+    return next((one for one in reversed(conversation.branch) if one.role != "system"), None)

@@ -137,7 +137,10 @@ def test_continue_goes_on_with_an_edited_answer(
     assert last(store).branch[-1].text.startswith("I would say")
 
 
-def test_continue_of_an_answer_that_ended_is_refused(ask: Any, store: ConversationStore) -> None:
+def test_continue_of_an_answer_that_ended_is_refused_before_a_model_is_loaded(
+    ask: Any, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exlchat.ui.headless.load_wanted", None)
     ident = store.create_conversation().id
     asked = store.add_message(ident, "user", "first")
     begun = store.begin_answer(ident, asked.id)
