@@ -11,6 +11,7 @@ import pytest
 from exlchat import cli, engine, paths
 from exlchat.engine.events import ModelError
 from exlchat.settings import Settings, save_setting
+from exlchat.ui import typed_options
 from exlchat.ui.engine_jobs import Loaded
 from exlchat.ui.library.memory import ModelSettings
 from exlchat.ui.model_loading import load_wanted
@@ -112,7 +113,7 @@ def test_the_cpu_takes_no_notice_of_the_setting(model: Path, asked: list[dict[st
 def test_a_variable_that_hides_the_card_is_told_unless_the_cpu_was_chosen(
     device: str, told: bool, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "hidden_cards", lambda: "CUDA_VISIBLE_DEVICES='' hides every NVIDIA card")
+    monkeypatch.setattr(typed_options, "hidden_cards", lambda: "CUDA_VISIBLE_DEVICES='' hides every NVIDIA card")
     assert cli.main(["ask", "--no-save", "--device", device, "-m", str(model), "Hello"]) == 1
     line = "exlchat: on the CPU: CUDA_VISIBLE_DEVICES='' hides every NVIDIA card\n"
     assert (line in capsys.readouterr().err) is told

@@ -18,6 +18,7 @@ from exlchat.ui.command_line import chat_parser
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.overriding import given
 from exlchat.ui.services import Services, open_services
+from exlchat.ui.typed_options import app_options
 from tests.ui.scripted_engine import ScriptedEngine
 
 
@@ -93,7 +94,7 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
 def services(*arguments: str) -> Services:
     parser = chat_parser()
     typed = parser.parse_args(["guide", *arguments])
-    options = cli._app_options(parser, typed, "guide", theme=typed.theme)
+    options = app_options(parser, typed, "guide", theme=typed.theme)
     return open_services(replace(options, context_policy=typed.context_policy))
 
 

@@ -17,6 +17,7 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.settings import Settings
 from exlchat.ui.command_line import chat_parser
 from exlchat.ui.generation_settings import at_start
+from exlchat.ui.typed_options import app_options
 from tests.endless_model import save_endless_llama
 
 ENIGMA = "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\npenalty_alpha: 0.6\n"
@@ -186,7 +187,7 @@ def test_the_app_knows_which_values_are_of_the_preset_and_which_of_the_persona(
     (home.parent / "personas" / "warm.toml").write_text("[sampling]\ntemperature = 1.9\nmin_p = 0.5\n")
     parser = chat_parser()
     typed = parser.parse_args(["--preset", "mine", "--persona", "warm", "--top-k", "7"])
-    start = at_start(cli._app_options(parser, typed, None), Settings(), None)
+    start = at_start(app_options(parser, typed, None), Settings(), None)
     sources = {name: start.source(name) for name in ("temperature", "top_k", "top_p", "min_p")}
     assert sources == {"temperature": "preset mine", "top_k": "typed", "top_p": "default", "min_p": "persona warm"}
 

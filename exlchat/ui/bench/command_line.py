@@ -9,7 +9,8 @@ from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.formats.sections import HEAD_RECIPES
 from exlchat.ui.argument_types import said, whole, whole_list, words
-from exlchat.ui.command_line import about_group, kernel_options, new_parser
+from exlchat.ui.command_line import about_group, new_parser
+from exlchat.ui.option_groups import kernel_options
 
 _ABOUT = """Measure how fast a model runs here: loading, reading prompts (prefill), decoding
 with short and long contexts, the time to the first token of a turn, memory.

@@ -8,7 +8,8 @@ import importlib.util
 from collections.abc import Callable
 
 from exlchat.ui.argument_types import some_id, some_text, whole
-from exlchat.ui.command_line import Parser, about_group, loading_options
+from exlchat.ui.command_line import Parser, about_group
+from exlchat.ui.option_groups import loading_options
 
 _ABOUT = """List, search, change, check, export and import conversations. ID is the
 beginning of a conversation's id, or the word last; MESSAGE the beginning of a
