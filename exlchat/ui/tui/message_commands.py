@@ -119,7 +119,7 @@ class MessageCommands:
                 self._screen.commands.attempt(lambda: comparison.keep(number))
             self._screen.show_messages()
 
-        self._screen.app.push_screen(CompareScreen(comparison), kept)
+        self._screen.app.push_screen(CompareScreen(comparison, self._screen.transcript.code_style), kept)
 
     def probabilities(self, message_id: str) -> None:
         """Show how likely each token of an answer was; one that is chosen there is gone on from."""

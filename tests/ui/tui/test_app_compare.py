@@ -127,3 +127,39 @@ async def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
             await pilot.pause()
             assert line in told(chat)
         assert chat.screen is chat.chat_screen
+
+
+async def test_answers_are_shown_as_in_the_conversation_and_scrolled_by_keys(tmp_path: Path) -> None:
+    long = "\n\n".join(f"Part **{number}**." for number in range(40))
+    engine = ScriptedEngine("first", long, "Take `sorted`:\n\n```python\nwords = 1\n```\n")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 30)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        await say(pilot, "/compare 3")
+        await until(pilot, lambda: "Part 39." in shown(chat) and "words = 1" in shown(chat))
+        await until(pilot, lambda: not chat.session.busy)
+        assert "Take sorted:" in shown(chat)
+        assert "```" not in shown(chat)
+        await pilot.press("right", "home")
+        await until(pilot, lambda: "Part 0." in shown(chat))
+        assert "Part 39." not in shown(chat)
+        await pilot.press("pagedown", "pagedown", "end")
+        await until(pilot, lambda: "Part 39." in shown(chat))
+        assert isinstance(chat.screen, CompareScreen)
+
+
+async def test_where_there_is_no_room_for_all_one_is_shown_at_a_time(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("first", "second", "third"))
+    async with chat.run_test(size=(40, 12)) as pilot:
+        lively(chat)
+        await talked(pilot, "1?")
+        await say(pilot, "/compare 3")
+        await until(pilot, lambda: isinstance(chat.screen, CompareScreen) and "first" in shown(chat))
+        await until(pilot, lambda: not chat.session.busy)
+        assert "second" not in shown(chat)
+        await pilot.press("right")
+        await until(pilot, lambda: "second" in shown(chat))
+        assert "first" not in shown(chat)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: branch(chat) == ["1?", "third"])

@@ -5,19 +5,60 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from exlchat.chat.store import StoreError
-from exlchat.ui.markdown.sanitize import normalize_newlines, printable
+from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.tui.widgets.transcript import Status, Transcript, TranscriptItem
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from exlchat.ui.comparison import Comparison
+    from exlchat.ui.markdown.styles import CodeStyle
 
 _EVERY_SECONDS = 0.1
+_ANSWER = "answer"
+
+
+class AnswerColumn(Transcript, inherit_bindings=False):
+    """One of the answers, as the conversation would show it. Keys scroll; there is no cursor on a message."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll_up", show=False),
+        Binding("down,j", "scroll_down", show=False),
+        Binding("pageup", "page_up", show=False),
+        Binding("pagedown,space", "page_down", show=False),
+        Binding("home,g", "scroll_home", show=False),
+        Binding("end,G", "scroll_end", show=False),
+    ]
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id, classes="answer")
+        self._text = ""
+        self._growing = False
+
+    def show_answer(self, text: str, *, growing: bool) -> None:
+        """Show this text, to which more may come while it is `growing`. Cheap where it begins with what was shown."""
+        if self.holds(_ANSWER) and (text, growing) == (self._text, self._growing):
+            return
+        if self.holds(_ANSWER) and self._growing and text.startswith(self._text):
+            self.append_text(_ANSWER, text[len(self._text) :])
+            if not growing:
+                self.close_message(_ANSWER, text)
+        else:
+            status: Status = "streaming" if growing else "complete"
+            self.set_messages([TranscriptItem(_ANSWER, "assistant", text, status=status)])
+        self._text, self._growing = text, growing
+
+    def clear(self) -> None:
+        """Show nothing: the answer came to nothing."""
+        if self.holds(_ANSWER):
+            self.remove_message(_ANSWER)
+
+    def _said(self, index: int, by: int) -> None:
+        """There is nothing for the cursor."""
 
 
 class CompareScreen(ModalScreen[int | None]):
@@ -31,26 +72,26 @@ class CompareScreen(ModalScreen[int | None]):
         *(Binding(str(number), f"keep_number({number})", show=False, priority=True) for number in range(1, 9)),
     ]
 
-    def __init__(self, comparison: Comparison) -> None:
+    def __init__(self, comparison: Comparison, code_style: CodeStyle) -> None:
         super().__init__()
         self._comparison = comparison
+        self._code_style = code_style
         self._at = 0
-        self._shown: list[str] = []
 
     def compose(self) -> ComposeResult:
         """A column for each answer."""
         with Horizontal(id="compare"):
             for number in range(self._comparison.many):
-                with VerticalScroll(classes="answer", id=f"answer-{number}"):
-                    yield Static("", markup=False)
+                yield AnswerColumn(id=f"answer-{number}")
 
     def on_mount(self) -> None:
         """Look for what has come, ten times a second."""
         frame = self.query_one("#compare")
         frame.border_title = "Compare"
         frame.border_subtitle = "← → · Enter or a number keeps one · Esc stops"
-        for number, column in enumerate(self.query(VerticalScroll), 1):
+        for number, column in enumerate(self._columns, 1):
             column.border_title = str(number)
+            column.code_style = self._code_style
         self._mark()
         self.set_interval(_EVERY_SECONDS, self._look)
         self._look()
@@ -61,19 +102,19 @@ class CompareScreen(ModalScreen[int | None]):
         except StoreError as error:
             self.query_one("#compare").border_subtitle = printable(str(error))
             return
-        for number, text in enumerate(texts):
-            if number >= len(self._shown) or self._shown[number] != text:
-                column = self.query_one(f"#answer-{number}", VerticalScroll)
-                follows = column.max_scroll_y - column.scroll_offset.y <= 1
-                column.query_one(Static).update(printable(normalize_newlines(text)))
-                if follows and not self._comparison.ended:
-                    column.scroll_end(animate=False)
-        for column in list(self.query(VerticalScroll))[len(texts) : len(self._shown)]:
-            column.query_one(Static).update("")  # of one that came to nothing
-        self._shown = texts
+        growing = not self._comparison.ended
+        columns = self._columns
+        for column, text in zip(columns, texts, strict=False):
+            column.show_answer(text, growing=growing)
+        for column in columns[len(texts) :]:
+            column.clear()
+
+    @property
+    def _columns(self) -> list[AnswerColumn]:
+        return list(self.query(AnswerColumn))
 
     def _mark(self) -> None:
-        for number, column in enumerate(self.query(VerticalScroll)):
+        for number, column in enumerate(self._columns):
             column.set_class(number == self._at, "-chosen")
             if number == self._at:
                 column.focus()
