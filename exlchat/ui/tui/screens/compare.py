@@ -41,12 +41,13 @@ class AnswerColumn(Transcript, inherit_bindings=False):
 
     def show_answer(self, text: str, *, growing: bool) -> None:
         """Show this text, to which more may come while it is `growing`. Cheap where it begins with what was shown."""
-        if self.holds(_ANSWER) and (text, growing) == (self._text, self._growing):
+        there = self.holds(_ANSWER)
+        if there and (text, growing) == (self._text, self._growing):
             return
-        if self.holds(_ANSWER) and self._growing and text.startswith(self._text):
+        if there and self._growing and growing and text.startswith(self._text):
             self.append_text(_ANSWER, text[len(self._text) :])
-            if not growing:
-                self.close_message(_ANSWER, text)
+        elif there and self._growing and not growing:
+            self.close_message(_ANSWER, text)
         else:
             status: Status = "streaming" if growing else "complete"
             self.set_messages([TranscriptItem(_ANSWER, "assistant", text, status=status)])
