@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import FrameType
 
+    from exlchat.chat.conversation import Conversation
     from exlchat.chat.engine_port import EnginePort
 
 
@@ -121,7 +122,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             conversation = find(store, options.conversation)
             check(conversation, options.again)
             there = Place(store, conversation.id)
-            options = replace(options, app=_as_spoken_in(there, options.app))
+            options = replace(options, app=_as_spoken_in(conversation, options.app))
         wanted = ModelMemory(paths.folders().model_memory).settings_of(model_path).typed_or(options.app, settings)
         with ctrl_c_ends_at_once(before=lines.clear):
             engine = load_wanted(
@@ -151,11 +152,11 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         return _answer(engine, place, wishes, options, lines=lines)
 
 
-def _as_spoken_in(place: Place, app: AppOptions) -> AppOptions:
+def _as_spoken_in(conversation: Conversation, app: AppOptions) -> AppOptions:
     # Most questions are asked of no persona.
     from exlchat.ui.personas.speaking import as_spoken
 
-    return as_spoken(app, place.store.load(place.conversation_id).branch)
+    return as_spoken(app, conversation.branch)
 
 
 def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
@@ -38,6 +38,7 @@ def lower(text: str) -> str:
 
 
 @TOKENIZERS
+@settings(max_examples=300)
 @given(
     choices=st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=3), min_size=1, max_size=30),
     banned=st.lists(st.text(ALPHABET, min_size=1, max_size=5), min_size=1, max_size=4),

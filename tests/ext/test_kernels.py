@@ -18,7 +18,7 @@ from exlchat.ext.targets import Targets
 from tests.ext.small_library import some_nvcc
 
 # Every line that the sources have for some cards only (`__CUDA_ARCH__`) is compiled for one of these two. For all cards
-# at once it would take a third of a whole test run; `make wheel` does that.
+# at once it would take minutes more; `make wheel` does that.
 CARDS = ((7, 5), (12, 0))
 ROOT = Path(__file__).resolve().parents[2]
 # Each call in a process of its own, because what it guards against is a crash. Structures come filled with one byte.

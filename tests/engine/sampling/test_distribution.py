@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process
 
@@ -35,6 +35,7 @@ def check(logits: list[float], sampling: SamplingSettings, moment: Moment, *, co
 
 @pytest.mark.parametrize("step", STEPS)
 def test_each_step_is_what_was_published(step: str) -> None:
+    @settings(max_examples=150)
     @given(LOGITS, VALUES[step], st.booleans(), st.sets(st.integers(0, 39)))
     def compare(logits: list[float], fields: dict[str, Any], acts: bool, protected: set[int]) -> None:
         coin = ALWAYS if acts else NEVER
@@ -44,6 +45,7 @@ def test_each_step_is_what_was_published(step: str) -> None:
     compare()
 
 
+@settings(max_examples=400)
 @given(LOGITS, chains(), st.floats(0.1, 12), st.sampled_from([ALWAYS, NEVER]))
 def test_any_steps_in_any_order(logits: list[float], sampling: SamplingSettings, surprise: float, coin: float) -> None:
     check(logits, sampling, Moment(surprise, coin), coin=coin)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process
 
@@ -32,6 +32,7 @@ def adjusted(logits: list[float], context: list[int], sampling: SamplingSettings
     return sampler.adjusted(torch.tensor(logits, dtype=torch.float64), **given).tolist()
 
 
+@settings(deadline=None)
 @given(
     LOGITS,
     CONTEXTS,
@@ -82,6 +83,7 @@ def repeated(context: list[int], span: int) -> dict[int, int]:
     return longest
 
 
+@settings(max_examples=300)
 @given(
     LOGITS,
     st.one_of(CONTEXTS, LOOPS),
@@ -111,6 +113,7 @@ def test_dry_looks_at_fifty_tokens_of_a_passage() -> None:
     assert adjusted([0.0] * VOCAB, [0] * 300, sampling)[0] == pytest.approx(-(1.1**49))
 
 
+@settings(deadline=None)
 @given(LOGITS, st.one_of(CONTEXTS, LOOPS), st.integers(2, 6))
 def test_no_ngram_is_completed_twice(logits: list[float], context: list[int], size: int) -> None:
     barred = {
@@ -130,6 +133,7 @@ def test_no_ngram_is_completed_twice(logits: list[float], context: list[int], si
         assert theirs[0].tolist() == expected
 
 
+@settings(deadline=None)
 @given(LOGITS, CONTEXTS.filter(bool), st.floats(0.5, 2))
 def test_transformers_has_the_same_repetition_penalty(logits: list[float], context: list[int], r: float) -> None:
     processor = logits_process.RepetitionPenaltyLogitsProcessor(r)

@@ -34,8 +34,8 @@ class AnswerColumn(Transcript, inherit_bindings=False):
         Binding("end,G", "scroll_end", show=False),
     ]
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's name
-        super().__init__(id=id, classes="answer")
+    def __init__(self) -> None:
+        super().__init__(classes="answer")
         self._text = ""
         self._growing = False
 
@@ -82,8 +82,8 @@ class CompareScreen(ModalScreen[int | None]):
     def compose(self) -> ComposeResult:
         """A column for each answer."""
         with Horizontal(id="compare"):
-            for number in range(self._comparison.many):
-                yield AnswerColumn(id=f"answer-{number}")
+            for _ in range(self._comparison.many):
+                yield AnswerColumn()
 
     def on_mount(self) -> None:
         """Look for what has come, ten times a second."""
