@@ -10,10 +10,9 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from exlchat import paths
-from exlchat.engine.events import ModelError
+from exlchat.engine.events import ModelError, RequestError
 from exlchat.settings import SettingsError
 from exlchat.ui.command_line import (
     ask_parser,
@@ -24,26 +23,44 @@ from exlchat.ui.command_line import (
     pull_parser,
 )
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.interrupts import is_ending, signals_end_in_order
 from exlchat.ui.model_choice import GUIDE
 from exlchat.ui.options import AppOptions
+from exlchat.ui.standard_streams import CLOSED, complain, let_go, print_lines, take_over
 from exlchat.ui.typed_options import RefusedError, app_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `exlchat` command; returns the exit code."""
+    take_over()
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = _COMMANDS.get(arguments[0]) if arguments else None
     if command is not None and sys.stdout is None:
-        _complain("standard output is closed; there is nowhere to write to")
+        complain(CLOSED)
         return ExitCode.ERROR
+    with signals_end_in_order() as ending:
+        code = _run(lambda: _chat(arguments) if command is None else command(arguments[1:]))
+        if ending.heard is not None:
+            let_go()
+    return ending.code(code)
+
+
+def _run(command: Callable[[], ExitCode]) -> ExitCode:
     try:
-        return _chat(arguments) if command is None else command(arguments[1:])
-    except (ModelError, SettingsError, RefusedError, paths.FolderError) as error:
-        _complain(str(error))
+        return command()
+    except (ModelError, RequestError, SettingsError, RefusedError, paths.FolderError) as error:
+        complain(str(error))
+        return ExitCode.ERROR
+    except MemoryError:
+        complain("memory ran out; close other programs, raise the limit of this one (ulimit -v), or ask for less")
         return ExitCode.ERROR
     except KeyboardInterrupt:
         return ExitCode.STOPPED
+    except OSError:
+        if not is_ending():
+            raise
+        # The terminal has gone.
+        return ExitCode.ERROR
 
 
 def _chat(arguments: Sequence[str]) -> ExitCode:
@@ -54,7 +71,7 @@ def _chat(arguments: Sequence[str]) -> ExitCode:
         context_policy=typed.context_policy,
     )
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-        _complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
+        complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE
     from exlchat.ui.line.choice import cannot_draw, cannot_move_cursor
 
@@ -65,7 +82,7 @@ def _chat(arguments: Sequence[str]) -> ExitCode:
         return _in_lines(options, why, plain=typed.plain or cannot_move_cursor() is not None)
     if not _is_terminal(sys.stderr):
         # The line goes to stdout, because that is where somebody looks.
-        sys.stdout.write("exlchat: the chat app draws on standard error; start it without redirecting that\n")
+        print_lines(["exlchat: the chat app draws on standard error; start it without redirecting that"])
         return ExitCode.USAGE
     # What is made until the first screen stands is there to stay. Looking for garbage among it was 11 % of the start.
     gc.disable()
@@ -91,7 +108,7 @@ def _until_quit(run: Callable[[], int]) -> ExitCode:
     try:
         return ExitCode(run())
     except (ThemeError, StoreError) as error:
-        _complain(str(error))
+        complain(str(error))
         return ExitCode.ERROR
 
 
@@ -263,8 +280,8 @@ def model_and_prompt(
 def _is_folder(text: str) -> bool:
     try:
         # An empty prompt, as an unset shell variable gives, is not the current folder.
-        return bool(text) and Path(text).expanduser().is_dir()
-    except (OSError, ValueError, RuntimeError):
+        return bool(text) and paths.expanded(text).is_dir()
+    except (OSError, ValueError):
         # A long prompt is no possible file name.
         return False
 
@@ -273,12 +290,6 @@ def _is_terminal(stream: object) -> bool:
     """Python sets a standard stream that was closed by the caller to `None`."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and bool(isatty())
-
-
-def _complain(line: str) -> None:
-    """A line on stderr, if there is one. Names of files may be quoted in it, so it is made printable."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"exlchat: {printable(line)}\n")
 
 
 if __name__ == "__main__":

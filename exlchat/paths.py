@@ -74,18 +74,32 @@ class Folders:
 
 
 def folders() -> Folders:
-    """The folders in force now: all under `EXLCHAT_HOME` when it is set, else where the platform puts them."""
+    """The folders in force now: all under `EXLCHAT_HOME` when it is set, else where the platform puts them.
+
+    Raises:
+        FolderError: there is no home folder to put them in.
+    """
     home = os.environ.get(HOME_VARIABLE)
     if home:
-        root = Path(home).expanduser().absolute()
+        root = expanded(home)
+        if root.parts[0].startswith("~"):
+            raise FolderError(f"{HOME_VARIABLE} is {home}, and there is no such home folder; write the whole path")
+        root = root.absolute()
         return Folders(config=root / "config", data=root / "data", state=root / "state", cache=root / "cache")
     where = platformdirs.PlatformDirs(_APP, appauthor=False)
-    return Folders(
-        config=where.user_config_path,
-        data=where.user_data_path,
-        state=where.user_state_path,
-        cache=where.user_cache_path,
-    )
+    try:
+        found = Folders(where.user_config_path, where.user_data_path, where.user_state_path, where.user_cache_path)
+    except RuntimeError:
+        found = None
+    # In a container that runs under a number there is none; an older platformdirs leaves a ~ that stands for nothing.
+    if found is None or not all(one.is_absolute() for one in (found.config, found.data, found.state, found.cache)):
+        raise FolderError(f"there is no home folder to keep anything in; set {HOME_VARIABLE} to a folder")
+    return found
+
+
+def expanded(path: str | Path) -> Path:
+    """A path as it was typed, with the home folder in the place of a ~. One that there is not stays, to be named."""
+    return Path(os.path.expanduser(path))
 
 
 def ensure_folder(folder: Path) -> Path:
@@ -122,7 +136,11 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
     Raises:
         FolderError: the folder or the file cannot be written; the old file is then untouched.
     """
-    target = Path(os.path.realpath(path))
+    try:
+        target = Path(os.path.realpath(path))
+    except UnicodeEncodeError:
+        # A name made of a text, where the locale has files named in ASCII.
+        raise FolderError(f"{path} cannot be named in this locale; choose another name, or LC_ALL=C.UTF-8") from None
     ensure_folder(target.parent)
     temporary: str | None = None
     try:
@@ -143,6 +161,11 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
 def bundled_model() -> Path:
     """The model directory shipped inside the package."""
     return _PACKAGE / "models" / "guide"
+
+
+def is_bundled(model: Path) -> bool:
+    """Whether this model directory is the one of the package."""
+    return model.absolute() == bundled_model()
 
 
 def shipped_themes() -> Path:

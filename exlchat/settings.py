@@ -16,6 +16,8 @@ from exlchat.setting import Setting, toml_key, toml_text
 from exlchat.setting_list import EITHER, GROUPS, MOST_CACHE_GB, MOST_CACHE_TOKENS, SETTINGS, Settings
 from exlchat.setting_sampling import OWN_KEYS
 from exlchat.settings_text import below_its_comment, line_of
+from exlchat.untrusted import files
+from exlchat.untrusted.files import NoSuchFileError, UntrustedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +46,8 @@ TABLES = ("keys", "sampling")
 """Settings that are tables, of which single rows can be written."""
 DRAWN = (*OWN_KEYS, "sampling")
 """Settings that can contradict each other."""
+_LARGEST_FILE = 1_000_000
+"""Bytes."""
 VARIABLES = "EXLCHAT_"
 """What the environment variables of the settings begin with."""
 
@@ -175,14 +179,11 @@ def read_text(path: Path) -> str:
         SettingsError: it cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        return files.read_text(path, largest=_LARGEST_FILE, kind="settings file")
+    except NoSuchFileError:
         return ""
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise SettingsError(f"{path}: cannot be read ({reason}); mend its permissions") from None
+    except UntrustedFileError as error:
+        raise SettingsError(str(error)) from None
 
 
 def file_problems(path: Path) -> list[str]:

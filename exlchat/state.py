@@ -7,9 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.untrusted.files import NoSuchFileError, UntrustedFileError
+from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_LARGEST_FILE = 100_000
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,10 @@ def load_state(path: Path | None = None) -> tuple[State, str | None]:
     """The state in `path` (by default the user's own), and a one-line notice when the file was there but unusable."""
     path = path or paths.folders().state_file
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = read_json_file(path, largest=_LARGEST_FILE, kind="state")
+    except NoSuchFileError:
         return State(), None
-    except (OSError, ValueError, RecursionError):
+    except UntrustedFileError:
         return State(), f"{path} cannot be read and is ignored; it is written anew when a model is opened"
     last_model = content.get("last_model") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not (last_model is None or isinstance(last_model, str)):

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tools.bootstrap import has_nvidia_card
+
+MEMORY_DISK = Path("/dev/shm")
+ROOM = 4 * 2**30
+"""Bytes; a run uses a tenth. Containers often have no more than 64 MB there."""
 
 # How fast examples come says something of the machine, which may have much else to do. A run that is to say whether a
 # change holds tries the same examples each time; `make test ARGS=--hypothesis-profile=thorough` looks for others.
@@ -22,8 +30,23 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make architectures` writes a table into the docs."""
+    """`make architectures` writes a table into the docs; kills take longer than a run that is to be fast."""
+    parser.addoption("--kills", type=int, default=12, help="how often writers are killed (tests/chat/test_kills.py)")
     parser.addoption("--error-table", help="page that gets the errors of all architectures")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests write lies in memory where there is room: databases wait for their disk at every message."""
+    roomy = MEMORY_DISK.is_dir() and os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > ROOM
+    if roomy and config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.option.basetemp = MEMORY_DISK / f"exlchat-tests-{os.getpid()}"
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Four thousand tests that each say "skipped" took a tenth of a run."""
+    if not has_nvidia_card():
+        terminalreporter.write_line("tests/gpu is left out: this machine has no NVIDIA card")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -229,7 +229,7 @@ def test_a_file_that_is_not_utf8_is_named(file: Path) -> None:
 
 def test_a_folder_in_the_files_place_is_named(file: Path) -> None:
     file.mkdir()
-    with pytest.raises(SettingsError, match=r"settings\.toml: cannot be read \(is a directory\)"):
+    with pytest.raises(SettingsError, match=r"settings\.toml: not a plain file"):
         load_settings(file)
 
 

@@ -13,8 +13,8 @@ from exlchat.chat import changes
 from exlchat.chat.changes import Step
 from exlchat.chat.conversation import Message
 from exlchat.chat.database import MissingRowError, RefusedError
-from exlchat.chat.plain_text import storable
 from exlchat.chat.statements import alternatives, load_branch, load_message, put_message, tip_of
+from exlchat.untrusted.text import storable
 
 NewId = Callable[[], str]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from exlchat.chat.database import RefusedError
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.statements import tip_of
+from exlchat.untrusted.text import one_line
 
 What = Literal[
     "edit",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing
 from pathlib import Path
 
 from exlchat.chat.check import BrokenError, Problem, check
 from exlchat.chat.database import StoreError, explained, is_damage, open_database
-from exlchat.chat.salvage import found_at, salvage, wal_of
-from exlchat.chat.salvage_pages import is_cut
+from exlchat.chat.salvage import found_at, salvage, wal_of, whole
+from exlchat.chat.wal import is_cut
+from exlchat.untrusted.files import open_plain
+
+_LOOKS = 20
+_LOOK_AGAIN_SECONDS = 0.01
 
 
 def check_file(path: Path, *, repair: bool = False) -> list[Problem]:
@@ -43,10 +48,37 @@ def _require_all_of_it(path: Path) -> None:
     """
     if not path.exists():
         return
-    wal = wal_of(path)
-    with explained(path), path.open("rb") as file:
-        head = file.read(100)
-        size = file.seek(0, os.SEEK_END)
-        written_since = wal.read_bytes() if wal.exists() else b""
-    if size and is_cut(head, size, written_since):
+    with explained(path):
+        cut = _is_cut_now(path)
+    if cut:
         raise BrokenError(["the end of the file is missing"])
+
+
+def _is_cut_now(path: Path) -> bool:
+    """A program that writes moves pages from the WAL into the file: only what lay still while it was read counts."""
+    for _ in range(_LOOKS):
+        before = _lying(path)
+        with open_plain(path) as file:
+            head = file.read(100)
+            size = file.seek(0, os.SEEK_END)
+        written_since = whole(wal_of(path))
+        if not size or not is_cut(head, size, written_since):
+            return False
+        if _lying(path) == before:
+            return True
+        time.sleep(_LOOK_AGAIN_SECONDS)
+    # Whoever writes into it all the time has it open, and SQLite says what is wrong.
+    return False
+
+
+def _lying(path: Path) -> list[tuple[int, int, int] | None]:
+    """What changes when the file or its WAL is written."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in (path, wal_of(path)):
+        try:
+            now = file.stat()
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((now.st_ino, now.st_size, now.st_mtime_ns))
+    return found

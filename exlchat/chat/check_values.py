@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from exlchat.chat.changes import are_steps
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.rows import unpack_record
 from exlchat.chat.store_file import new_id
+from exlchat.untrusted.text import one_line
 
 Finding = tuple[str, Callable[[sqlite3.Connection], None] | None]
 """What is wrong, in one line, and what mends it, if anything does."""

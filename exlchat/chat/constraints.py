@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from exlchat.chat.plain_text import one_line
+from exlchat import paths
 from exlchat.chat.sampling.control_values import texts_from, texts_to
-from exlchat.chat.untrusted_file import UntrustedFileError, read_bytes
 from exlchat.engine.constraint import LARGEST, Constraint, ConstraintKind
+from exlchat.untrusted.files import UntrustedFileError, read_text
+from exlchat.untrusted.text import one_line
 
 WORDS: Mapping[str, ConstraintKind] = {
     "schema": "json_schema",
@@ -116,17 +117,15 @@ def _is_file(word: str, text: str, folder: Path | None) -> bool:
 
 
 def _place(text: str, folder: Path | None) -> Path:
-    path = Path(text).expanduser()
+    path = paths.expanded(text)
     return path if folder is None else folder / path
 
 
 def _read(word: str, path: Path) -> str:
     try:
-        return read_bytes(path, largest=4 * LARGEST, kind=word).decode("utf-8-sig")
+        return read_text(path, largest=4 * LARGEST, kind=word)
     except UntrustedFileError as error:
         raise ValueError(f"{word}: {error}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{word}: {path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
 def _require_json(text: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from exlchat.chat.backup import back_up, backups
 from exlchat.chat.schema import MIGRATIONS
 from exlchat.chat.titles import clean_title
+from exlchat.untrusted.files import UntrustedFileError, check_plain
 
 APPLICATION_ID = 0x65786C63
 """Written into the file's header ("exlc"), so that another program's database is never taken for ours."""
@@ -27,6 +28,10 @@ _ROOM = 65536
 
 class StoreError(Exception):
     """The conversations cannot be read or written: one line that names the file, the reason and how to mend it."""
+
+
+class LostFileError(StoreError):
+    """The file that is open no longer lies at its path. What was read of it can still be read, until it is closed."""
 
 
 class RefusedError(Exception):
@@ -135,6 +140,8 @@ def explained(path: Path | None) -> Iterator[None]:
         raise StoreError(f"{name}: {_CAUSES[sqlite3.SQLITE_CORRUPT]}{_copy_beside(path)}") from error
     except RefusedError as error:
         raise StoreError(f"{name}: {error}") from None
+    except UntrustedFileError as error:
+        raise StoreError(str(error)) from None
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise StoreError(f"{name}: cannot be opened ({reason}); mend its permissions or set EXLCHAT_HOME") from error
@@ -163,6 +170,7 @@ def _make(path: Path) -> None:
     to it (https://sqlite.org/howtocorrupt.html, 2.2).
     """
     if path.exists():
+        check_plain(path)
         if not os.access(path, os.R_OK | os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return

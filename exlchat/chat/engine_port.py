@@ -74,6 +74,9 @@ class EnginePort(SpellingPort, Protocol):
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Raises `RequestError` in one line where answers cannot be drawn so, or be so, with this model."""
 
+    def constraint_notice(self, constraint: Constraint) -> str | None:
+        """In a line what a constraint asks for that answers are not held to, if anything; None of a wrong one, too."""
+
     def generate(self, request: GenerationRequest) -> Iterator[Event]:
         """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""
 

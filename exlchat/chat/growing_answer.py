@@ -17,12 +17,12 @@ from exlchat.engine.events import Finished, TextDelta
 class AnswerStarted:
     """The answer is on disk, still without its new text.
 
-    `notice` is a line worth showing once, `context_notice` one for this turn: what the model no longer sees.
+    `notices` are lines worth showing once, `context_notice` one for this turn: what the model no longer sees.
     """
 
     message: Message
     prompt_tokens: int
-    notice: str | None = None
+    notices: tuple[str, ...] = ()
     context_notice: str | None = None
 
 
@@ -87,7 +87,7 @@ class GrowingAnswer:
     def started(self) -> AnswerStarted:
         """Its first event."""
         plan = self.plan
-        return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notice, plan.context_notice)
+        return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notices, plan.context_notice)
 
     def add(self, delta: TextDelta) -> None:
         """More of it has come."""

@@ -10,11 +10,11 @@ from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import EnginePort, TextPort
-from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.prompt_ids import PromptMessage
 from exlchat.chat.prompt_layout import PromptLayout, lay_out
 from exlchat.chat.sight import messages_now
-from exlchat.chat.speaking import KeepsNothing, speaker_thinks, with_lore_told
+from exlchat.chat.speaking import KeepsNothing, speaker_names, speaker_thinks, with_lore_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ def to_ask(
         TurnError: what was kept of the persona is damaged.
     """
     form, notice = choose_format(engine.info, template, paths.folders().templates)
+    form = with_names(form, speaker_names(branch), engine.info)
     thinks = speaker_thinks(branch) if thinking is None else thinking
     if thinks is not None:
         form = with_thinking(form, thinks)

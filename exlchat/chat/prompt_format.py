@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from exlchat import paths
+from exlchat.chat import template_process
+from exlchat.chat.file_ids import id_for
 from exlchat.chat.formats import FORMATS, guess
-from exlchat.chat.plain_text import one_line
+from exlchat.chat.formats.table_source import named
 from exlchat.chat.thinking import ThinkingMarks, detect
+from exlchat.untrusted.files import UntrustedFileError, read_text
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.engine.events import ModelInfo
@@ -22,7 +29,15 @@ MODEL_FORMAT = "model"
 FORMAT_ENDINGS = (".jinja", ".toml")
 """How the names of files with formats end."""
 
+FORMAT_PROGRAMS = ("SillyTavern", "text-generation-webui")
+"""Whose formats can be imported."""
+
 MOST_BYTES = 1_000_000
+
+MARK = re.compile(r"[<\[]\S+[>\]]")
+"""What marks of turns look like among added tokens; others are words or runs of white space."""
+
+_LONGEST_NAME = 100
 
 _PROBE = "kumquat"
 """A word that no template has."""
@@ -41,7 +56,7 @@ class PromptFormat:
     Args:
         name: how it is called on the screen and in an answer's record.
         source: Jinja.
-        stop: what ends an answer in this format, beside the model's own stop ids.
+        stop: what ends an answer in this format, beside the model's own stop ids; with `{{user}}` and `{{char}}` in it.
         variables: what its template sees in every rendering, as `enable_thinking`.
         thinking: how its models mark thoughts; `None` where they do not think.
         keeps_thinking: whether later prompts show the thoughts of earlier answers.
@@ -54,32 +69,41 @@ class PromptFormat:
     thinking: ThinkingMarks | None = None
     keeps_thinking: bool = False
 
+    def stops(self) -> tuple[str, ...]:
+        """What ends an answer, with the names of those who speak."""
+        return tuple(dict.fromkeys(named(one, self.variables) for one in self.stop))
+
     def render(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True, **variables: object
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        moment: datetime | None = None,
+        **variables: Any,
     ) -> str:
-        """The prompt text of role/content mappings; `variables` are what the template sees beside them and its own.
+        """The prompt text of role/content mappings.
+
+        Args:
+            messages: mappings with `role` and `content`.
+            add_generation_prompt: whether the text ends where the model is to go on.
+            moment: the local time that the template sees; now unless given.
+            variables: what it sees beside the messages and its own, values of JSON.
 
         Raises:
             PromptError: the template refuses the conversation, is wrong, or runs without end.
         """
-        from jinja2 import TemplateSyntaxError
-
-        from exlchat.chat import template_sandbox
-
         seen: dict[str, object] = {"bos_token": "", "eos_token": "", "tools": None, "documents": None}
         seen |= {**variables, **self.variables}
         seen["messages"] = [_with_reasoning(message) for message in messages]
         seen["add_generation_prompt"] = add_generation_prompt
         try:
-            return template_sandbox.run(self.source, seen)
-        except TemplateSyntaxError as error:
-            cause = f"line {error.lineno}: {one_line(str(error.message))}"
-            raise PromptError(f"prompt format {self.name}: {cause}; mend the template or choose another") from None
-        except Exception as error:
-            # Anything can be raised by a template that is not trusted, down to a plain TypeError.
-            cause = one_line(str(error)) or type(error).__name__
+            return template_process.render(self.source, seen, moment or datetime.now())
+        except template_process.TemplateError as error:
+            if error.line is not None:
+                wrong = f"line {error.line}: {error}; mend the template or choose another"
+                raise PromptError(f"prompt format {self.name}: {wrong}") from None
             raise PromptError(
-                f"prompt format {self.name} cannot take this conversation: {cause}; choose another template, as chatml"
+                f"prompt format {self.name} cannot take this conversation: {error}; choose another template, as chatml"
             ) from None
 
 
@@ -98,7 +122,7 @@ BUILT_IN = {
 
 
 def render(
-    messages: Sequence[Mapping[str, str]], template: str, *, add_generation_prompt: bool = True, **variables: object
+    messages: Sequence[Mapping[str, str]], template: str, *, add_generation_prompt: bool = True, **variables: Any
 ) -> str:
     """The prompt text of `messages`.
 
@@ -126,7 +150,8 @@ def choose_format(
     Args:
         info: the loaded model.
         wanted: "model" or `None` for the model's own; "model:NAME" for another that it brings along; a built-in format;
-            a file in `templates_dir`, with or without `.jinja` or `.toml`; or the path of a file.
+            a file in `templates_dir`, with or without `.jinja` or `.toml`, or as an import would have named it; or the
+            path of a file.
         templates_dir: the user's own formats.
 
     Raises:
@@ -193,6 +218,23 @@ def with_thinking(form: PromptFormat, on: bool) -> PromptFormat:
     return replace(form, variables={**told, **form.variables})
 
 
+def with_names(form: PromptFormat, names: Mapping[str, str], info: ModelInfo) -> PromptFormat:
+    """`form` told who speaks, as `user_name` and `assistant_name`, which most formats do not ask.
+
+    What a template writes may hold special tokens; a name, which comes from a card or is typed, holds none.
+    """
+    told = {key: _without_marks(one_line(name, _LONGEST_NAME), info) for key, name in names.items()}
+    return replace(form, variables={**told, **form.variables})
+
+
+def _without_marks(text: str, info: ModelInfo) -> str:
+    """`text` without special tokens and marks of turns, until none is left: taking one out may make another."""
+    marks = [*info.special_tokens, *(one for one in info.added_tokens if MARK.fullmatch(one))]
+    while found := next((one for one in marks if one and one in text), None):
+        text = text.replace(found, "")
+    return text
+
+
 def format_files(templates_dir: Path | None) -> list[str]:
     """Names of the user's own formats, sorted."""
     if templates_dir is None or not templates_dir.is_dir():
@@ -200,11 +242,18 @@ def format_files(templates_dir: Path | None) -> list[str]:
     return sorted({file.stem for ending in FORMAT_ENDINGS for file in templates_dir.glob(f"*{ending}")})
 
 
+def format_id(name: str, program: str = "") -> str:
+    """What a format of this name is called once it is imported; with the program's name where its own is taken."""
+    return id_for(name, "format") + (f"-{id_for(program, '')}" if program else "")
+
+
 def _find_file(wanted: str, templates_dir: Path | None) -> Path | None:
-    candidates = [Path(wanted).expanduser()] if "/" in wanted or wanted.endswith(FORMAT_ENDINGS) else []
+    candidates = [paths.expanded(wanted)] if "/" in wanted or wanted.endswith(FORMAT_ENDINGS) else []
     if templates_dir is not None and Path(wanted).name == wanted:
         candidates += [templates_dir / f"{wanted}{ending}" for ending in ("", *FORMAT_ENDINGS)]
-    return next((file for file in candidates if file.is_file()), None)
+        imported = [format_id(wanted), *(format_id(wanted, program) for program in FORMAT_PROGRAMS)]
+        candidates += [templates_dir / f"{name}{ending}" for name in imported for ending in FORMAT_ENDINGS]
+    return next((file for file in candidates if file.exists() and not file.is_dir()), None)
 
 
 def read_format(file: Path) -> PromptFormat:
@@ -229,14 +278,9 @@ def read_format(file: Path) -> PromptFormat:
 
 def _read(file: Path) -> str:
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise PromptError(f"{file}: has more than {MOST_BYTES:,} bytes; a prompt format is a short text")
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{file}: byte {error.start} is not UTF-8; save the template as UTF-8") from None
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise PromptError(f"{file}: cannot be read ({reason}); mend its permissions") from None
+        return read_text(file, largest=MOST_BYTES, kind="prompt format")
+    except UntrustedFileError as error:
+        raise PromptError(str(error)) from None
 
 
 def _unknown(wanted: str, names: Sequence[str] | Mapping[str, object]) -> PromptError:

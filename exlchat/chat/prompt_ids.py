@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -22,11 +23,11 @@ from exlchat.chat.answer_ids import agreement, answer_ids, encode_after, ids_beh
 from exlchat.chat.conversation import Message
 from exlchat.chat.engine_port import TextPort
 from exlchat.chat.personas.told import text_for_model
-from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_format import MARK, PromptError, PromptFormat
 from exlchat.chat.thinking import ThinkingMarks, split_stored
 
-_MARK = re.compile(r"[<\[]\S+[>\]]")
-"""What marks look like; other added tokens are words or runs of white space."""
+_NUMBER = "([0-9]{1,9})"
+"""Between two marks."""
 
 OPENER = "Begin."
 """What the user says, for the model alone, before a greeting: many templates want somebody to answer."""
@@ -135,14 +136,11 @@ def template_variables(engine: TextPort) -> dict[str, Any]:
 
     One moment for all renderings with them: a clock that moves between them would hide every place.
     """
-    from exlchat.chat.template_sandbox import strftime_now
-
-    times: dict[str, str] = {}
     return {
         **engine.info.named_tokens,
         "bos_token": engine.info.bos_token,
         "eos_token": engine.info.eos_token,
-        "strftime_now": lambda pattern: times.setdefault(pattern, strftime_now(pattern)),
+        "moment": datetime.now(),
     }
 
 
@@ -176,7 +174,7 @@ class _Prompt:
         """Added tokens in messages that the tokenizer calls ordinary, though the template marks turns by them."""
         special = self._engine.info.special_tokens
         said = "".join(message.text for message in self._messages)
-        found = [token for token in self._engine.info.added_tokens if token not in special and _MARK.fullmatch(token)]
+        found = [token for token in self._engine.info.added_tokens if token not in special and MARK.fullmatch(token)]
         found = [token for token in found if token in said]
         frame = self._render(["x"] * len(self._messages), add_generation_prompt=True) if found else ""
         return [token for token in found if token in frame]
@@ -259,8 +257,14 @@ class _Prompt:
     def _encode(self, text: str, *, first: bool) -> list[int]:
         """Ids of template text: its special tokens count, marked ones do not."""
         ids: list[int] = []
-        for number, piece in enumerate(re.split(f"{self._token_mark}(\\d+){self._token_mark}", text)):
+        for number, piece in enumerate(re.split(f"{self._token_mark}{_NUMBER}{self._token_mark}", text)):
             is_token = number % 2 == 1
+            if is_token and int(piece) >= len(self._specials):
+                # The template has made other digits of it, and what stood there is lost.
+                raise PromptError(
+                    f"prompt format {self._form.name} changes the words of messages, so special tokens in them cannot "
+                    "be kept apart; choose another template, as chatml"
+                )
             encode = self._engine.encode_ordinary if is_token else self._engine.encode
             for part in self._halves(int(piece)) if is_token else [piece]:
                 if part:
@@ -292,9 +296,9 @@ class _Prompt:
         for index in indices:
             marked_texts[index] = f"{self._mark}{index}{self._mark}"
         marked = self._render(marked_texts, add_generation_prompt=self._add_generation_prompt)
-        first, *parts = re.split(f"{self._mark}(\\d+){self._mark}", marked)
+        first, *parts = re.split(f"{self._mark}{_NUMBER}{self._mark}", marked)
         numbers = [int(number) for number in parts[::2]]
-        if not rendered.startswith(first) or len(set(numbers)) != len(numbers):
+        if not rendered.startswith(first) or len(set(numbers)) != len(numbers) or not set(indices).issuperset(numbers):
             return None
         places: list[_Place] = []
         position = len(first)

@@ -11,10 +11,11 @@ from exlchat.chat.answer_ids import begun_text, with_own_ids
 from exlchat.chat.context import Seen, seen_since
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.engine_port import EnginePort, TextPort
-from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
 from exlchat.chat.rows import pack_ids
 from exlchat.chat.sight import messages_seen
+from exlchat.chat.speaking import speaker_names
 from exlchat.chat.speech import Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
@@ -82,6 +83,7 @@ def prompt_by_record(store: ConversationStore, engine: TextPort, message: Messag
     if record.thinking_on is not None:
         form = with_thinking(form, record.thinking_on)
     branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
+    form = with_names(form, speaker_names(branch), engine.info)
     seen = seen_since(branch, record.seen_from)
     messages, _ = messages_seen(engine, form, seen, record.summary)
     own = record.model == engine.info.name

@@ -12,7 +12,6 @@ from typing import Any
 
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.database import RefusedError
-from exlchat.chat.plain_text import storable
 from exlchat.chat.speech import PLAIN, Speech, unpack_speech
 from exlchat.chat.thinking import unpack_marks
 from exlchat.chat.thought_meter import Thought
@@ -20,6 +19,7 @@ from exlchat.chat.titles import UNTITLED
 from exlchat.engine.events import GenerationStats
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.untrusted.text import storable
 
 MESSAGE_COLUMNS = (
     "id, parent_id, role, text, created_at, status, token_ids, record, pinned, summary, thinking, persona, edited_from"

@@ -17,6 +17,7 @@ from exlchat.chat.check import Problem, check
 from exlchat.chat.database import StoreError, explained, open_database, transaction
 from exlchat.chat.salvage_pages import Pages
 from exlchat.chat.salvage_rows import CONVERSATION, MESSAGE, Row, Saved, collect
+from exlchat.untrusted.files import NoSuchFileError, open_plain
 
 _MARK = ".damaged-"
 _PENDING_BYTE = 0x40000000
@@ -43,7 +44,7 @@ def found_at(path: Path) -> Found:
     """
     wal = wal_of(path)
     with explained(path):
-        return Found(path.read_bytes() if path.exists() else b"", wal.read_bytes() if wal.is_file() else b"")
+        return Found(whole(path), whole(wal))
 
 
 def salvage(path: Path, found: Found) -> list[Problem]:
@@ -161,6 +162,19 @@ def _linked(old: Path, new: Path) -> None:
     except OSError:
         # A file system without second names.
         shutil.copy2(old, new)
+
+
+def whole(path: Path) -> bytes:
+    """All of a file, however large; nothing of one that is not there.
+
+    Raises:
+        OSError, UntrustedFileError: it cannot be read.
+    """
+    try:
+        with open_plain(path) as file:
+            return file.read()
+    except NoSuchFileError:
+        return b""
 
 
 def wal_of(path: Path) -> Path:

@@ -10,10 +10,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from exlchat.chat.wal import MAGIC, page_size, read_wal
+
 Value = str | bytes | float | None
 
-_MAGIC = b"SQLite format 3\x00"
-_USUAL_PAGE = 4096
 _MOST_COLUMNS = 64
 _INDEX_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 2, 10, 13
 _NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -44,19 +44,17 @@ class Pages:
     """
 
     def __init__(self, base: bytes, wal: bytes) -> None:
-        self._size = _page_size(base, wal)
+        self._size = page_size(base, wal)
         self._base = base
-        self._over: dict[int, bytes] = {}
-        self._doubted: dict[int, bytes] = {}
-        for number, page, trusted in _frames(wal, self._size):
-            (self._over if trusted else self._doubted)[number] = page
+        log = read_wal(wal, self._size)
+        self._over, self._doubted = log.committed, log.doubted
         # Not all numbers up to the largest: a damaged WAL may name any.
         self._there = dict.fromkeys(range(1, -(-len(base) // self._size) + 1)) | dict.fromkeys(self._over)
         self._last = max([*self._there, *self._doubted], default=0)
         self._most = len(base) + len(wal)
         # Of a file that was cut, pages lead to others that are gone.
         head = self._over.get(1, base)[:100]
-        (count,) = struct.unpack_from(">I", head, 28) if head.startswith(_MAGIC) and len(head) == 100 else (0,)
+        (count,) = struct.unpack_from(">I", head, 28) if head.startswith(MAGIC) and len(head) == 100 else (0,)
         self._once = max(self._last, count)
         self._free = self._freelist()
 
@@ -84,7 +82,7 @@ class Pages:
         """Pages that hold what was removed, as far as the list of them can be followed."""
         head = self._page(1)
         free: set[int] = set()
-        trunk = struct.unpack_from(">I", head, 32)[0] if head.startswith(_MAGIC) else 0
+        trunk = struct.unpack_from(">I", head, 32)[0] if head.startswith(MAGIC) else 0
         while 1 < trunk <= self._last and trunk not in free:
             free.add(trunk)
             page = self._page(trunk)
@@ -159,64 +157,6 @@ class Pages:
                 # Where the file was cut.
                 break
         return b"".join(pieces)
-
-
-def is_cut(head: bytes, size: int, wal: bytes) -> bool:
-    """Whether a file of `size` bytes that begins with `head` is shorter than it says, and its WAL has not the rest."""
-    page = _page_size(head, wal)
-    over = {number: content for number, content, trusted in _frames(wal, page) if trusted}
-    head = over.get(1, head)[:100]
-    # The count of pages holds only where both counters of changes agree.
-    if len(head) < 100 or not head.startswith(_MAGIC) or head[24:28] != head[92:96]:
-        return False
-    (count,) = struct.unpack_from(">I", head, 28)
-    here = size // page
-    # No more than what the WAL can have is looked for: the count may be any.
-    return count - here > len(over) or any(number not in over for number in range(here + 1, count + 1))
-
-
-def _page_size(base: bytes, wal: bytes) -> int:
-    sizes = [_USUAL_PAGE]
-    if len(wal) >= 32:
-        sizes.insert(0, struct.unpack_from(">I", wal, 8)[0])
-    if base.startswith(_MAGIC) and len(base) >= 18:
-        size = struct.unpack_from(">H", base, 16)[0]
-        sizes.insert(0, 65536 if size == 1 else size)
-    return next(size for size in sizes if 512 <= size <= 65536 and size & (size - 1) == 0)
-
-
-def _frames(wal: bytes, page_size: int) -> Iterator[tuple[int, bytes, bool]]:
-    """Number and content of each page in the WAL, the newest last, and whether its checksum holds.
-
-    Behind the first frame with a wrong one SQLite reads no more. What follows of the same round is read here all the
-    same: it may hold what was said last.
-    """
-    if len(wal) < 32:
-        return
-    (magic,) = struct.unpack_from(">I", wal)
-    order = ">" if magic & 1 else "<"
-    salts = wal[16:24]
-    sums = _checksum(wal[:24], (0, 0), order)
-    trusted = magic & ~1 == 0x377F0682 and sums == struct.unpack_from(">2I", wal, 24)
-    for place in range(32, len(wal) - 23 - page_size, 24 + page_size):
-        head, page = wal[place : place + 24], wal[place + 24 : place + 24 + page_size]
-        (number,) = struct.unpack_from(">I", head)
-        trusted = trusted and head[8:16] == salts
-        if trusted:
-            sums = _checksum(page, _checksum(head[:8], sums, order), order)
-            trusted = sums == struct.unpack_from(">2I", head, 16)
-        # Of a database of terabytes nobody has all pages; a number beyond is none.
-        if trusted or (head[8:16] == salts and 0 < number < 1 << 28):
-            yield number, page, trusted
-
-
-def _checksum(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
-    one, two = sums
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for place in range(0, len(words), 2):
-        one = (one + words[place] + two) & 0xFFFFFFFF
-        two = (two + words[place + 1] + one) & 0xFFFFFFFF
-    return one, two
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

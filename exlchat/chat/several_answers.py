@@ -61,7 +61,7 @@ def several_answers(
                 plan,
                 parent_id=growing[0].message.parent_id or plan.parent_id,
                 system=None,
-                notice=None,
+                notices=(),
                 context_notice=None,
             )
         with closing_events(engine.generate_several(plan.request, seeds)) as events:

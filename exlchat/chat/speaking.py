@@ -21,6 +21,13 @@ def speaker_name(branch: Sequence[Message]) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def speaker_names(branch: Sequence[Message]) -> dict[str, str]:
+    """What templates call those who speak at the end of a branch; nothing where no persona does."""
+    spoken = _spoken(branch)
+    names = {"user_name": spoken.get("user"), "assistant_name": spoken.get("char")}
+    return {key: name for key, name in names.items() if isinstance(name, str) and name.strip()}
+
+
 def speaker_thinks(branch: Sequence[Message]) -> bool | None:
     """Whether the persona that speaks at the end of a branch is to think first."""
     wanted = _spoken(branch).get("thinking")

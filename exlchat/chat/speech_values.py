@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from exlchat.chat.constraints import constraint_text, constraint_words, typed_constraint
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.control_values import texts_from, texts_to
 from exlchat.chat.speech import DRAFTS, PLAIN
+from exlchat.untrusted.text import one_line
 
 Kind = Literal["texts", "text", "whole", "limit", "switch", "choice", "constraint", "maybe"]
 _OFF = ("off", "none", "default")

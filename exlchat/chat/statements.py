@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
 from exlchat.chat.database import MissingRowError
-from exlchat.chat.plain_text import storable
 from exlchat.chat.rows import (
     MESSAGE_COLUMNS,
     message_values,
@@ -21,6 +20,7 @@ from exlchat.chat.rows import (
     unpack_message,
 )
 from exlchat.chat.titles import UNTITLED, clean_title
+from exlchat.untrusted.text import storable
 
 Which = Literal["kept", "archived", "deleted"]
 _WHICH: dict[Which, str] = {

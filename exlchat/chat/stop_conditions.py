@@ -16,7 +16,7 @@ def stop_conditions(engine: EnginePort, form: PromptFormat) -> tuple[str | int, 
     the model then talks on as the user.
     """
     added = _added_tokens(engine)
-    wanted = [*form.stop, *filter(None, [_closing_token(engine, form)])]
+    wanted = [*form.stops(), *filter(None, [_closing_token(engine, form)])]
     found: list[str | int] = []
     for text in wanted:
         ids = engine.encode(text) if text in added else []

@@ -9,14 +9,14 @@ from typing import Any
 
 from exlchat.chat import changes, statements
 from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
-from exlchat.chat.database import StoreError, explained, is_read_only
-from exlchat.chat.plain_text import storable
+from exlchat.chat.database import LostFileError, StoreError, explained, is_read_only
 from exlchat.chat.store_file import new_id
 from exlchat.chat.store_shelf import ShelfStore
 from exlchat.chat.store_tree import TreeStore
 from exlchat.chat.titles import clean_title
+from exlchat.untrusted.text import storable
 
-__all__ = ["ConversationStore", "StoreError"]
+__all__ = ["ConversationStore", "LostFileError", "StoreError"]
 
 
 class ConversationStore(TreeStore, ShelfStore):

@@ -11,12 +11,12 @@ from exlchat.chat import changes, statements
 from exlchat.chat.changes import Step, What
 from exlchat.chat.conversation import ConversationSummary, Message
 from exlchat.chat.database import MissingRowError, explained
-from exlchat.chat.plain_text import storable
 from exlchat.chat.search import SearchHit, search
 from exlchat.chat.statements import Which
 from exlchat.chat.store_file import StoreFile
 from exlchat.chat.titles import clean_title
 from exlchat.chat.tree_rows import clean_tags
+from exlchat.untrusted.text import storable
 
 if TYPE_CHECKING:
     from exlchat.chat.check import Problem

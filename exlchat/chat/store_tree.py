@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from exlchat.chat import branches, changes, statements, tree_rows
 from exlchat.chat.changes import Change
 from exlchat.chat.conversation import Conversation, Message
@@ -79,6 +81,13 @@ class TreeStore(StoreFile):
         """Which of how many alternatives, from 1, each message is that has any; oldest first, without hidden ones."""
         with self._transaction(write=False) as db:
             return branches.places(db, conversation_id)
+
+    def conversations_of(self, message_ids: Collection[str]) -> set[str]:
+        """The ids of the conversations that messages belong to, hidden ones too."""
+        places = ", ".join("?" * len(message_ids))
+        with self._transaction(write=False) as db:
+            rows = db.execute(f"SELECT conversation_id FROM message WHERE id IN ({places})", tuple(message_ids))
+            return {ident for (ident,) in rows}
 
     def read_tree(self, conversation_id: str) -> ConversationTree:
         """A conversation with all its branches, hidden messages too."""

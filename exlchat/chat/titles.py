@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from exlchat.chat.plain_text import one_line, storable
+from exlchat.untrusted.text import one_line, storable
 
 TITLE_LENGTH = 60
 UNTITLED = "New conversation"

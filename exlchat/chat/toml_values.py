@@ -1,14 +1,12 @@
-"""TOML files of one table: read within bounds, checked key by key, written so that people like to read them."""
+"""TOML files of one table: checked key by key, written so that people like to read them."""
 
 from __future__ import annotations
 
-import stat
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from exlchat.chat.plain_text import did_you_mean, one_line
+from exlchat.untrusted.text import did_you_mean, one_line
 
 TEXT = "a text in quotes"
 TEXTS = "a list of texts in quotes"
@@ -25,33 +23,6 @@ _PLAIN: dict[str, type] = {TEXT: str, SWITCH: bool, TABLE: dict}
 
 class TomlValueError(Exception):
     """What is wrong with a file or a value: the end of a line that names the file."""
-
-
-def read_text(path: Path, *, largest: int, kind: str) -> str:
-    """The text of a file in UTF-8.
-
-    Args:
-        path: of the file.
-        largest: bytes it may have.
-        kind: what the file is meant to be, as in "persona".
-
-    Raises:
-        TomlValueError: too large, another encoding, or it cannot be read.
-    """
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise TomlValueError("not a file that can be read; give another")
-        if found.st_size > largest:
-            raise TomlValueError(f"larger than {largest:,} bytes, which no {kind} is")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TomlValueError(f"byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise TomlValueError(f"cannot be read ({reason}); mend its permissions") from None
-    except ValueError:
-        raise TomlValueError("no file can have this name; give another") from None
 
 
 def parsed(text: str) -> dict[str, Any]:

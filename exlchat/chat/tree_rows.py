@@ -11,10 +11,10 @@ from typing import Any, get_args
 from exlchat.chat.branches import renamed
 from exlchat.chat.conversation import Message, MessageStatus, Role
 from exlchat.chat.database import MissingRowError, RefusedError
-from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.rows import MESSAGE_COLUMNS, pack_object, require_kinds, unpack_message, unpack_object
 from exlchat.chat.statements import automatic_title, put_message
 from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.untrusted.text import one_line, storable
 
 _GIVEN_TITLE_LENGTH = 200
 _MESSAGE_FIELDS = [field.name for field in fields(Message)]

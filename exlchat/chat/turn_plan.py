@@ -11,11 +11,11 @@ from exlchat.chat.context import ContextPolicy, seen_since
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.cost import shared_beginning
 from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
+from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.sight import see
-from exlchat.chat.speaking import TurnError, speaker_name, speaker_thinks, with_lore_told
+from exlchat.chat.speaking import TurnError, speaker_name, speaker_names, speaker_thinks, with_lore_told
 from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
@@ -72,7 +72,7 @@ class Plan:
     parent_id: str
     request: GenerationRequest
     record: AnswerRecord
-    notice: str | None
+    notices: tuple[str, ...]
     context_notice: str | None
     system: Message | None
     text: str = ""
@@ -140,6 +140,7 @@ def planned(
 ) -> Generator[Summarising, None, Plan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
+    form = with_names(form, speaker_names(ground.branch), engine.info)
     speech = options.speech
     thinking = speaker_thinks(ground.branch) if speech.think is None else speech.think
     if thinking is not None:
@@ -188,6 +189,7 @@ def planned(
         alternatives=speech.logprobs,
         draft=speech.drafted_by(draft_model=bool(engine.info.draft_model)),
     )
+    not_held = None if speech.constraint is None else engine.constraint_notice(speech.constraint)
     record = AnswerRecord(
         engine.info.name,
         form.name,
@@ -207,7 +209,7 @@ def planned(
         ground.parent_id,
         request,
         record,
-        notice,
+        tuple(line for line in (notice, not_held) if line),
         sight.notice,
         ground.system,
         text,

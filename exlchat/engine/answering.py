@@ -86,7 +86,10 @@ class Answering:
         self._thoughts = ThoughtWatch(request.thoughts)
         stops = [stop for stop in request.stop if isinstance(stop, str)]
         before = prompt[len(prompt) - request.begun :] if request.begun else []
-        self._stream = TextStream(parts.tokenizer.decode, stops, before=before, banned=request.banned)
+        tokenizer = parts.tokenizer
+        self._stream = TextStream(
+            tokenizer.decode, stops, before=before, banned=request.banned, fallback=tokenizer.fallback
+        )
         self._hidden = parts.healing.text if parts.healing else ""
         parts.rules.grammar_holds = parts.rules.grammar_holds and not self._thoughts.inside
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from exlchat.engine.config_keys import refuse_unread
 from exlchat.engine.config_reader import ConfigReader, short
-from exlchat.engine.families import FAMILIES, SUPPORTED, family_of
+from exlchat.engine.families import FAMILIES, SUPPORTED, TEXT_MODELS, family_of
 from exlchat.engine.family import Biases, Family
 from exlchat.engine.layer_kinds import layers_with_positions, read_windows
 from exlchat.engine.rope_config import read_ropes
@@ -22,6 +23,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
 }
 _MOST_LAYERS = 1024
+_CAUSAL = {"causal": True, "is_causal": True}
 
 
 def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
@@ -50,7 +52,7 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
     windows = read_windows(reader, family, layers)
     ropes, layer_ropes = _ropes(reader, family, head_dim, windows)
     embedding_scale, residual_scale, logit_scale, attention_scale = _scales(reader, family, hidden_size, layers)
-    return ModelSpec(
+    spec = ModelSpec(
         architecture=architecture,
         vocab_size=reader.integer("vocab_size"),
         hidden_size=hidden_size,
@@ -92,6 +94,8 @@ def read_spec(config: Mapping[str, Any], where: str) -> ModelSpec:
         transposed=family.transposed,
         heads_by_group=_heads_by_group(reader, family),
     )
+    refuse_unread(reader, architecture)
+    return spec
 
 
 def _architecture(reader: ConfigReader) -> str:
@@ -105,19 +109,29 @@ def _architecture(reader: ConfigReader) -> str:
 
 def _text_part(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """The keys of the part for text, which old files have beside those of the part for images."""
-    reader = ConfigReader(config, where)
-    reader.section("text_config")
-    merged = {**config, **(reader.get("text_config") or {})}
+    section = ConfigReader(config, where).section("text_config")
+    kind = None if section is None else section.optional_text("model_type")
+    if section is not None and kind not in (None, *TEXT_MODELS):
+        known = ", ".join(TEXT_MODELS)
+        raise section.error("model_type", f"is {short(kind)}; this version runs models of images with {known}")
+    merged = {**config, **(config.get("text_config") or {})}
     if "hidden_size" not in merged:
-        raise reader.error("text_config", "has no hidden_size; take the file from the original model")
+        raise ConfigReader(config, where).error(
+            "text_config", "has no hidden_size; take the file from the original model"
+        )
     return merged
 
 
 def _check_fixed(reader: ConfigReader, family: Family) -> None:
-    for key, wanted in family.fixed.items():
+    reader.known(*family.settled)
+    for key, wanted in {**_CAUSAL, **family.fixed}.items():
         # Null is what `transformers` writes of a key that says nothing.
-        if reader.get(key) is not None and reader.flag(key, default=wanted) != wanted:
-            raise reader.error(key, f"is {str(not wanted).lower()}, which this version does not run")
+        found = reader.get(key)
+        if found is not None and isinstance(wanted, bool):
+            found = reader.flag(key, default=wanted)
+        if found not in (None, wanted):
+            shown = str(found).lower() if isinstance(found, bool) else short(found)
+            raise reader.error(key, f"is {shown}, which this version does not run")
 
 
 def _kv_heads(reader: ConfigReader, num_heads: int) -> int:
@@ -181,7 +195,8 @@ def _ropes(
     """The kinds of rotary positions there are, and which of them each layer has."""
     if family.learned_positions:
         return (), (None,) * len(windows)
-    return read_ropes(reader, head_dim, windows, layers_with_positions(reader, family, windows))
+    turned = layers_with_positions(reader, family, windows)
+    return read_ropes(reader, head_dim, windows, turned, query_scaled=family.query_scaled)
 
 
 def _scales(

@@ -103,11 +103,15 @@ class _Weights:
         return offset.half() if weight.dtype == torch.float16 else offset
 
     def _head_norm(self, name: str, heads: int) -> HeadNorm | None:
+        """EXL2's own converter repeats a norm that all heads share for each of them: such rows are one again."""
         spec = self._spec
         if spec.head_norms == "none":
             return None
-        shapes = {"rms": (spec.head_dim,), "layer": (heads, spec.head_dim), "joint": (heads * spec.head_dim,)}
-        weight = self._offset(self._loader.tensor(f"{name}.weight", shapes[spec.head_norms]))
+        of_all, of_each = (spec.head_dim,), (heads, spec.head_dim)
+        shapes = ((heads * spec.head_dim,),) if spec.head_norms == "joint" else (of_all, of_each)
+        weight = self._offset(self._loader.tensor(f"{name}.weight", *shapes))
+        if weight.shape == of_each and bool((weight == weight[0]).all()):
+            weight = weight[0]
         return HeadNorm(spec.head_norms, weight, spec.norm_eps)
 
     def _linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear | QuantizedLinear:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats.methods import check_config, check_names
+from exlchat.engine.model_files import (
+    LARGEST_JSON,
+    SmallFiles,
+    first_line,
+    open_weights,
+    read_bytes,
+)
 from exlchat.engine.model_folder import INDEX, check_folder, weight_files
 from exlchat.engine.model_identity import identify
 from exlchat.engine.tensor_names import TensorNames
@@ -22,11 +28,9 @@ if TYPE_CHECKING:
 _DOWNLOAD_AGAIN = "download the model again"
 _KEEP_ONE = "keep one model in the directory"
 _QUANTIZED = (".q_weight", ".qweight")
-LFS_POINTER = b"version https://git-lfs."
-"""How the file begins that git leaves in the place of a large one."""
 
 
-class Checkpoint:
+class Checkpoint(SmallFiles):
     """An opened model directory. Tensors are memory-mapped and read when they are asked for.
 
     Args:
@@ -37,13 +41,13 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         check_folder(path)
         self.config = self.read_json("config.json", required=True)
         check_config(self.config, str(path / "config.json"))
         self._indexed = _indexed(self.read_json(INDEX), path / INDEX)
         self._files = weight_files(path, self._indexed.values())
-        self._headers = [_open(file) for file in self._files]
+        self._headers = [open_weights(file) for file in self._files]
         self._data: dict[int, Any] = {}
         self._where: dict[str, int] = {}
         self._stored: dict[str, str] = {}
@@ -64,10 +68,7 @@ class Checkpoint:
     @property
     def identity(self) -> str:
         """A name for what the model computes: see `model_identity`. Raises `ModelError` if a file cannot be read."""
-        try:
-            return identify((self.path / "config.json").read_bytes(), self._files)
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
+        return identify(read_bytes(self.path / "config.json", largest=LARGEST_JSON), self._files)
 
     @property
     def names(self) -> frozenset[str]:
@@ -94,12 +95,12 @@ class Checkpoint:
         """A memory-mapped tensor on the CPU. Raises `ModelError` if there is none or it cannot be read."""
         index = self._index(name)
         if index not in self._data:
-            self._data[index] = _open(self._files[index], "pt")
+            self._data[index] = open_weights(self._files[index], "pt")
         try:
             tensor: Tensor = self._data[index].get_tensor(self._stored[name])
-        except (SafetensorError, ValueError, OSError) as error:
+        except (SafetensorError, ValueError, OSError, MemoryError) as error:
             raise ModelError(
-                f"{self.file_of(name)}: {self._stored[name]} cannot be read ({_first_line(error)})"
+                f"{self.file_of(name)}: {self._stored[name]} cannot be read ({first_line(error)})"
             ) from error
         return tensor
 
@@ -116,34 +117,6 @@ class Checkpoint:
         where = self._files[0] if len(self._files) == 1 else self.path
         return f"{where}: the tensor {shown} is missing, which config.json asks for"
 
-    def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
-        """A JSON object of the directory; empty if the file is absent and not required."""
-        file = self.path / name
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            if required:
-                raise ModelError(f"{self.path}: {name} is missing; a model directory needs it") from error
-            return {}
-        except OSError as error:
-            raise _unreadable(file, error) from error
-        except (ValueError, RecursionError) as error:
-            raise ModelError(f"{file}: not readable JSON ({_first_line(error)}); {_DOWNLOAD_AGAIN}") from error
-        if not isinstance(content, dict):
-            raise ModelError(f"{file}: holds a JSON {type(content).__name__} where an object belongs")
-        return content
-
-    def read_text(self, name: str) -> str | None:
-        """A text file of the directory, or `None` if it is absent."""
-        try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _unreadable(self.path / name, error) from error
-        except UnicodeDecodeError as error:
-            raise ModelError(f"{self.path / name}: is not UTF-8 ({error.reason}); {_DOWNLOAD_AGAIN}") from error
-
     def _check_unnamed(self) -> None:
         """An index that came from the unquantized model must not pass over the quantized one."""
         if any(name.endswith(_QUANTIZED) for name in self._where):
@@ -152,7 +125,7 @@ class Checkpoint:
             names: list[str] = []
             # What is not needed may be broken.
             with suppress(ModelError):
-                names = list(_open(file).keys())
+                names = list(open_weights(file).keys())
             if any(name.endswith(_QUANTIZED) for name in names):
                 raise ModelError(
                     f"{self.path}: {file.name} holds a quantized model, and {INDEX} names another one "
@@ -182,31 +155,3 @@ def _indexed(index: Mapping[str, Any], where: Path) -> dict[str, str]:
         if not isinstance(file, str):
             raise ModelError(f"{where}: weight_map must name a file for {tensor}; {_DOWNLOAD_AGAIN}")
     return weight_map
-
-
-def _open(file: Path, framework: Literal["np", "pt"] = "np") -> Any:
-    """A reader of a file: of its header only, or (`pt`, which takes a second or more to import) of its tensors too."""
-    try:
-        # safetensors calls a file that may not be read "not found", so it is opened here first.
-        with file.open("rb") as stream:
-            beginning = stream.read(len(LFS_POINTER))
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    if beginning == LFS_POINTER:
-        raise ModelError(f"{file}: is a Git LFS pointer, not the weights; run `git lfs pull` in {file.parent}")
-    try:
-        return safe_open(str(file), framework=framework, device="cpu")
-    except (SafetensorError, ValueError, OSError) as error:
-        size = file.stat().st_size if file.exists() else 0
-        raise ModelError(
-            f"{file}: not a whole safetensors file ({_first_line(error)}; it has {size:,} bytes); {_DOWNLOAD_AGAIN}"
-        ) from error
-
-
-def _unreadable(file: Path, error: OSError) -> ModelError:
-    reason = (error.strerror or type(error).__name__).lower()
-    return ModelError(f"{file}: cannot be read ({reason}); mend its permissions or {_DOWNLOAD_AGAIN}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exlchat.engine.events import ModelError
@@ -13,8 +12,12 @@ MOST = 2**31 - 1
 """No size of a model is larger."""
 
 
+_LEAST, _MOST = 1e-20, 1e20
+"""Of positive numbers: no model has any beyond, and products of such would be none."""
+
+
 class ConfigReader:
-    """Look-ups in one JSON object.
+    """Look-ups in one JSON object, which remembers what was looked up.
 
     Args:
         config: the object.
@@ -35,6 +38,8 @@ class ConfigReader:
         self._where = where
         self._aliases = aliases or {}
         self._defaults = defaults or {}
+        self._read: set[str] = set()
+        self._sections: dict[str, ConfigReader] = {}
 
     def error(self, key: str, problem: str) -> ModelError:
         """A `ModelError` about one key."""
@@ -78,6 +83,10 @@ class ConfigReader:
             raise self.error(key, f"is {short(value)}; it must be a string")
         return value
 
+    def optional_text(self, key: str) -> str | None:
+        """A string, or `None` where the key is null, or absent and has no default."""
+        return None if self.get(key) is None else self.text(key)
+
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
         """A list of so many positive numbers."""
         value = self._value(key, None)
@@ -93,7 +102,23 @@ class ConfigReader:
             return None
         if not isinstance(value, dict):
             raise self.error(key, f"is {short(value)}; it must be an object")
-        return ConfigReader(value, f"{self._where}: {key}")
+        if key not in self._sections:
+            self._sections[key] = ConfigReader(value, f"{self._where}: {key}")
+        return self._sections[key]
+
+    def sections(self) -> Iterator[ConfigReader]:
+        """All nested objects that were looked up, those inside of others too."""
+        for section in self._sections.values():
+            yield section
+            yield from section.sections()
+
+    def known(self, *keys: str) -> None:
+        """Counts keys as read that another one decides about, or the tensors."""
+        self._read.update(keys)
+
+    def unread(self) -> list[tuple[str, Any]]:
+        """Keys that were not looked up, and their values."""
+        return [(key, value) for key, value in self._config.items() if key not in self._read]
 
     def has(self, key: str) -> bool:
         """Whether the key is there, null or not."""
@@ -107,6 +132,7 @@ class ConfigReader:
     def _name(self, key: str) -> str:
         """The name under which the key stands."""
         names = (key, *self._aliases.get(key, ()))
+        self._read.update(names)
         return next((name for name in names if name in self._config), key)
 
     def _value(self, key: str, default: Any) -> Any:
@@ -128,8 +154,8 @@ class ConfigReader:
         return int(value)
 
     def _positive(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-            raise self.error(key, f"is {short(value)}; it must be a positive number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST <= value <= _MOST:
+            raise self.error(key, f"is {short(value)}; it must be a positive number, and no extreme one")
         return float(value)
 
 

@@ -41,6 +41,7 @@ from exlchat.engine.formats.inventory import (
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
 from exlchat.engine.generator import Generator
+from exlchat.engine.grammar import constraint_notice
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.loading import capture_step, check_vocabulary, load_weights, open_extension, open_rows, warm_up
 from exlchat.engine.operations import KernelOperations, TorchOperations
@@ -62,14 +63,13 @@ from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.engine.several_step import CapturedSeveral
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.template_files import DEFAULT, read_templates
-from exlchat.engine.tokenizer import Tokenizer
+from exlchat.engine.tokenizer import Tokenizer, TokenizerToCome
 from exlchat.engine.transformer import Transformer
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
 _CUDA_PREFILL_CHUNK = MOST_AT_ONCE
 _CPU_PREFILL_WEIGHTS = 5e10
-BUILD_CACHE = Path.home() / ".cache" / "exlchat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,10 @@ class Engine:
         """
         self._parts.generator.check(sampling, constraint)
 
+    def constraint_notice(self, constraint: Constraint) -> str | None:
+        """In a line what a constraint asks for that answers are not held to, if anything."""
+        return constraint_notice(constraint)
+
     def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are, `Scored` last. See `Generator.score`."""
         return self._parts.generator.score(request)
@@ -211,6 +215,7 @@ def load(
     dependent_launch: bool | None = None,
     draft: Engine | None = None,
     without_draft: str = "",
+    bundled: bool = False,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """Loads a model directory.
@@ -237,6 +242,7 @@ def load(
         draft: a smaller model with the same vocabulary, which guesses tokens ahead for requests that say so; it is
             closed and unloaded with this one.
         without_draft: why there is none although one was wished for: `ModelInfo` says so.
+        bundled: whether the model is part of the program; the tokenizers of others are tried before they are used.
         on_progress: called in this thread while kernels are compiled and weights are read.
 
     Raises:
@@ -250,11 +256,10 @@ def load(
     identity = checkpoint.identity if page_folder is not None and page_bytes > 0 else ""
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
     check_vocabulary(checkpoint, spec)
-    tokenizer = Tokenizer(checkpoint, spec.vocab_size)
-    stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
+    coming = TokenizerToCome(checkpoint, spec.vocab_size, bundled=bundled)
+    report = coming.beside(on_progress)
     kind = cache_kind(spec, kv_cache)
     target = choose_device(device)
-    guesses = None if draft is None else _drafter(draft, tokenizer, checkpoint.path)
     parameters = parameter_count(checkpoint)
     _check_head(quantize_head, kernels=extension and target.type == "cuda")
     head_bits = quantize_head if has_float_head(checkpoint) else None
@@ -262,7 +267,7 @@ def load(
     # Of a float model in float16 they hold little, but its step is captured.
     useful = is_quantized(checkpoint) or head_bits is not None or torch.float16 in dtypes_for(checkpoint, target)
     if extension and target.type == "cuda" and useful:
-        kernels = open_extension(target, build_cache or BUILD_CACHE, on_progress)
+        kernels = open_extension(target, build_cache, report)
     sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None, head_bits=head_bits)
     dtype = choose_dtype(checkpoint, target, sizes)
     prepare_torch(target, parameters)
@@ -273,7 +278,11 @@ def load(
     fused = kernels if dtype == torch.float16 else None
     operations = TorchOperations(dtype) if fused is None else KernelOperations(fused)
     loader = LayerLoader(checkpoint, target, dtype, kernels, head_bits=head_bits)
-    transformer = load_weights(checkpoint, spec, loader, operations, on_progress, context=plan.context)
+    coming.look()
+    transformer = load_weights(checkpoint, spec, loader, operations, report, context=plan.context)
+    tokenizer = coming.get()
+    stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
+    guesses = None if draft is None else _drafter(draft, tokenizer, checkpoint.path)
     rows: OpenRows = TorchLayerRows
     if fused is not None and kv_cache != "fp32":
         rows = kernel_rows(fused)

@@ -1,8 +1,7 @@
 """The architectures that run, one row each: how they differ from Llama.
 
-Every default is that of the architecture's configuration class in `transformers` 5, which is what a `config.json`
-without the key means. Sources of the differences: the models' own code and cards; `formats/models.md` of the plan lists
-where an earlier engine deviated from them.
+Sources of the differences: the models' own code and cards; `formats/models.md` of the plan lists where an earlier
+engine deviated from them. What absent keys mean is in `family_defaults`.
 """
 
 from __future__ import annotations
@@ -12,34 +11,28 @@ from dataclasses import replace
 from typing import Any
 
 from exlchat.engine.family import Aliases, Family
+from exlchat.engine.family_defaults import (
+    COHERE,
+    EXAONE,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GLM,
+    GPT2,
+    GPT_OSS,
+    GRANITE,
+    LLAMA,
+    MINISTRAL3,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    SMOLLM3,
+    STABLELM,
+    STARCODER2,
+)
 
-_LLAMA = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "max_position_embeddings": 2048}
-_GEMMA = {
-    **_LLAMA,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh",
-    "head_dim": 256,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 8192,
-}
-_GEMMA2 = {
-    **_GEMMA,
-    "sliding_window": 4096,
-    "query_pre_attn_scalar": 256,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-}
-_GEMMA3 = {
-    **_GEMMA,
-    "vocab_size": 262208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-    "query_pre_attn_scalar": 256,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-}
 _POST_NORMS = (
     ("post_attention_layernorm", "attention_post_norm"),
     ("pre_feedforward_layernorm", "post_attention_layernorm"),
@@ -49,19 +42,9 @@ _ONLY_POST_NORMS = (
     ("post_attention_layernorm", "attention_post_norm"),
     ("post_feedforward_layernorm", "mlp_post_norm"),
 )
-_QWEN2 = {**_LLAMA, "sliding_window": 4096, "max_window_layers": 28, "max_position_embeddings": 32768}
 _QWEN_ROUTER = (("mlp.gate", "mlp.router"),)
 # What `transformers` 5 writes.
 _QWEN_EXPERTS: Aliases = {"num_experts": ("num_local_experts",)}
-_MISTRAL = {**_LLAMA, "sliding_window": 4096, "max_position_embeddings": 131072}
-_COHERE = {
-    "layer_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": True,
-    "logit_scale": 0.0625,
-    "max_position_embeddings": 8192,
-}
 _GPT2_LAYER = (
     # Masks, which old files hold.
     ("attn.bias", ""),
@@ -92,10 +75,11 @@ _GPT2_KEYS: Aliases = {
     "max_position_embeddings": ("n_positions", "n_ctx"),
     "intermediate_size": ("n_inner",),
 }
-_GPT2 = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 1024}
 
-_FAMILY_OF_QWEN2 = Family(qkv_bias=True, output_bias=False, windows="upper", defaults=_QWEN2)
-_FAMILY_OF_MISTRAL = Family(mlp_bias="mlp_bias", windows="all", defaults=_MISTRAL)
+_FAMILY_OF_QWEN2 = Family(
+    qkv_bias=True, output_bias=False, windows="upper", settled=("attention_bias", "qkv_bias"), defaults=QWEN2
+)
+_FAMILY_OF_MISTRAL = Family(mlp_bias="mlp_bias", windows="all", defaults=MISTRAL)
 _FAMILY_OF_GEMMA3 = Family(
     layer_names=_POST_NORMS,
     norm_offset=1.0,
@@ -108,7 +92,7 @@ _FAMILY_OF_GEMMA3 = Family(
     softcaps="final",
     window_needed=True,
     fixed={"use_bidirectional_attention": False},
-    defaults=_GEMMA3,
+    defaults=GEMMA3,
 )
 _FAMILY_OF_COHERE = Family(
     norm_kind="layer",
@@ -117,19 +101,12 @@ _FAMILY_OF_COHERE = Family(
     interleaved=True,
     head_norms="layer",
     scales="cohere",
-    defaults=_COHERE,
+    defaults=COHERE,
 )
 _FAMILY_OF_GLM = Family(
     interleaved=True,
     output_bias=False,
-    defaults={
-        **_LLAMA,
-        "rms_norm_eps": 1.5625e-07,
-        "head_dim": 128,
-        "partial_rotary_factor": 0.5,
-        "attention_bias": True,
-        "max_position_embeddings": 131072,
-    },
+    defaults=GLM,
 )
 _FAMILY_OF_GPT2 = Family(
     layer_names=_GPT2_LAYER,
@@ -146,7 +123,7 @@ _FAMILY_OF_GPT2 = Family(
     mlp_bias=True,
     transposed=True,
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-    defaults={**_GPT2, "activation_function": "gelu_new"},
+    defaults={**GPT2, "activation_function": "gelu_new"},
 )
 _IN_LANGUAGE_MODEL = (
     ("model.language_model.", "model."),
@@ -160,15 +137,23 @@ _QWEN2_WITH_IMAGES = Family(
 )
 
 FAMILIES: dict[str, Family] = {
-    "LlamaForCausalLM": Family(mlp_bias="mlp_bias", defaults=_LLAMA),
+    "LlamaForCausalLM": Family(mlp_bias="mlp_bias", defaults=LLAMA),
     "YiForCausalLM": Family(
         layer_names=(("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")),
-        defaults={**_LLAMA, "rope_theta": 5e6},
+        defaults={**LLAMA, "rope_theta": 5e6},
     ),
     "MistralForCausalLM": _FAMILY_OF_MISTRAL,
-    "MinistralForCausalLM": Family(qkv_bias=False, output_bias=False, windows="period", defaults=_MISTRAL),
+    "Ministral3ForCausalLM": replace(
+        _FAMILY_OF_MISTRAL,
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        query_scaled=True,
+        defaults=MINISTRAL3,
+    ),
+    "MinistralForCausalLM": Family(qkv_bias=False, output_bias=False, windows="period", defaults=MISTRAL),
     "Mistral3ForConditionalGeneration": Family(text_model="MistralForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
-    "LlavaForConditionalGeneration": Family(text_model="MistralForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
+    "LlavaForConditionalGeneration": Family(text_model="LlamaForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
     "MixtralForCausalLM": Family(
         layer_names=(
             ("block_sparse_moe.experts.*.w1", "mlp.experts.*.gate_proj"),
@@ -180,14 +165,7 @@ FAMILIES: dict[str, Family] = {
         output_bias=False,
         windows="all",
         experts="mixtral",
-        defaults={
-            **_LLAMA,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 1e6,
-            "max_position_embeddings": 131072,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-        },
+        defaults=MIXTRAL,
     ),
     "Qwen2ForCausalLM": _FAMILY_OF_QWEN2,
     "Qwen2VLForConditionalGeneration": _QWEN2_WITH_IMAGES,
@@ -199,17 +177,10 @@ FAMILIES: dict[str, Family] = {
         output_bias=False,
         windows="upper",
         experts="qwen shared",
-        defaults={
-            **_QWEN2,
-            "qkv_bias": True,
-            "num_experts": 60,
-            "num_experts_per_tok": 4,
-            "moe_intermediate_size": 1408,
-            "shared_expert_intermediate_size": 5632,
-        },
+        defaults=QWEN2_MOE,
     ),
     "Qwen3ForCausalLM": Family(
-        head_norms="rms", windows="upper", defaults={**_QWEN2, "head_dim": 128, "max_position_embeddings": 32768}
+        head_norms="rms", windows="upper", defaults={**QWEN2, "head_dim": 128, "max_position_embeddings": 32768}
     ),
     "Qwen3MoeForCausalLM": Family(
         layer_names=_QWEN_ROUTER,
@@ -217,19 +188,15 @@ FAMILIES: dict[str, Family] = {
         head_norms="rms",
         windows="upper",
         experts="qwen",
-        defaults={
-            **_QWEN2,
-            "max_window_layers": 0,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 768,
-        },
+        fixed={"use_qk_norm": True},
+        defaults=QWEN3_MOE,
     ),
     "GemmaForCausalLM": Family(
-        norm_offset=1.0, scales="gemma", fixed={"use_bidirectional_attention": False}, defaults=_GEMMA
+        norm_offset=1.0, scales="gemma", fixed={"use_bidirectional_attention": False}, defaults=GEMMA
     ),
     "Gemma2ForCausalLM": Family(
         layer_names=_POST_NORMS,
+        aliases={"sliding_window": ("sliding_window_size",)},
         norm_offset=1.0,
         norm_after=True,
         activation="hidden_activation",
@@ -239,7 +206,7 @@ FAMILIES: dict[str, Family] = {
         softcaps="both",
         window_needed=True,
         fixed={"use_bidirectional_attention": False},
-        defaults=_GEMMA2,
+        defaults=GEMMA2,
     ),
     "Gemma3ForCausalLM": _FAMILY_OF_GEMMA3,
     "Gemma3ForConditionalGeneration": Family(text_model="Gemma3ForCausalLM", outer_names=_IN_LANGUAGE_MODEL),
@@ -248,7 +215,7 @@ FAMILIES: dict[str, Family] = {
         output_bias=False,
         windows="all",
         defaults={
-            **_LLAMA,
+            **LLAMA,
             "rms_norm_eps": 1e-5,
             "max_position_embeddings": 4096,
             "original_max_position_embeddings": 4096,
@@ -262,18 +229,20 @@ FAMILIES: dict[str, Family] = {
         window_period=4,
         window_needed=True,
         positions="windows",
-        defaults={**_COHERE, "rope_theta": 10000.0, "sliding_window": 4096},
+        # As Cohere's own programs spell it.
+        fixed={
+            "order_of_interleaved_layers": "local_attn_first",
+            "position_embedding_type": "rope_gptj",
+            "rotary_pct": 1.0,
+            "use_gated_activation": True,
+            "use_parallel_block": True,
+        },
+        defaults={**COHERE, "rope_theta": 10000.0, "sliding_window": 4096},
     ),
     "GraniteForCausalLM": Family(
         mlp_bias="mlp_bias",
         scales="granite",
-        defaults={
-            **_LLAMA,
-            "attention_multiplier": 1.0,
-            "embedding_multiplier": 1.0,
-            "residual_multiplier": 1.0,
-            "logits_scaling": 1.0,
-        },
+        defaults=GRANITE,
     ),
     "GlmForCausalLM": _FAMILY_OF_GLM,
     "Glm4ForCausalLM": replace(
@@ -299,7 +268,7 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="bias",
         output_bias="bias",
         heads_by_group=True,
-        defaults={**_LLAMA, "bias": True},
+        defaults={**LLAMA, "bias": True},
     ),
     "Starcoder2ForCausalLM": Family(
         layer_names=(("mlp.c_fc", "mlp.up_proj"), ("mlp.c_proj", "mlp.down_proj")),
@@ -311,33 +280,21 @@ FAMILIES: dict[str, Family] = {
         output_bias="use_bias",
         mlp_bias="use_bias",
         windows="all",
-        defaults={
-            "norm_epsilon": 1e-5,
-            "hidden_act": "gelu_pytorch_tanh",
-            "rope_theta": 10000.0,
-            "use_bias": True,
-            "tie_word_embeddings": True,
-            "max_position_embeddings": 4096,
-        },
+        fixed={"norm_type": "layer_norm", "mlp_type": "default", "scale_attn_weights": True},
+        defaults=STARCODER2,
     ),
     "Olmo2ForCausalLM": Family(
         layer_names=_ONLY_POST_NORMS,
         norm_before=False,
         norm_after=True,
         head_norms="joint",
-        defaults={**_LLAMA, "rms_norm_eps": 1e-5},
+        defaults={**LLAMA, "rms_norm_eps": 1e-5},
     ),
     "SmolLM3ForCausalLM": Family(
         mlp_bias="mlp_bias",
         windows="without positions",
         positions="listed",
-        defaults={
-            **_LLAMA,
-            "rope_theta": 2e6,
-            "tie_word_embeddings": True,
-            "no_rope_layer_interval": 4,
-            "max_position_embeddings": 32768,
-        },
+        defaults=SMOLLM3,
     ),
     "ExaoneForCausalLM": Family(
         layer_names=(
@@ -357,13 +314,7 @@ FAMILIES: dict[str, Family] = {
         activation="activation_function",
         qkv_bias=False,
         output_bias=False,
-        defaults={
-            "layer_norm_epsilon": 1e-5,
-            "activation_function": "silu",
-            "rope_theta": 10000.0,
-            "max_position_embeddings": 2048,
-            "tie_word_embeddings": True,
-        },
+        defaults=EXAONE,
     ),
     "Exaone4ForCausalLM": Family(
         layer_names=_ONLY_POST_NORMS,
@@ -375,12 +326,12 @@ FAMILIES: dict[str, Family] = {
         windows="period",
         window_period=4,
         positions="windows",
-        defaults={**_LLAMA, "rms_norm_eps": 1e-5, "sliding_window": 4096},
+        defaults={**LLAMA, "rms_norm_eps": 1e-5, "sliding_window": 4096},
     ),
     "SeedOssForCausalLM": Family(
         output_bias="attention_out_bias",
         mlp_bias="mlp_bias",
-        defaults={**_LLAMA, "head_dim": 128, "attention_bias": True, "max_position_embeddings": 524288},
+        defaults={**LLAMA, "head_dim": 128, "attention_bias": True, "max_position_embeddings": 524288},
     ),
     "GptOssForCausalLM": Family(
         windows="period",
@@ -388,40 +339,21 @@ FAMILIES: dict[str, Family] = {
         window_needed=True,
         sinks=True,
         experts="stacked",
-        defaults={
-            **_LLAMA,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 150000.0,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "factor": 32.0,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "original_max_position_embeddings": 4096,
-            },
-            "head_dim": 64,
-            "attention_bias": True,
-            "sliding_window": 128,
-            "num_local_experts": 128,
-            "num_experts_per_tok": 4,
-            "swiglu_limit": 7.0,
-            "swiglu_alpha": 1.702,
-            "max_position_embeddings": 131072,
-        },
+        aliases={"num_experts_per_tok": ("experts_per_token",)},
+        defaults=GPT_OSS,
     ),
     "MiniCPMForCausalLM": Family(
         qkv_bias=False,
         output_bias=False,
         scales="minicpm",
-        defaults={**_LLAMA, "tie_word_embeddings": True, "scale_emb": 1.0, "dim_model_base": 1, "scale_depth": 1.0},
+        defaults={**LLAMA, "tie_word_embeddings": True, "scale_emb": 1.0, "dim_model_base": 1, "scale_depth": 1.0},
     ),
     "OrionForCausalLM": Family(
         norm_kind="layer",
         norm_bias=True,
         qkv_bias=False,
         output_bias=False,
-        defaults={**_LLAMA, "rms_norm_eps": 1e-5},
+        defaults={**LLAMA, "rms_norm_eps": 1e-5},
     ),
     "StableLmForCausalLM": Family(
         norm_kind="layer",
@@ -430,13 +362,7 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="use_qkv_bias",
         output_bias=False,
         fixed={"qk_layernorm": False, "use_parallel_residual": False},
-        defaults={
-            "layer_norm_eps": 1e-5,
-            "hidden_act": "silu",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.25,
-            "max_position_embeddings": 4096,
-        },
+        defaults=STABLELM,
     ),
     "GPT2LMHeadModel": _FAMILY_OF_GPT2,
     "GPTBigCodeForCausalLM": replace(
@@ -444,17 +370,23 @@ FAMILIES: dict[str, Family] = {
         transposed=False,
         heads_by_group=True,
         fixed={"scale_attn_weights": True, "add_cross_attention": False},
-        defaults={**_GPT2, "activation_function": "gelu_pytorch_tanh", "multi_query": True},
+        defaults={**GPT2, "activation_function": "gelu_pytorch_tanh", "multi_query": True},
     ),
 }
 SUPPORTED = tuple(FAMILIES)
-# What models of images and text may hold one of, by `model_type` of their `text_config`.
-_TEXT_MODELS = {
+TEXT_MODELS = {
+    "gemma3_text": "Gemma3ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen2_vl": "Qwen2ForCausalLM",
+    "qwen2_vl_text": "Qwen2ForCausalLM",
+    "qwen2_5_vl": "Qwen2ForCausalLM",
+    "qwen2_5_vl_text": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+"""What models of images and text may hold one of, by `model_type` of their `text_config`."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
@@ -466,5 +398,5 @@ def family_of(config: Mapping[str, Any]) -> Family | None:
         return family
     text = config.get("text_config")
     kind = text.get("model_type") if isinstance(text, dict) else None
-    own = _TEXT_MODELS.get(kind) if isinstance(kind, str) else None
+    own = TEXT_MODELS.get(kind) if isinstance(kind, str) else None
     return FAMILIES[own or family.text_model]

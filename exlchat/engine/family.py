@@ -24,6 +24,7 @@ class Family:
         aliases: other names of keys of `config.json`.
         defaults: values of keys that are absent there.
         fixed: keys that can only have this value, because another one is another architecture.
+        settled: keys that say nothing here, because the architecture or the tensors do.
         norm_kind, norm_offset, norm_bias, norm_before, norm_after, parallel, interleaved, learned_positions, sinks,
             gated, transposed, heads_by_group: see `ModelSpec`.
         eps: the key of the norms' epsilon.
@@ -33,6 +34,7 @@ class Family:
         windows: which layers see `sliding_window` tokens only, where the config has no `layer_types`: none; all; those
             from `max_window_layers` on, if `use_sliding_window`; all but every nth; those without positions.
         window_period: the n of every nth, 0 for none; `sliding_window_pattern` of the config comes before it.
+        query_scaled: whether queries grow with their positions, by `llama_4_scaling_beta`.
         positions: which layers turn queries and keys: all; those with a window, if any has one; as `no_rope_layers`
             says.
         scales: which key or rule gives each of the model's factors.
@@ -48,6 +50,8 @@ class Family:
     aliases: Aliases = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    settled: tuple[str, ...] = ()
+    query_scaled: bool = False
     norm_kind: NormKind = "rms"
     norm_offset: float = 0.0
     norm_bias: bool = False

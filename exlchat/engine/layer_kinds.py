@@ -14,17 +14,23 @@ def read_windows(reader: ConfigReader, family: Family, layers: int) -> tuple[int
     Raises:
         ModelError: a key is wrong, or two contradict each other.
     """
-    if family.windows == "none":
-        return (0,) * layers
-    window = _window(reader, family)
+    if family.windows not in ("none", "all"):
+        # `layer_types` comes before some of them, and where no window is used they say nothing.
+        reader.known("sliding_window", "sliding_window_pattern", "max_window_layers")
+    listed, window = _listed_windows(reader, layers), _window(reader, family)
     if window is None:
-        _check_all_full(reader, family)
+        _check_all_full(reader, listed)
         return (0,) * layers
-    narrow = _narrow_layers(reader, family, layers)
+    narrow = _narrow_layers(reader, family, layers) if listed is None or family.windows == "all" else listed
+    if listed not in (None, narrow):
+        raise reader.error("layer_types", f"lists {_FULL}, but all layers of this architecture have the sliding_window")
     return tuple(window if is_narrow else 0 for is_narrow in narrow)
 
 
 def _window(reader: ConfigReader, family: Family) -> int | None:
+    if family.windows == "none":
+        _check_no_window(reader)
+        return None
     if family.windows in ("upper", "without positions"):
         if not reader.flag("use_sliding_window", default=False):
             return None
@@ -38,25 +44,35 @@ def _window(reader: ConfigReader, family: Family) -> int | None:
     return reader.optional_integer("sliding_window")
 
 
-def _check_all_full(reader: ConfigReader, family: Family) -> None:
+def _check_no_window(reader: ConfigReader) -> None:
+    """That an architecture without windows is not given one shorter than the context."""
+    if reader.get("use_sliding_window") is False or reader.get("sliding_window") in (None, 0):
+        return
+    window = reader.integer("sliding_window")
+    if window < reader.integer("max_position_embeddings"):
+        raise reader.error("sliding_window", f"is {window}, but layers of this architecture see everything")
+
+
+def _check_all_full(reader: ConfigReader, listed: list[bool] | None) -> None:
     """That no layer is listed as one with a window, where there is none."""
-    types = reader.get("layer_types")
-    if family.windows != "all" and isinstance(types, list) and _SLIDING in types:
+    if listed is not None and any(listed):
         off = reader.get("sliding_window") is not None
         key, problem = ("use_sliding_window", "is not true") if off else ("sliding_window", "says none")
         raise reader.error(key, f"{problem}, but layer_types lists {_SLIDING}; take the file from the original model")
 
 
+def _listed_windows(reader: ConfigReader, layers: int) -> list[bool] | None:
+    """For each layer whether `layer_types` gives it the window; `None` where there is no such list."""
+    types, known = reader.get("layer_types"), (_SLIDING, _FULL)
+    if types is None:
+        return None
+    if not isinstance(types, list) or len(types) != layers or any(kind not in known for kind in types):
+        raise reader.error("layer_types", f"is {short(types)}; it must list {' or '.join(known)} for {layers} layers")
+    return [kind == _SLIDING for kind in types]
+
+
 def _narrow_layers(reader: ConfigReader, family: Family, layers: int) -> list[bool]:
-    """For each layer whether it has the window: as `layer_types` lists them, or by the family's rule."""
-    types = reader.get("layer_types")
-    if types is not None and family.windows != "all":
-        known = (_SLIDING, _FULL)
-        if not isinstance(types, list) or len(types) != layers or any(kind not in known for kind in types):
-            raise reader.error(
-                "layer_types", f"is {short(types)}; it must list {' or '.join(known)} for {layers} layers"
-            )
-        return [kind == _SLIDING for kind in types]
+    """For each layer whether it has the window by the family's rule."""
     if family.windows == "all":
         return [True] * layers
     if family.windows == "upper":
@@ -92,6 +108,7 @@ def layers_with_positions(reader: ConfigReader, family: Family, windows: tuple[i
 
 def _listed_positions(reader: ConfigReader, layers: int) -> list[bool]:
     listed = reader.get("no_rope_layers")
+    reader.known("no_rope_layer_interval")
     if listed is None:
         interval = reader.integer("no_rope_layer_interval")
         return [(layer + 1) % interval != 0 for layer in range(layers)]

@@ -14,6 +14,7 @@ from exlchat.engine.events import LoadProgress, ModelError
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv_cache import KVCache
 from exlchat.engine.operations import Operations
+from exlchat.engine.placement import NO_MEMORY, is_shortage
 from exlchat.engine.quantized_linear import MEDIUM_ROWS
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.step_fit import why_not
@@ -31,12 +32,12 @@ _WARM_UP_TOKENS = (MEDIUM_ROWS + 1, 64, 1)
 _COMPILING = "compiling the CUDA kernels (first run on this card)"
 
 
-def open_extension(device: torch.device, build_cache: Path, on_progress: OnProgress | None) -> Kernels:
+def open_extension(device: torch.device, build_cache: Path | None, on_progress: OnProgress | None) -> Kernels:
     """The CUDA kernels for a card, compiled if that has not been done yet, which takes about a minute.
 
     Args:
         device: a CUDA device.
-        build_cache: the folder that keeps what was compiled.
+        build_cache: the folder that keeps what was compiled, `~/.cache/exlchat` unless given.
         on_progress: told how far compiling is. An exception it raises stops it.
 
     Raises:
@@ -49,9 +50,16 @@ def open_extension(device: torch.device, build_cache: Path, on_progress: OnProgr
             on_progress(LoadProgress(progress.done, progress.total, what))
 
     try:
-        return open_kernels(device, build_cache, on_progress=report)
+        return open_kernels(device, _user_cache() if build_cache is None else build_cache, on_progress=report)
     except ExtensionError as error:
         raise ModelError(f"{error}; or go on without the kernels, slower: --no-ext") from error
+
+
+def _user_cache() -> Path:
+    try:
+        return Path.home() / ".cache" / "exlchat"
+    except RuntimeError:
+        raise ModelError("there is no home folder to keep the kernels in; name another with build_cache") from None
 
 
 def check_vocabulary(checkpoint: Checkpoint, spec: ModelSpec) -> None:
@@ -109,7 +117,9 @@ def load_weights(
         )
     try:
         return load_transformer(spec, loader, has_head, tick, operations, context=context)
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except NO_MEMORY as error:
+        if not is_shortage(error):
+            raise
         raise ModelError(
             f"{checkpoint.path}: memory ran out after {done} of {steps} parts of the weights; close other programs, or "
             "take fewer bits or a smaller model"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from exlchat.engine.events import ModelError
+from exlchat.untrusted.files import UntrustedFileError, open_plain, read_text
 
 INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"
@@ -48,6 +49,8 @@ _CONSOLIDATED = re.compile(r"consolidated(\.\d+|-\d{5}-of-\d{5})?\.safetensors$"
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapters.safetensors")
 _SHOWN = 4
 _MOST_LOOKED_AT = 1000
+_LARGEST_REFERENCE = 100
+"""Bytes; a commit has 40."""
 
 
 def check_folder(path: Path) -> None:
@@ -79,7 +82,7 @@ def weight_files(path: Path, indexed: Iterable[str]) -> list[Path]:
     """The files with weights: those of the index where they are all there, else every `*.safetensors`.
 
     EXL2 directories hold a stale index, copied from the source model, so an index that names files that are not there
-    proves nothing; numbered shards do.
+    proves nothing; numbered shards do. Nor does one that names files outside of the folder, which are never opened.
 
     Args:
         path: of the model.
@@ -91,7 +94,7 @@ def weight_files(path: Path, indexed: Iterable[str]) -> list[Path]:
     named = sorted({path / name for name in indexed})
     if named and all(file.parent == path and file.suffix == _WEIGHTS and file.is_file() for file in named):
         return named
-    files = sorted(file for file in path.glob(f"*{_WEIGHTS}") if file.is_file())
+    files = sorted(path.glob(f"*{_WEIGHTS}"))
     others = [file for file in files if not _CONSOLIDATED.match(file.name)]
     if files and not others:
         raise ModelError(
@@ -108,8 +111,8 @@ def snapshot_of(path: Path) -> Path | None:
     if not root.name.startswith("models--"):
         return None
     try:
-        commit = (root / "refs" / "main").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
+        commit = read_text(root / "refs" / "main", largest=_LARGEST_REFERENCE, kind="reference").strip()
+    except UntrustedFileError:
         commit = ""
     try:
         snapshots = [one for one in (root / "snapshots").iterdir() if (one / _CONFIG).is_file()]
@@ -148,9 +151,9 @@ def _kind_of_file(file: Path) -> str | None:
     kind = _KINDS.get(file.suffix.lower())
     if kind is not None and file.is_file():
         try:
-            with file.open("rb") as stream:
+            with open_plain(file) as stream:
                 return _MAGIC.get(stream.read(4), kind)
-        except OSError:
+        except (UntrustedFileError, OSError):
             return kind
     return kind
 

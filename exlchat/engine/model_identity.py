@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from exlchat.engine.model_files import open_file
+
 WHOLE_BYTES = 64 * 2**20
 """A file up to this size is hashed as a whole, which takes less than a tenth of a second."""
 
@@ -29,11 +31,11 @@ def identify(config: bytes, files: Iterable[Path]) -> str:
         files: with weights.
 
     Raises:
-        OSError: a file cannot be read.
+        ModelError: a file cannot be opened.
     """
     digest = hashlib.blake2b(config, digest_size=16)
     for file in sorted(files):
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             info = os.fstat(stream.fileno())
             digest.update(f"{file.name} {info.st_size}".encode())
             if info.st_size <= WHOLE_BYTES:

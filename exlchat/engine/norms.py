@@ -43,9 +43,9 @@ class HeadNorm:
     """Norm of queries or of keys before they are turned.
 
     Args:
-        kind: `rms`: of each head, with one weight `[head_dim]`; `layer`: of each head, its mean subtracted, with
-            weights `[heads, head_dim]`; `joint`: RMS over all heads together, with a weight `[heads * head_dim]`.
-        weight: what the model adds to it included.
+        kind: `rms`: of each head; `layer`: of each head, its mean subtracted; `joint`: RMS over all heads together.
+        weight: `[head_dim]` where all heads share it, `[heads, head_dim]` where each has its own; `[heads * head_dim]`
+            of `joint`. What the model adds to it included.
     """
 
     kind: HeadNorms

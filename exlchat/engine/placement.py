@@ -108,6 +108,17 @@ def room_without_models(device: torch.device) -> int:
     return int(_USABLE_OF_CPU * (free_memory(device) + own))
 
 
+NO_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
+"""What a lack of memory raises; a RuntimeError only where `is_shortage`."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Of what `NO_MEMORY` catches. torch has no class of its own for the memory of the host."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "out of memory" in str(error) or "allocate memory" in str(error)
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that can be taken now: of the card, or of the machine without swapping."""
     if device.type == "cuda":

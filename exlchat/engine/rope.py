@@ -65,7 +65,7 @@ def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
 
 
 class RopeTable:
-    """cos and sin of every position so far, in float32, growing by doubling.
+    """What every position so far does to queries and keys, in float32, growing by doubling.
 
     Args:
         rope: the positions.
@@ -74,19 +74,29 @@ class RopeTable:
 
     def __init__(self, rope: RopeSpec, context: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, context).to(device)
-        self._factor = rope.attention_factor
+        self._rope = rope
         self._turns = torch.empty(0, rope.dim // 2, 2, device=device)
+        self._query_scales = torch.empty(0, device=device)
 
     def slice(self, start: int, end: int) -> Tensor:
         """float32 `[end - start, dim / 2, 2]`: cos and sin for each pair of elements of a head."""
-        if end > len(self._turns):
-            self._grow(max(end, 2 * len(self._turns), 512))
+        self._reach(end)
         return self._turns[start:end]
 
-    def _grow(self, length: int) -> None:
+    def query_scales(self, start: int, end: int) -> Tensor:
+        """float32 `[end - start]`: by which queries are multiplied where `query_beta` is not 0."""
+        self._reach(end)
+        return self._query_scales[start:end]
+
+    def _reach(self, end: int) -> None:
+        if end <= len(self._turns):
+            return
+        length = max(end, 2 * len(self._turns), 512)
         positions = torch.arange(length, device=self._frequencies.device).float()
         angles = torch.outer(positions, self._frequencies)
-        self._turns = torch.stack((angles.cos(), angles.sin()), dim=-1) * self._factor
+        self._turns = torch.stack((angles.cos(), angles.sin()), dim=-1) * self._rope.attention_factor
+        contexts = torch.floor(positions / self._rope.original_max_position_embeddings)
+        self._query_scales = 1 + self._rope.query_beta * torch.log(1 + contexts)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from exlchat.engine.config_reader import ConfigReader, short
 from exlchat.engine.spec import RopeSpec, RopeType
+from exlchat.untrusted.text import one_line
 
 _KINDS: dict[str, RopeType] = {
     "default": "default",
@@ -28,7 +30,12 @@ _NEVER_NULL = ("rope_theta", "rope_type", "type", "original_max_position_embeddi
 
 
 def read_ropes(
-    reader: ConfigReader, head_dim: int, windows: Sequence[int], turned: Sequence[bool]
+    reader: ConfigReader,
+    head_dim: int,
+    windows: Sequence[int],
+    turned: Sequence[bool],
+    *,
+    query_scaled: bool = False,
 ) -> tuple[tuple[RopeSpec, ...], tuple[int | None, ...]]:
     """The kinds of rotary positions, and which of them each layer has.
 
@@ -36,12 +43,15 @@ def read_ropes(
         head_dim: elements of a head.
         windows: for each layer its window, 0 where it has none.
         turned: for each layer whether it has positions.
+        query_scaled: whether queries grow with them.
 
     Raises:
         ModelError: a key is missing or wrong.
     """
     old = reader.get("rope_scaling") is not None and not reader.has("rope_parameters")
     section = None if old else reader.section("rope_parameters")
+    if section is not None:
+        _check_one_scaling(reader, section)
     if section is not None and (section.has("full_attention") or section.has("sliding_attention")):
         full, local = (_needed(section, kind) for kind in ("full_attention", "sliding_attention"))
         ropes = [_read(reader, full, head_dim), _read(reader, local, head_dim, _local_theta(reader))]
@@ -50,10 +60,33 @@ def read_ropes(
         ropes = [_read(reader, reader.section("rope_scaling"), head_dim)]
         ropes.append(RopeSpec("default", reader.number("rope_local_base_freq"), head_dim))
     else:
-        ropes = [_read(reader, section or reader.section("rope_scaling"), head_dim)]
+        section = section or reader.section("rope_scaling")
+        ropes = [_read(reader, section, head_dim)]
+        if query_scaled:
+            ropes = [_query_scaled(reader, ropes[0], section or reader)]
     own = len(ropes) - 1
     layers = tuple((own if window else 0) if on else None for window, on in zip(windows, turned, strict=True))
     return tuple(ropes), layers
+
+
+def _query_scaled(reader: ConfigReader, rope: RopeSpec, section: ConfigReader) -> RopeSpec:
+    """The same with what Ministral 3 has of Llama 4, whichever kind the positions are."""
+    beta, original = section.number("llama_4_scaling_beta"), _original(reader, section)
+    return replace(rope, query_beta=beta, original_max_position_embeddings=original)
+
+
+def _check_one_scaling(reader: ConfigReader, section: ConfigReader) -> None:
+    """That `rope_scaling`, as files before `transformers` 5 have it, says nothing beside what `section` does."""
+    scaling, full = reader.section("rope_scaling"), section.section("full_attention") or section
+    if scaling is None:
+        return
+    for key, value in scaling.unread():
+        if full.get("rope_type" if key == "type" else key) != value:
+            raise reader.error(
+                "rope_scaling",
+                f"has {one_line(key, 80)} {short(value)}, which rope_parameters has not; keep one of them",
+            )
+        scaling.known(key)
 
 
 def _needed(section: ConfigReader, kind: str) -> ConfigReader:
@@ -83,6 +116,8 @@ def _read(
     if section is None:
         return RopeSpec("default", theta, _dim(reader, head_dim, partial))
     theta = section.number("rope_theta", own_theta or theta)
+    if theta <= 1:
+        raise section.error("rope_theta", f"is {theta:g}; it must be more than 1")
     dim = _dim(section, head_dim, section.number("partial_rotary_factor", partial))
     name = section.text("rope_type", section.text("type", "default"))
     if name not in _KINDS:
@@ -166,6 +201,8 @@ def _longrope(reader: ConfigReader, section: ConfigReader, theta: float, dim: in
     factor = section.number("factor", reader.integer("max_position_embeddings", original) / original)
     attention = section.optional_number("attention_factor")
     if attention is None:
+        if original < 2:
+            raise section.error("original_max_position_embeddings", f"is {original}; it must be more than 1")
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return RopeSpec(
         "longrope",

@@ -23,7 +23,7 @@ from exlchat.engine.operations import KERNEL_ACTIVATIONS, TorchOperations
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.settled_experts import ExpertJobs, packed_experts
 from exlchat.engine.step_kernels import StepKernels, TorchJob
-from exlchat.engine.step_parts import attention_rules, is_whole, only_matrix
+from exlchat.engine.step_parts import attention_rules, is_whole, norms_heads_inside, only_matrix
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionScratch
 from exlchat.ext.functions import MAX_MATRICES
@@ -160,13 +160,14 @@ class SettledChain:
         row, y = self._halves(columns), self._floats(spec.hidden_size)
         jobs = self._multiply(layer.qkv, inputs, row, layer.head_order)
         heads = row.view(-1, spec.head_dim)
-        if (norms := _head_norms(layer, spec.head_dim)) is not None:
-            jobs.append(self._kernels.norm_heads(heads, norms, kv_heads=spec.num_kv_heads))
+        jobs += self._norm_heads(layer, heads)
         output = only_matrix(layer.output)
         mixed = self._halves(spec.num_heads * spec.head_dim if output is None else output.stored)
         rope = spec.layer_ropes[index]
         tokens = len(self._cache.page_table) * PAGE_TOKENS
         turns = self._floats(0).view(tokens, 0, 2) if rope is None else self._transformer.ropes[rope].slice(0, tokens)
+        if rope is not None and spec.ropes[rope].query_beta:
+            jobs.append(self._scale_queries(heads, self._transformer.ropes[rope].query_scales(0, tokens)))
         jobs.append(
             self._kernels.attention(
                 heads,
@@ -181,6 +182,28 @@ class SettledChain:
             )
         )
         return _Half(inputs, [*jobs, self._out(layer.output, mixed, y)], y)
+
+    def _norm_heads(self, layer: DecoderLayer, heads: Tensor) -> list[Launch]:
+        """Norms queries and keys of `[heads + 2 * kv_heads, head_dim]`, where attention does not do that itself."""
+        query, key = layer.query_norm, layer.key_norm
+        if query is None or key is None or norms_heads_inside(layer):
+            return []
+        first, end = self._transformer.spec.num_heads, len(heads) - self._transformer.spec.num_kv_heads
+        queries, keys = heads[:first].unsqueeze(0), heads[first:end].unsqueeze(0)
+        if query.kind == "rms":  # the kernels have none with a weight of each head
+            return [TorchJob(lambda: (queries.copy_(query(queries)), keys.copy_(key(keys))))]
+        kind: HeadNormKind = "layer" if query.kind == "layer" else "rms_together"
+        weights = (norm.weight.view(-1, heads.shape[1]) for norm in (query, key))
+        of_query, of_key = (
+            weight.expand(part.shape[1], -1).contiguous() for weight, part in zip(weights, (queries, keys), strict=True)
+        )
+        norms = HeadNorms(kind, of_query, of_key, query.eps)
+        return [self._kernels.norm_heads(heads, norms, kv_heads=keys.shape[1])]
+
+    def _scale_queries(self, heads: Tensor, scales: Tensor) -> Launch:
+        """The queries of a row by the factor of its position: before they are turned, which comes to the same."""
+        queries, position = heads[: self._transformer.spec.num_heads], self.position
+        return TorchJob(lambda: queries.mul_(scales[position]))
 
     def _multiply(self, part: Joined, inputs: list[_Input], y: Tensor, order: Tensor | None) -> list[Launch]:
         """`y` float16 becomes the normed row times all matrices of a part, its heads in the model's order."""
@@ -264,12 +287,3 @@ class SettledChain:
 
 def _for_settling(norm: Norm | None) -> SettleNorm | None:
     return None if norm is None else SettleNorm(norm.weight, norm.eps, norm.kind, norm.bias)
-
-
-def _head_norms(layer: DecoderLayer, head_dim: int) -> HeadNorms | None:
-    """Those that attention does not compute itself."""
-    query, key = layer.query_norm, layer.key_norm
-    if query is None or key is None or query.kind == "rms":
-        return None
-    kind: HeadNormKind = "layer" if query.kind == "layer" else "rms_together"
-    return HeadNorms(kind, query.weight.view(-1, head_dim), key.weight.view(-1, head_dim), query.eps)

@@ -23,6 +23,8 @@ class RopeSpec:
         low_freq_factor, high_freq_factor: of `llama3`.
         beta_fast, beta_slow, truncate: of `yarn`.
         attention_factor: by which cos and sin are multiplied (`yarn`, `longrope`).
+        query_beta: queries grow by `1 + query_beta ln(1 + floor(position / original))` beyond the original context, as
+            in Llama 4 and Ministral 3; 0 where they do not.
         short_factors, long_factors: divisors of each frequency (`longrope`), below and above the original length.
         original_max_position_embeddings: the context that the model was first trained for.
     """
@@ -37,6 +39,7 @@ class RopeSpec:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    query_beta: float = 0.0
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
     original_max_position_embeddings: int = 8192
@@ -78,8 +81,8 @@ class ModelSpec:
         norm_before: whether attention and MLP read a normed residual.
         norm_after: whether what they add is normed.
         parallel: whether attention and MLP read the same normed residual, and both are added at once.
-        head_norms: of queries and keys before they are turned: of each head (`rms`; `layer` with weights of its own
-            for every head), or of all heads together (`joint`).
+        head_norms: of queries and keys before they are turned: of each head (`rms`; `layer` subtracts the mean), or of
+            all heads together (`joint`).
         ropes: the kinds of rotary positions there are.
         layer_ropes: which of them each layer has; `None` has none.
         interleaved: whether element 2i is turned with 2i + 1, not i with i + half.

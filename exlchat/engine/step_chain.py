@@ -20,7 +20,7 @@ from exlchat.engine.norms import Norm
 from exlchat.engine.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.spec import ModelSpec
 from exlchat.engine.step_kernels import StepKernels
-from exlchat.engine.step_parts import attention_rules, is_whole
+from exlchat.engine.step_parts import attention_rules, is_whole, norms_heads_inside
 from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionScratch
 from exlchat.ext.functions import HEAD_INPUTS
@@ -34,6 +34,8 @@ def why_not_fused(transformer: Transformer) -> str | None:
     if (why := _unlike_llama(transformer.spec)) is not None:
         return why
     for index, layer in enumerate(transformer.layers):
+        if layer.query_norm is not None and not norms_heads_inside(layer):
+            return "it norms heads in its own way"
         mlp = _mlp(layer)
         parts = (layer.qkv, layer.output, mlp.gate_up, mlp.down)
         if not all(is_whole(part) for part in parts) or len(_quantized(mlp.gate_up).matrices) != 2:
@@ -51,9 +53,9 @@ def _unlike_llama(spec: ModelSpec) -> str | None:
         "its norms subtract the mean": spec.norm_kind != "rms",
         "its norms stand behind attention and MLP": not spec.norm_before or spec.norm_after,
         "its attention and MLP work side by side": spec.parallel,
-        "it norms heads in its own way": spec.head_norms not in ("none", "rms"),
         "its positions are of another kind": spec.interleaved or spec.learned_positions or None in spec.layer_ropes,
         "its attention has sinks": spec.sinks,
+        "its queries grow with their positions": any(rope.query_beta for rope in spec.ropes),
         "it scales embeddings, layers or logits": (spec.embedding_scale, spec.residual_scale, spec.logit_scale)
         != (1.0, 1.0, 1.0)
         or spec.logit_softcap > 0,

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from exlchat.engine.linear import Joined
 from exlchat.engine.quantized_linear import QuantizedLinear
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionRules
 from exlchat.ext.layout import PackedMatrix
 
@@ -23,16 +23,22 @@ def only_matrix(part: Joined) -> PackedMatrix | None:
     return part.matrices[0] if is_whole(part) and len(part.matrices) == 1 else None
 
 
+def norms_heads_inside(layer: DecoderLayer) -> bool:
+    """Whether the attention kernel norms the heads of a layer itself: RMS, with a weight that all of them share."""
+    norms = (layer.query_norm, layer.key_norm)
+    return all(norm is not None and norm.kind == "rms" and norm.weight.ndim == 1 for norm in norms)
+
+
 def attention_rules(transformer: Transformer, index: int) -> AttentionRules:
-    """What the attention of a layer does in the kernels; norms of heads other than `rms` come before it."""
+    """What the attention of a layer does in the kernels; other norms of heads come before it."""
     spec, layer = transformer.spec, transformer.layers[index]
-    fused = spec.head_norms == "rms"
+    inside = norms_heads_inside(layer)
     return AttentionRules(
         scale=spec.attention_scale,
         window=spec.windows[index],
         softcap=spec.attention_softcap,
-        query_norm=layer.query_norm.weight if fused and layer.query_norm is not None else None,
-        key_norm=layer.key_norm.weight if fused and layer.key_norm is not None else None,
+        query_norm=layer.query_norm.weight if inside and layer.query_norm is not None else None,
+        key_norm=layer.key_norm.weight if inside and layer.key_norm is not None else None,
         eps=spec.norm_eps,
         interleaved=spec.interleaved,
         sinks=None if layer.sinks is None else layer.sinks.float(),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
+from exlchat.engine.model_files import read_text
 
 DEFAULT = "default"
 _FOLDER = "additional_chat_templates"
+_MOST = 32
+"""Templates of one model; those that are known have up to four."""
 
 
 def read_templates(checkpoint: Checkpoint) -> dict[str, str]:
@@ -19,11 +22,14 @@ def read_templates(checkpoint: Checkpoint) -> dict[str, str]:
         ModelError: a file cannot be read, or holds something else in a template's place.
     """
     found = {}
-    own_file = checkpoint.read_text("chat_template.jinja")
+    own_file = read_text(checkpoint.path / "chat_template.jinja")
     if own_file is not None:
         found[DEFAULT] = own_file
-    for file in sorted((checkpoint.path / _FOLDER).glob("*.jinja")):
-        source = checkpoint.read_text(f"{_FOLDER}/{file.name}")
+    files = sorted((checkpoint.path / _FOLDER).glob("*.jinja"))
+    if len(files) > _MOST:
+        raise ModelError(f"{checkpoint.path / _FOLDER}: holds {len(files)} templates; no model has more than {_MOST}")
+    for file in files:
+        source = read_text(file)
         if source is not None:
             found[file.stem] = source
     for name in ("chat_template.json", "tokenizer_config.json"):

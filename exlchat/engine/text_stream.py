@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from exlchat.engine.incremental_decoder import DecoderMark, IncrementalDecoder, whole_characters
+from exlchat.engine.incremental_decoder import ByteFallback, DecoderMark, IncrementalDecoder, whole_characters
 
 __all__ = ["TextStream", "whole_characters"]
 
 
-@dataclass(slots=True)
-class _Piece:
-    """What one token has added and is still held, and where the decoder stood before it."""
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token that may yet be taken back, and places in the text of the answer: where its own begins, at the earliest,
+    and how far the text goes with it if no other follows.
+    """
 
     before: DecoderMark
-    text: str
+    start: int
+    reach: int
 
 
 class TextStream:
@@ -30,6 +32,7 @@ class TextStream:
         stop: strings that end the answer and are never shown; the first to be complete counts.
         before: ids of the text that it goes on from, which was shown but for a half character at its end.
         banned: strings that never come.
+        fallback: of a decoder that falls back to bytes.
     """
 
     def __init__(
@@ -39,14 +42,19 @@ class TextStream:
         *,
         before: Sequence[int] = (),
         banned: Sequence[str] = (),
+        fallback: ByteFallback | None = None,
     ) -> None:
-        self._decoder = IncrementalDecoder(decode, before)
+        self._decoder = IncrementalDecoder(decode, before, fallback)
         self._stop = tuple(text for text in stop if text)
         self._banned = tuple(dict.fromkeys(folded(text)[0] for text in banned if text))
         longest = max((len(text) for text in self._banned), default=0)
         # A banned string may have begun in what was shown before.
         self._shown = whole_characters(decode(list(before)))[-longest:] if longest and before else ""
-        self._pieces: list[_Piece] = []
+        self._gone = 0
+        """Characters of the answer that were let out."""
+        self._held = ""
+        """Those behind them, as far as they are certain."""
+        self._tokens: list[_Token] = []
         self.stopped = False
         """Whether a stop string is complete."""
         self.back = 0
@@ -54,38 +62,40 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """Text that may be shown now. Then `stopped` and `back` say whether the token was the last, or one too many."""
-        before = self._decoder.mark
-        self._pieces.append(_Piece(before, self._decoder.push(token_id)))
+        before, start = self._decoder.mark, self._gone + len(self._held)
+        self._held += self._decoder.push(token_id)
+        text = self._held + self._open_text()
+        self._tokens.append(_Token(before, start, self._gone + len(text)))
         self.back = 0
-        held = self._held
-        stop = _first(held, self._stop)
-        ban = self._first_banned(held)
+        stop = _first(text, self._stop)
+        ban = self._first_banned(text)
         if ban is not None and (stop is None or ban[1] <= stop[1]):
             self._take_back(ban[0])
             return ""
         if stop is not None:
             self.stopped = True
-            self._pieces.clear()
-            return held[: stop[0]]
-        return self._release(len(held) - self._kept(held))
+            self._tokens.clear()
+            return text[: stop[0]]
+        return self._release(min(len(self._held), len(text) - self._kept(text)))
 
     def finish(self) -> str:
         """What is still held when the answer ends for another reason than a stop string."""
         if self.stopped:
             return ""
         held = self._held + self._decoder.rest()
-        self._pieces.clear()
         ban = self._first_banned(held)
         return held if ban is None else held[: max(ban[0], 0)]
 
     @property
     def held_tokens(self) -> int:
         """How many of the last tokens may yet be taken back."""
-        return len(self._pieces) if self._banned else 0
+        return len(self._tokens) if self._banned else 0
 
-    @property
-    def _held(self) -> str:
-        return "".join(piece.text for piece in self._pieces)
+    def _open_text(self) -> str:
+        """Whole characters that are the text unless the next token changes them; only strings are looked for there."""
+        if not self._decoder.mark.in_run or not (self._stop or self._banned):
+            return ""
+        return self._decoder.rest().rstrip("\ufffd")
 
     def _first_banned(self, held: str) -> tuple[int, int] | None:
         """Where in `held` the banned string begins and ends that is complete first; it may begin before."""
@@ -98,11 +108,17 @@ class TextStream:
 
     def _take_back(self, start: int) -> None:
         """Drops the token in which a place of the held text stands, and those behind it."""
-        ends = accumulate(len(piece.text) for piece in self._pieces)
-        index = next((number for number, end in enumerate(ends) if end > max(start, 0)), len(self._pieces) - 1)
-        self.back = len(self._pieces) - index
-        self._decoder.back(self._pieces[index].before)
-        del self._pieces[index:]
+        index = self._token_at(start)
+        first = self._tokens[index]
+        self.back = len(self._tokens) - index
+        self._decoder.back(first.before)
+        self._held = self._held[: first.start - self._gone]
+        del self._tokens[index:]
+
+    def _token_at(self, place: int) -> int:
+        """Which token made a place of the held text, or of the text before it."""
+        beyond = (number for number, token in enumerate(self._tokens) if token.reach > self._gone + max(place, 0))
+        return next(beyond, len(self._tokens) - 1)
 
     def _kept(self, held: str) -> int:
         """How many characters at the end of `held` may not be shown yet."""
@@ -113,23 +129,16 @@ class TextStream:
         live = max(_overlap(text, ban) for ban in self._banned)
         if not live:
             return stop
-        place = origin[len(text) - live] - len(self._shown)
-        start = 0
-        for piece in self._pieces:
-            if start + len(piece.text) > max(place, 0):
-                break
-            start += len(piece.text)
-        return max(stop, len(held) - start)
+        first = self._tokens[self._token_at(origin[len(text) - live] - len(self._shown))]
+        return max(stop, self._gone + len(held) - first.start)
 
     def _release(self, count: int) -> str:
         """Shows the first characters of what is held."""
-        shown = self._held[:count]
-        left = count
-        while self._pieces and len(self._pieces[0].text) <= left:
-            left -= len(self._pieces.pop(0).text)
-        if left:
-            self._pieces[0].text = self._pieces[0].text[left:]
-        if not self._pieces:
+        shown, self._held = self._held[:count], self._held[count:]
+        self._gone += count
+        while self._tokens and self._tokens[0].reach <= self._gone:
+            del self._tokens[0]
+        if count:
             self._shown = ""  # no banned string has begun
         return shown
 

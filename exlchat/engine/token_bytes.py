@@ -14,6 +14,7 @@ from exlchat.engine.events import ModelError
 
 Swallowed = Literal["nothing", "one space", "all spaces"]
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_DIGITS = "0123456789ABCDEFabcdef"
 _Step = Callable[[str], str | bytes]
 
 
@@ -37,13 +38,22 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> TokenBytes:
     Raises:
         ModelError: the tokenizer decodes in a way in which a token has no bytes of its own, as WordPiece does.
     """
-    state = None if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
+    state = _decoder_of(tokenizer)
     steps, swallowed = _read_decoder(state)
     special = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     by_id = {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
     return TokenBytes(
         tuple(b"" if index in special else _through(by_id.get(index, ""), steps) for index in range(size)), swallowed
     )
+
+
+def read_fallback(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of bytes that the tokenizer's decoder takes together; none where it does not fall back to bytes."""
+    state = _decoder_of(tokenizer)
+    if not any(part.get("type") == "ByteFallback" for part in _flat(state)):
+        return frozenset()
+    names = (f"<0x{high}{low}>" for high in _DIGITS for low in _DIGITS)
+    return frozenset(index for name in names if (index := tokenizer.token_to_id(name)) is not None)
 
 
 def _through(token: str, steps: list[_Step]) -> bytes:
@@ -80,6 +90,10 @@ def _read_decoder(state: dict[str, Any] | None) -> tuple[list[_Step], Swallowed]
                     "own; answers of this model cannot be constrained"
                 )
     return steps, swallowed
+
+
+def _decoder_of(tokenizer: Tokenizer) -> dict[str, Any] | None:
+    return None if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
 
 
 def _flat(state: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

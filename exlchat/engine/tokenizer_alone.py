@@ -16,16 +16,16 @@ class TokenizerAlone:
     """What `Engine` says of texts and ids, read from headers and small files alone.
 
     Args:
-        model_dir: as for `load`.
+        model_dir, bundled: as for `load`.
 
     Raises:
         ModelError: one line that says what is wrong with the directory and how to mend it.
     """
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, *, bundled: bool = False) -> None:
         checkpoint = Checkpoint(model_dir)
         spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
-        self._tokenizer = Tokenizer(checkpoint, spec.vocab_size)
+        self._tokenizer = Tokenizer(checkpoint, spec.vocab_size, bundled=bundled)
         templates = read_templates(checkpoint)
         self._info = ModelInfo(
             name=checkpoint.path.resolve().name,

@@ -6,13 +6,14 @@ the models of Llama's and Gemma's kind that is id for id what transformers 5 mak
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from exlchat.engine.sentencepiece_model import SPACE, PieceKind, SentencePieceModel
+from exlchat.untrusted.json_reader import read_json
 
 # Where the model families of a byte-level vocabulary cut text before merging. GPT-2's is the library's own.
 _QWEN2_SPLIT = (
@@ -77,18 +78,19 @@ def from_sentencepiece(model: SentencePieceModel, config: Mapping[str, Any], ren
     return tokenizer
 
 
-def from_vocabulary(vocabulary: Path, merges: Path, splitting: str, config: Mapping[str, Any]) -> Tokenizer:
+def from_vocabulary(vocabulary: bytes, merges: bytes, splitting: str, config: Mapping[str, Any]) -> Tokenizer:
     """A byte-level BPE of `vocab.json` and `merges.txt`.
 
     Args:
-        vocabulary, merges: the two files.
+        vocabulary, merges: what the two files hold.
         splitting: "GPT-2" or "Qwen2".
         config: `tokenizer_config.json`, of which `add_prefix_space` counts.
 
     Raises:
-        Exception: the library refuses what is in the files.
+        Exception: the library refuses what is in the files, or they hold something else.
     """
-    tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    ids = read_json(vocabulary, most=len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(ids, list(_pairs(merges.decode("utf-8")))))
     prefix = config.get("add_prefix_space") is True
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     if splitting == "Qwen2":
@@ -101,6 +103,18 @@ def from_vocabulary(vocabulary: Path, merges: Path, splitting: str, config: Mapp
         )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _pairs(merges: str) -> Iterator[tuple[str, str]]:
+    """The pairs of a `merges.txt`, one in a line, below a line with the version."""
+    # Only "\n" ends a line: tokens may hold what else Unicode calls a line's end.
+    for number, line in enumerate(io.StringIO(merges), start=1):
+        if line.startswith("#version"):
+            continue
+        left, space, right = line.rstrip("\r\n").partition(" ")
+        if not space or " " in right:
+            raise ValueError(f"merges.txt: line {number} is no pair")
+        yield left, right
 
 
 def _unigram(model: SentencePieceModel, texts: list[str]) -> models.Model:

@@ -202,7 +202,7 @@ class Transformer:
 
     def _attend(self, index: int, x: Tensor, turns: list[Tensor], *, cache: KVCache | None, start: int) -> Tensor:
         spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
-        rows = self._heads(index, x, turns)
+        rows = self._heads(index, x, turns, start)
         heads = rows.transpose(0, 1)
         queries, new = heads[: spec.num_heads], heads[spec.num_heads :].view(2, spec.num_kv_heads, tokens, -1)
         rules = Rules(spec.attention_scale, spec.windows[index], spec.attention_softcap, layer.sinks)
@@ -216,8 +216,8 @@ class Transformer:
             mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return layer.output(mixed.transpose(0, 1).reshape(tokens, -1))
 
-    def _heads(self, index: int, x: Tensor, turns: list[Tensor]) -> Tensor:
-        """`[tokens, heads, head_dim]`: queries, keys and values, normed and turned."""
+    def _heads(self, index: int, x: Tensor, turns: list[Tensor], start: int) -> Tensor:
+        """`[tokens, heads, head_dim]`: queries, keys and values, normed and turned to their positions from `start`."""
         spec, layer = self.spec, self.layers[index]
         rows = layer.qkv(x).view(x.shape[0], -1, spec.head_dim)
         if layer.head_order is not None:
@@ -229,4 +229,7 @@ class Transformer:
         rope = spec.layer_ropes[index]
         if rope is not None:
             self._operations.turn(rows, turns[rope], keys_end, interleaved=spec.interleaved)
+            if spec.ropes[rope].query_beta:
+                scales = self.ropes[rope].query_scales(start, start + len(rows))
+                rows[:, :queries_end] *= scales.to(rows.dtype).view(-1, 1, 1)
         return rows

@@ -10,11 +10,15 @@ from pathlib import Path
 
 from exlchat.ext.errors import BuildError
 from exlchat.ext.targets import OLDEST, Capability, covers
+from exlchat.untrusted.files import UntrustedFileError
+from exlchat.untrusted.json_reader import read_json_file
 
 LIBRARY = "libexlchat_cuda.so"
 RECORD = "build.json"
 SOURCES = Path(__file__).resolve().parent / "csrc"
 
+_LARGEST = 100_000
+"""Bytes of a record."""
 _KINDS = ("*.cu", "*.cuh", "*.h")
 
 
@@ -54,12 +58,12 @@ def write_record(folder: Path, record: Record) -> None:
 def read_record(folder: Path) -> Record | None:
     """The record of the library in `folder`; `None` when there is no library, or not a whole one."""
     try:
-        fields = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        fields = read_json_file(folder / RECORD, largest=_LARGEST, kind="record of a library")
         record = Record(**{**fields, "targets": tuple(fields["targets"])})
         # What was not written by `write_record` may hold anything, and is asked here what it will be asked later.
         record.runs_on((OLDEST,), record.cuda)
         return record if (folder / LIBRARY).stat().st_size == record.size else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (UntrustedFileError, OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -206,6 +206,14 @@ CHAT_ACTIONS: tuple[Action, ...] = (
         available=lambda now: now.has_messages,
     ),
     Action(
+        "save",
+        "Save this conversation",
+        "Write this conversation to FILE; alone, go on in a new database where the old one was lost.",
+        (),
+        "/save",
+        "[FILE]",
+    ),
+    Action(
         "delete",
         "Delete this conversation",
         "Delete this conversation; /undo brings it back.",

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from exlchat import paths
 from exlchat.chat.constraints import constraint_of
 from exlchat.chat.sampling.control_values import from_text, require_control
 from exlchat.chat.speech import DraftChoice
 from exlchat.engine.constraint import Constraint
 from exlchat.ext.targets import FAT, Targets, parse_capability
+from exlchat.untrusted.text import storable
 
 Parsed = TypeVar("Parsed")
 OPTIONS = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p"}
@@ -91,7 +93,7 @@ def not_negative(most: int) -> Callable[[str], float]:
 
 def program(text: str) -> Path:
     """As a shell would find it: a bare name on PATH, anything else as a file."""
-    path = Path(text).expanduser()
+    path = paths.expanded(text)
     return Path(shutil.which(text) or path).absolute()
 
 
@@ -132,7 +134,7 @@ def drafted_by(text: str) -> DraftChoice | Path:
     for word in words:
         if text == word:
             return word
-    path = Path(text).expanduser()
+    path = paths.expanded(text)
     try:
         there = bool(text) and path.is_dir()
     except (OSError, ValueError):
@@ -160,4 +162,6 @@ def some_id(text: str) -> str:
 def _something(text: str, otherwise: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError(otherwise)
+    if text != storable(text):
+        raise argparse.ArgumentTypeError("the text is not UTF-8")
     return text

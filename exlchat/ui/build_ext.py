@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from exlchat import paths
 from exlchat.ext.build import build_library
@@ -16,7 +14,7 @@ from exlchat.ext.errors import BuildError
 from exlchat.ext.nvcc import Nvcc, find_nvcc
 from exlchat.ext.targets import OLDEST, Targets, dotted, targets_for
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.standard_streams import ErrorLines, print_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ class BuildExtOptions:
 
 def run_build_ext(options: BuildExtOptions) -> ExitCode:
     """Builds, tells on stderr how far it is, and prints on stdout where the library lies and how long it took."""
-    lines = ErrorLines(sys.stderr)
-    progress = _Progress(lines, sys.stderr)
+    lines = ErrorLines()
+    progress = _Progress(lines)
     try:
         targets, nvcc = _choose(options, lines)
         library = build_library(paths.folders().cache, targets, nvcc, force=options.force, on_progress=progress.show)
@@ -51,7 +49,7 @@ def run_build_ext(options: BuildExtOptions) -> ExitCode:
         lines.clear()
     made = f"built in {progress.seconds:.0f} s" if progress.compiled else "built before (--force builds it again)"
     size = library.stat().st_size / 1e6
-    return print_report(f"{library}\n{', '.join(targets.names)}, {size:.1f} MB, nvcc {nvcc.version}; {made}\n")
+    return print_lines([str(library), f"{', '.join(targets.names)}, {size:.1f} MB, nvcc {nvcc.version}; {made}"])
 
 
 def _choose(options: BuildExtOptions, lines: ErrorLines) -> tuple[Targets, Nvcc]:
@@ -80,9 +78,8 @@ def _choose(options: BuildExtOptions, lines: ErrorLines) -> tuple[Targets, Nvcc]
 class _Progress:
     """A moving line on a terminal; elsewhere a line whenever a step has ended or something else begins."""
 
-    def __init__(self, lines: ErrorLines, stream: TextIO | None) -> None:
+    def __init__(self, lines: ErrorLines) -> None:
         self._lines = lines
-        self._live = stream is not None and stream.isatty()
         self._began = time.monotonic()
         self._last: BuildProgress | None = None
         self.compiled = False
@@ -94,7 +91,7 @@ class _Progress:
             self._began, self.compiled = time.monotonic(), True
         self.seconds = time.monotonic() - self._began
         steps = "" if progress.waiting else f"{progress.done} of {progress.total} steps, {self.seconds:.0f} s: "
-        if self._live:
+        if self._lines.live:
             self._lines.show(f"{steps}{progress.text}")
         elif progress != self._last:
             self._lines.say(f"{steps}{progress.text}")

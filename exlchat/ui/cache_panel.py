@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.chat.cost import PromptCost

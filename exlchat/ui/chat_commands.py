@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.sight import newest_record
 from exlchat.chat.store import StoreError
@@ -22,7 +21,9 @@ from exlchat.ui.figures import describe_figures
 from exlchat.ui.persona_commands import PersonaCommands
 from exlchat.ui.preset_commands import use_preset
 from exlchat.ui.sampling_panel import panel_lines
+from exlchat.ui.saving import save
 from exlchat.ui.speech_commands import SpeechCommands
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,7 @@ class ChatCommands:
             "summary": lambda _: self._summary(),
             "copy": self._copy,
             "rename": self._rename,
+            "save": partial(save, self.front),
             "delete": lambda _: self._delete(),
             "undo": lambda _: self._undo(),
             "system": self._system,

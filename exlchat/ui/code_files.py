@@ -8,6 +8,7 @@ from pathlib import Path
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from exlchat import paths
 from exlchat.ui.markdown.grammar import parser
 
 
@@ -54,7 +55,7 @@ def save_code(blocks: list[CodeBlock], target: Path) -> list[Path]:
     Raises:
         SaveError: one of the files is there already, or cannot be written; those before it are written.
     """
-    target = target.expanduser()
+    target = paths.expanded(target)
     targets = [target]
     targets += [target.with_name(f"{target.stem}-{number}{block.ending}") for number, block in enumerate(blocks[1:], 2)]
     if there := next((one for one in targets if one.exists()), None):

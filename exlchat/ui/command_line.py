@@ -24,8 +24,11 @@ from exlchat.ui.option_groups import (
     sampling_group,
     speech_options,
 )
+from exlchat.ui.standard_streams import complain, print_text
+from exlchat.untrusted.text import one_line, visible
 
 _WIDTH = 80
+_LONGEST_MISTAKE = 1000
 
 _CHAT_USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
@@ -144,7 +147,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Names the mistake and where the options are listed."""
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message} ({self.prog} --help lists the options)\n")
+        complain(f"{one_line(visible(message), _LONGEST_MISTAKE)} ({self.prog} --help lists the options)", self.prog)
+        raise SystemExit(ExitCode.USAGE)
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """By this argparse writes help and version, to standard output."""
+        del file
+        if code := print_text(message):
+            raise SystemExit(code)
 
 
 def new_parser(prog: str, about: str, epilog: str | None, usage: str) -> argparse.ArgumentParser:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.chat.store import StoreError
+from exlchat.untrusted.files import UntrustedFileError
+from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from exlchat.chat.store import ConversationStore
 
 _NEW = "new"
+_LARGEST = 64_000_000
+"""Bytes."""
 
 
 class Drafts:
@@ -74,8 +78,8 @@ class Drafts:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_json_file(path, largest=_LARGEST, kind="file of drafts")
+    except UntrustedFileError:
         return {}
     if not isinstance(content, dict):
         return {}

@@ -9,10 +9,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from exlchat.chat.plain_text import storable
+from exlchat.ui.interrupts import ends_with_program, is_ending
 from exlchat.ui.markdown.sanitize import normalize_newlines
+from exlchat.ui.terminal_state import TerminalState
+from exlchat.untrusted.files import UntrustedFileError, read_bytes
+from exlchat.untrusted.text import storable
 
 _USUAL = ("editor", "nano", "vim", "vi")
+_LARGEST = 64_000_000
+"""Bytes of what an editor leaves."""
 
 
 class EditorError(Exception):
@@ -26,8 +31,13 @@ def edit(file: Path) -> str | None:
         EditorError: there is none.
     """
     command = _editor()
+    before = TerminalState(0, 1, "")
     try:
-        code = subprocess.run([*command, str(file)], check=False).returncode
+        with subprocess.Popen([*command, str(file)]) as process, ends_with_program(process):
+            code = process.wait()
+        if code < 0:
+            # One that was killed leaves the terminal as it had it.
+            before.restore()
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise EditorError(f"{command[0]} cannot be started ({reason}); set EDITOR to an editor that is here") from error
@@ -45,9 +55,12 @@ def write(text: str) -> str:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as out:
             out.write(storable(text))
-        if (problem := edit(file)) is not None:
+        # What was saved there when a signal ended both is what was written last.
+        if (problem := edit(file)) is not None and not is_ending():
             raise EditorError(f"{problem.partition(';')[0]}; the message stays as it is")
-        written = file.read_text("utf-8", "replace")
+        written = read_bytes(file, largest=_LARGEST, kind="message").decode("utf-8", "replace")
+    except UntrustedFileError as error:
+        raise EditorError(str(error)) from None
     except OSError as error:
         raise EditorError(f"{file} cannot be used ({(error.strerror or type(error).__name__).lower()})") from error
     finally:

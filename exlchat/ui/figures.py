@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
-from exlchat.chat.untrusted_file import UntrustedFileError, read_bytes
+from exlchat import paths
 from exlchat.ui.markdown.sanitize import normalize_newlines
+from exlchat.untrusted.files import UntrustedFileError, read_bytes
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,10 +86,7 @@ def is_file(name: str, folder: Path) -> bool:
 
 def path_of(name: str, folder: Path) -> Path:
     """Where a name, as somebody types it in `folder`, leads."""
-    try:
-        return folder / Path(name).expanduser()
-    except RuntimeError:  # "~nobody"
-        return folder / name
+    return folder / paths.expanded(name)
 
 
 def read_text(name: str, folder: Path) -> str:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from exlchat import paths
 from exlchat.chat import speech_values
 from exlchat.chat.context import CONTEXT_POLICIES, ContextPolicy
-from exlchat.chat.plain_text import did_you_mean, one_line
 from exlchat.chat.sampling import control_values
 from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.speech_values import SPEECH
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.setting_list import CHAT_TEMPERATURE, SETTINGS
 from exlchat.settings import SettingsError
+from exlchat.untrusted.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,20 +21,13 @@ from exlchat.ui import generation_settings
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_answer import AnswerTelling
 from exlchat.ui.headless_conversation import Again, Place, Said, begin, check, find, go_on, open_store
-from exlchat.ui.headless_output import (
-    AnswerOutput,
-    ErrorLines,
-    JsonLinesOutput,
-    OutputClosedError,
-    OutputError,
-    TextOutput,
-    abandon,
-)
+from exlchat.ui.headless_output import AnswerOutput, JsonLinesOutput, TextOutput
 from exlchat.ui.headless_several import SeveralTelling
-from exlchat.ui.interrupts import ctrl_c_ends_at_once
+from exlchat.ui.interrupts import ctrl_c_ends_at_once, signals_taken
 from exlchat.ui.library.memory import ModelMemory, ModelSettings
 from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.options import AppOptions
+from exlchat.ui.standard_streams import ErrorLines, OutputClosedError, OutputError
 from exlchat.ui.typed_text import PromptInputError, read_prompt
 
 if TYPE_CHECKING:
@@ -81,7 +74,7 @@ class _Telling(Protocol):
 
 def run_ask(options: AskOptions) -> ExitCode:
     """Reads the prompt, loads the model, prints the answer; every failure is one line on stderr and an exit code."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     try:
         return _ask(options, lines)
     except PromptInputError as error:
@@ -94,11 +87,9 @@ def run_ask(options: AskOptions) -> ExitCode:
         lines.say(str(error))
         return ExitCode.ERROR
     except OutputError as error:
-        abandon(sys.stdout)
-        lines.say(str(error))
+        lines.say(f"{error}; the answer ends here")
         return ExitCode.ERROR
     except OutputClosedError:
-        abandon(sys.stdout)
         return ExitCode.BROKEN_PIPE
     finally:
         lines.clear()
@@ -183,16 +174,16 @@ def _answer(
     telling: _Telling
     if many > 1:
         seeds = [None if wishes.seed is None else wishes.seed + number for number in range(many)]
-        telling = SeveralTelling(sys.stdout, lines, many=many, jsonl=options.jsonl, engine=engine, kept=kept)
+        telling = SeveralTelling(lines, many=many, jsonl=options.jsonl, engine=engine, kept=kept)
         turn: Generator[Any] = several_answers(store, engine, ident, wishes, seeds=seeds, retry_of=place.retry_of)
     else:
-        output: AnswerOutput = JsonLinesOutput(sys.stdout) if options.jsonl else TextOutput(sys.stdout)
+        output: AnswerOutput = JsonLinesOutput() if options.jsonl else TextOutput()
         telling = AnswerTelling(output, lines, engine=engine, kept=kept)
         turn = answer(store, engine, ident, wishes, retry_of=place.retry_of, continue_from=place.continue_from)
     code = ExitCode.OK
     try:
         # Closing the turn, whatever happens, is what puts the text so far on disk.
-        with _ctrl_c_cancels(engine) as cancel_if_asked, closing(turn):
+        with _signals_cancel(engine) as cancel_if_asked, closing(turn):
             for event in turn:
                 cancel_if_asked()
                 code = telling.show(event)
@@ -218,19 +209,22 @@ def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings
 
 
 @contextmanager
-def _ctrl_c_cancels(engine: EnginePort) -> Iterator[Callable[[], None]]:
-    """Inside, the first ctrl+c ends the answer in order and the second one raises `KeyboardInterrupt`.
+def _signals_cancel(engine: EnginePort) -> Iterator[Callable[[], None]]:
+    """Inside, the first ctrl+c, or a signal, ends the answer in order; a second ctrl+c raises `KeyboardInterrupt`.
 
     The engine forgets a `cancel` that comes before it generates, so what is yielded, called at each event, repeats it.
     """
     asked = False
 
-    def on_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
+    def cancel(_: int) -> None:
         nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
         asked = True
         engine.cancel()
+
+    def on_ctrl_c(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        cancel(number)
 
     def cancel_if_asked() -> None:
         if asked:
@@ -238,6 +232,7 @@ def _ctrl_c_cancels(engine: EnginePort) -> Iterator[Callable[[], None]]:
 
     previous = signal.signal(signal.SIGINT, on_ctrl_c)
     try:
-        yield cancel_if_asked
+        with signals_taken(cancel):
+            yield cancel_if_asked
     finally:
         signal.signal(signal.SIGINT, previous)

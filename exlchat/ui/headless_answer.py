@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from exlchat.chat.engine_port import SpellingPort
-    from exlchat.ui.headless_output import AnswerOutput, ErrorLines
+    from exlchat.ui.headless_output import AnswerOutput
+    from exlchat.ui.standard_streams import ErrorLines
 
 
 class AnswerTelling:
@@ -56,7 +57,7 @@ class AnswerTelling:
 
     def _start(self, event: AnswerStarted) -> None:
         self.begun = True
-        for notice in (event.notice, event.context_notice):
+        for notice in (*event.notices, event.context_notice):
             if notice:
                 self._lines.say(notice)
         marks = marks_of(event.message)
@@ -95,5 +96,6 @@ class AnswerTelling:
                 self._lines.say("the answer was stopped: it said the same over and over; --continue goes on")
         if event.error is not None:
             self._lines.say(event.error)
+            return ExitCode.ERROR
         stopped = event.finished is not None and event.finished.reason == "cancelled"
         return ExitCode.STOPPED if stopped else ExitCode.OK

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from exlchat.chat.several_answers import OneAnswer, SeveralEvent
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
 from exlchat.ui.exit_codes import ExitCode
 from exlchat.ui.headless_answer import AnswerTelling
-from exlchat.ui.headless_output import JsonLinesOutput, TextOutput, write_text
+from exlchat.ui.headless_output import JsonLinesOutput, TextOutput
+from exlchat.ui.standard_streams import write_text
 
 if TYPE_CHECKING:
     from exlchat.chat.engine_port import SpellingPort
-    from exlchat.ui.headless_output import ErrorLines
+    from exlchat.ui.standard_streams import ErrorLines
 
 
 class SeveralTelling:
@@ -22,22 +23,18 @@ class SeveralTelling:
     comes, the others wait. JSON lines say in `answer` which one they are of, from 1 on.
 
     Args:
-        stream: where answers go.
         many: answers.
         jsonl: write JSON lines.
         kept: the id of the conversation, `None` when nothing is kept.
     """
 
-    def __init__(
-        self, stream: TextIO, lines: ErrorLines, *, many: int, jsonl: bool, engine: SpellingPort, kept: str | None
-    ) -> None:
-        self._stream = stream
+    def __init__(self, lines: ErrorLines, *, many: int, jsonl: bool, engine: SpellingPort, kept: str | None) -> None:
         self._lines = lines
         self._many = many
         self._in_order = not jsonl
 
         def telling(answer: int | None) -> AnswerTelling:
-            output = JsonLinesOutput(stream, answer=answer) if jsonl else TextOutput(stream)
+            output = JsonLinesOutput(answer=answer) if jsonl else TextOutput()
             return AnswerTelling(output, lines, engine=engine, kept=kept)
 
         self._prompt = telling(None)
@@ -69,7 +66,7 @@ class SeveralTelling:
             event = self._waiting[self._at].pop(0)
             if isinstance(event, AnswerStarted):
                 self._lines.clear()
-                write_text(self._stream, f"--- {self._at + 1} of {self._many} ---\n")
+                write_text(f"--- {self._at + 1} of {self._many} ---\n")
             self._tell(self._at, event)
             if isinstance(event, AnswerClosed):
                 self._at += 1

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from dataclasses import dataclass
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.files import open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 LOGGER = logging.getLogger("exlchat")
 _MOST_LINES = 500
@@ -73,8 +73,7 @@ class _PrivateFile(RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         paths.ensure_folder(self._folder)
-        handle = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        return open(handle, "a", encoding="utf-8", errors="backslashreplace")
+        return TextIOWrapper(open_to_append(Path(self.baseFilename)), "utf-8", "backslashreplace")
 
     def format(self, record: logging.LogRecord) -> str:
         """As it can be looked at in a terminal: what a file or a model has put into a line steers nothing there."""

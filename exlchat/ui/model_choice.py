@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from exlchat.chat.plain_text import one_line
+from exlchat import paths
 from exlchat.engine.events import ModelError
 from exlchat.engine.model_folder import check_folder, snapshot_of
 from exlchat.ui.library.listing import by_name
 from exlchat.ui.library.places import Found
+from exlchat.untrusted.text import one_line
 
 GUIDE = "guide"
 
@@ -51,15 +52,15 @@ def choose_model(
     if argument == GUIDE and not is_model_folder(Path(GUIDE)):
         return ModelChoice(_installed(bundled))
     try:
-        path = Path(argument).expanduser()
+        path = paths.expanded(argument)
         if not path.exists() and not argument.startswith(_PATHS) and (meant := by_name(argument, library())):
             if meant.problem is not None:
                 raise ModelError(meant.problem)
             path = meant.path
         path = path if is_model_folder(path) else snapshot_of(path) or path
         _check(argument, path)
-    except (OSError, ValueError, RuntimeError) as error:
-        # In this order: the file system refuses; a NUL character; "~name" of a user who does not exist.
+    except (OSError, ValueError) as error:
+        # In this order: the file system refuses; a NUL character.
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelError(f"{argument[:200]}: cannot be read as a folder ({reason}); give a model folder") from error
     return ModelChoice(path.resolve())

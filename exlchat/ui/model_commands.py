@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.engine.events import ModelError
 from exlchat.settings import named
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.library.memory import NAMES
 from exlchat.ui.library.shelf import shown_name
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.ui.chat_front import ChatFront

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from exlchat import engine, paths
+from exlchat.chat import template_process
+from exlchat.engine import tokenizer_process
 from exlchat.ui.cache_sizes import CacheSizes
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ def load_model(
     Raises:
         ModelError: one line that names the file, what is wrong and how to mend it.
     """
+    # Whatever template the model brings along is rendered there, the first time as soon as the model is loaded.
+    template_process.start()
+    bundled = paths.is_bundled(model_path)
+    # Nor is a stranger's tokenizer opened before it has been tried elsewhere, while torch is imported here.
+    for strange in filter(None, (draft_path, None if bundled else model_path)):
+        tokenizer_process.start(strange)
     if quantize_head is None and extension and _on_gpu(device):
         quantize_head = usual_head
     precision, build_cache = _cache_precision(kv_cache, device), paths.folders().cache
@@ -81,12 +89,15 @@ def load_model(
             build_cache=build_cache,
             draft=draft,
             without_draft=without_draft,
+            bundled=bundled,
             on_progress=on_progress,
         )
     except BaseException:
         if draft is not None:
             draft.unload()
         raise
+    finally:
+        tokenizer_process.close()
 
 
 def load_wanted(
@@ -129,11 +140,11 @@ def draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Pat
     unless this start was given both.
     """
     both = options.draft_model is not None and options.model_path == model_path
-    if model_path.absolute() == paths.bundled_model() and not both:
+    if paths.is_bundled(model_path) and not both:
         return None
     if options.draft_model is not None or settings.draft_model is None:
         return options.draft_model
-    return Path(settings.draft_model).expanduser()
+    return paths.expanded(settings.draft_model)
 
 
 def _fitting_draft(model_path: Path, options: AppOptions, settings: Settings) -> tuple[Path | None, str]:

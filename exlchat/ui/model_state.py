@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import choose_format
 from exlchat.ui.engine_jobs import LoadBegun, Loaded, LoadFailed, Loading, LoadRefused, WentBack
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.engine.events import ModelInfo

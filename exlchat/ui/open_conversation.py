@@ -147,6 +147,22 @@ class OpenConversation:
         if self.conversation is not None:
             self.open(self.conversation.id)
 
+    def save_anew(self) -> None:
+        """Go on with what lies where the database was, with the open conversation and what is not on disk.
+
+        No answer may be on its way.
+
+        Raises:
+            StoreError: that cannot be done; all is as it was.
+        """
+        opened = [] if self.conversation_id is None else [self.conversation_id]
+        others = self.store.conversations_of(self.unkept.ids).difference(opened)
+        trees = [self.unkept.in_tree(self.store.read_tree(ident)) for ident in (*opened, *sorted(others))]
+        ids = self.store.begin_anew(trees)
+        self.unkept.forget()
+        if opened:
+            self.open(ids[0])
+
     def rename(self, conversation_id: str, title: str) -> None:
         """Give a title."""
         self.store.rename(conversation_id, title)

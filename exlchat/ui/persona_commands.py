@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.engine.events import ModelError
 from exlchat.ui.chat_session import NotPossibleError
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.ui.chat_front import ChatFront

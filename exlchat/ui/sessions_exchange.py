@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -13,19 +12,18 @@ from exlchat import paths
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import NAMES, Imported, read
 from exlchat.chat.exchange.writing import Format, written
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree
 from exlchat.ui.command_line import about_group
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, abandon, print_report
 from exlchat.ui.sessions.finding import conversation
+from exlchat.ui.standard_streams import ErrorLines, complain, print_file, print_lines
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 _STDOUT = "-"
-_LONGEST_LINE = 1000
 _ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".md": "md",
@@ -68,8 +66,8 @@ def _parser(
 
 _EXPORT_ABOUT = """Write conversations to a file or to standard output: all branches (jsonl), or
 the one that is shown. A file that is there is never replaced unasked."""
-_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT (the archive or
-conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
+_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT or claude.ai (the archive
+or conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
 (logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
 
 
@@ -79,28 +77,39 @@ def run(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     Raises:
         StoreError: of the store, in one line.
     """
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     try:
         if typed.command == "export":
             return _export(store, typed)
         return _import(typed.files, store, lines)
     except (ExchangeError, paths.FolderError) as error:
-        lines.say(one_line(str(error), _LONGEST_LINE))
+        lines.say(str(error))
         return ExitCode.ERROR
 
 
 def _export(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     idents = _chosen(typed.ids, typed.all, store)
-    target = None if typed.output == _STDOUT else Path(typed.output).expanduser()
-    form: Format = typed.format or (_ENDINGS.get(target.suffix.lower(), "jsonl") if target else "jsonl")
-    if target is not None and not typed.force and os.path.lexists(target):
-        raise ExchangeError(f"{target} is there already; choose another name, or replace it with --force")
-    text = written([store.read_tree(ident) for ident in idents], form)
+    target = None if typed.output == _STDOUT else paths.expanded(typed.output)
+    trees = [store.read_tree(ident) for ident in idents]
     if target is None:
-        return _to_stdout(text)
-    write_file(target, text, replace_it=typed.force)
-    ErrorLines(sys.stderr).say(f"{_counted(len(idents), 'conversation')} in {target}")
+        return print_file(written(trees, typed.format or "jsonl"))
+    write_conversations(target, trees, typed.format, replace_it=typed.force)
+    complain(f"{_counted(len(idents), 'conversation')} in {target}")
     return ExitCode.OK
+
+
+def write_conversations(
+    target: Path, trees: Sequence[ConversationTree], form: Format | None = None, *, replace_it: bool = False
+) -> None:
+    """Writes them to a file; without a `form` that which its name ends in.
+
+    Raises:
+        ExchangeError: the file is there, or they cannot be written so.
+        FolderError: it cannot be written.
+    """
+    if not replace_it and os.path.lexists(target):
+        raise ExchangeError(f"{target} is there already; choose another name, or replace it with --force")
+    write_file(target, written(trees, form or _ENDINGS.get(target.suffix.lower(), "jsonl")), replace_it=replace_it)
 
 
 def _chosen(wanted: Sequence[str], everything: bool, store: ConversationStore) -> list[str]:
@@ -112,23 +121,6 @@ def _chosen(wanted: Sequence[str], everything: bool, store: ConversationStore) -
     if not known:
         raise ExchangeError("there are no conversations to export")
     return known
-
-
-def _to_stdout(text: str) -> ExitCode:
-    """A terminal gets no control characters; a file or a pipe gets the text as it is, in UTF-8."""
-    if sys.stdout.isatty():
-        return print_report(text)
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8"))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        abandon(sys.stdout)
-        return ExitCode.BROKEN_PIPE
-    except OSError as error:
-        abandon(sys.stdout)
-        raise ExchangeError(f"standard output cannot be written ({(error.strerror or '').lower()})") from None
-    return ExitCode.OK
 
 
 def write_file(target: Path, text: str, *, replace_it: bool) -> None:
@@ -162,11 +154,11 @@ def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -
     worst = ExitCode.OK
     report: list[str] = []
     for name in files:
-        path = Path(name).expanduser()
+        path = paths.expanded(name)
         try:
             found = read(path)
         except ExchangeError as error:
-            lines.say(one_line(str(error), _LONGEST_LINE))
+            lines.say(str(error))
             worst = ExitCode.ERROR
             continue
         for problem in found.problems:
@@ -175,7 +167,7 @@ def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -
         if found.lost or found.left_out or len(kept) < len(found.trees):
             worst = ExitCode.ERROR
         report.append(_told(path, found, kept))
-    printed = print_report("\n".join(report) + "\n") if report else ExitCode.OK
+    printed = print_lines(report)
     return worst if printed is ExitCode.OK else printed
 
 

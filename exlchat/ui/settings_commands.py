@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
-from exlchat.chat.plain_text import one_line
 from exlchat.settings import DRAWN, SETTINGS, Reading, SettingsError, read_settings, save_setting
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.generation_settings import NAMES, at_start, of_settings
@@ -15,6 +14,7 @@ from exlchat.ui.keymap import keymap
 from exlchat.ui.library.memory import NAMES as REMEMBERED
 from exlchat.ui.library.memory import ModelSettings
 from exlchat.ui.overriding import given
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.setting_kinds import TomlValue

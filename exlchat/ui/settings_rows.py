@@ -6,10 +6,10 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from exlchat.chat.plain_text import one_line
 from exlchat.setting_kinds import Choice, Folders, Switch, Text, Whole, split_keys
 from exlchat.settings import GROUPS, SETTINGS
 from exlchat.ui.keymap import BINDABLE, Keymap, with_keys
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from exlchat.chat import speech_values
 from exlchat.chat.constraints import WORDS, constraint_of
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.speech_values import SPEECH
 from exlchat.ui.generation_settings import TYPED
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

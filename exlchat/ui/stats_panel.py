@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.speech_values import SPEECH, shown, usual
 from exlchat.ui.cache_panel import size_text
 from exlchat.ui.figures import drafted_line
 from exlchat.ui.generation_settings import drawn_line
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

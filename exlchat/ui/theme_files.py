@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import stat
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from exlchat.ui.theme_colors import ANSI_COLORS
 from exlchat.ui.themes import BASES, DEFAULT_THEME, PALETTE_NEEDED, STYLES, USES, ThemeFile
+from exlchat.untrusted.files import UntrustedFileError, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,16 +96,9 @@ def theme_text(path: Path) -> str:
         ThemeError: it cannot be read, or cannot be one.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ThemeError(f"{path}: not a file")
-        if status.st_size > MOST_BYTES:
-            raise ThemeError(f"{path}: {status.st_size:,} bytes; a theme has at most {MOST_BYTES:,}")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ThemeError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ThemeError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+        return read_text(path, largest=MOST_BYTES, kind="theme")
+    except UntrustedFileError as error:
+        raise ThemeError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, chop_cells
 
-from exlchat.chat.plain_text import visible
+from exlchat.untrusted.text import visible
 
 _NOTHING = "◌"
 """Stands for a token without a text of its own: it makes a character with those behind it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from exlchat.chat.answer_chances import UNSURE, probability
-from exlchat.chat.plain_text import visible
+from exlchat.untrusted.text import visible
 
 if TYPE_CHECKING:
     from exlchat.chat.answer_chances import AnswerChances

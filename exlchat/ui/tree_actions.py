@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.tree_lines import tree_lines
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.chat.changes import Change

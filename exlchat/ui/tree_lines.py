@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

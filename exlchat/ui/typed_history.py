@@ -6,16 +6,18 @@ text behind a "+".
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.chat.plain_text import storable
+from exlchat.untrusted.files import UntrustedFileError, open_to_append, read_bytes
+from exlchat.untrusted.text import storable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
+_LARGEST = 64 << 20
+"""Bytes of a file that is shortened; a larger one is none of ours."""
 _LONGEST = 1 << 15
 """Characters. What is longer stands in its conversation and would push all the rest out of the file."""
 
@@ -48,10 +50,9 @@ class TypedHistory:
         lines = "".join(f"+{line}\n" for line in text.split("\n"))
         try:
             paths.ensure_folder(path.parent)
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with os.fdopen(file, "ab") as out:
+            with open_to_append(path) as out:
                 out.write(f"\n# exlchat\n{lines}".encode())
-        except (OSError, paths.FolderError) as error:
+        except (OSError, UntrustedFileError, paths.FolderError) as error:
             if not self._told:
                 self._told = True
                 return f"{path}: what you type is not kept for other runs: {error}"
@@ -60,13 +61,12 @@ class TypedHistory:
     def _read(self) -> list[str]:
         assert self._path is not None
         try:
-            self._shorten(self._path)
-            lines = self._path.read_text("utf-8", "replace").split("\n")
-        except (OSError, paths.FolderError):
+            data = self._shortened(self._path, read_bytes(self._path, largest=_LARGEST, kind="history"))
+        except (UntrustedFileError, paths.FolderError):
             return []
         texts: dict[str, None] = {}
         begun: list[str] = []
-        for line in [*lines, ""]:
+        for line in [*data.decode("utf-8", "replace").split("\n"), ""]:
             if line.startswith("+"):
                 begun.append(line[1:])
             elif begun:
@@ -77,9 +77,11 @@ class TypedHistory:
         return list(texts)
 
     @staticmethod
-    def _shorten(path: Path) -> None:
-        if path.stat().st_size <= _MOST_BYTES:
-            return
-        data = path.read_bytes()[-_MOST_BYTES // 2 :]
+    def _shortened(path: Path, data: bytes) -> bytes:
+        if len(data) <= _MOST_BYTES:
+            return data
+        data = data[-_MOST_BYTES // 2 :]
         at = data.find(b"\n# ")
-        paths.atomic_write_bytes(path, data[at:] if at >= 0 else b"")
+        data = data[at:] if at >= 0 else b""
+        paths.atomic_write_bytes(path, data)
+        return data

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.file_mentions import MentionError, mentioned_files, with_files
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

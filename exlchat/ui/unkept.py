@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Conversation, Message
     from exlchat.chat.store import ConversationStore
+    from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
 class UnkeptAnswers:
@@ -33,6 +34,26 @@ class UnkeptAnswers:
         for one in list(self._messages.values()):
             self._store.close_answer(one.id, one.text, one.token_ids, one.status, record=one.record)
             del self._messages[one.id]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of the messages that wait."""
+        return frozenset(self._messages)
+
+    def forget(self) -> None:
+        """They are kept in another way."""
+        self._messages.clear()
+
+    def in_tree(self, tree: ConversationTree) -> ConversationTree:
+        """A tree from disk with these answers in full."""
+
+        def whole(one: TreeMessage) -> TreeMessage:
+            said = self._messages.get(one.id)
+            if said is None:
+                return one
+            return replace(one, text=said.text, token_ids=said.token_ids, status=said.status, record=said.record)
+
+        return replace(tree, messages=tuple(map(whole, tree.messages)))
 
     def whole(self, conversation: Conversation) -> Conversation:
         """A conversation from disk with these answers in full."""

@@ -26,11 +26,14 @@ class Unsent:
         session: ChatSession,
         drafts: Drafts,
         *,
-        typed: Callable[[], str],
+        typed: Callable[[], str | None],
         later: Later,
         warn: Callable[[str], None],
     ) -> None:
-        """`typed` says what is typed now; `later` calls after some seconds, unless what it returns is called before."""
+        """`typed` says what is typed now, `None` before one can type.
+
+        `later` calls after some seconds, unless what it returns is called before.
+        """
         self._session = session
         self._drafts = drafts
         self._typed = typed
@@ -38,6 +41,7 @@ class Unsent:
         self._warn = warn
         self._texts: dict[str | None, str] = {}
         self._not_yet: Callable[[], None] | None = None
+        self._warned_of: str | None = None
 
     def text(self) -> str:
         """What belongs where messages are typed when the open conversation is shown."""
@@ -54,26 +58,41 @@ class Unsent:
     def keep_soon(self) -> None:
         """Something was typed."""
         if self._not_yet is None:
-            self._not_yet = self._later(_SAVE_SECONDS, self.keep)
+            self._not_yet = self._later(_SAVE_SECONDS, self._keep_open)
 
-    def keep(self, conversation_id: str | None = None) -> None:
-        """Put what is typed and not sent in a conversation, by default the open one, on disk."""
+    def keep(self, conversation_id: str | None = None) -> str | None:
+        """Put what is typed and not sent in a conversation, by default the open one, on disk; why it cannot be."""
         session = self._session
         if conversation_id is None or conversation_id == session.draft_id:
             conversation_id = session.draft_id
-            self._texts[conversation_id] = self._typed()
+            typed = self._typed()
+            if typed is None:
+                # What an earlier run left is still where it was.
+                return None
+            self._texts[conversation_id] = typed
             if self._not_yet is not None:
                 self._not_yet()
                 self._not_yet = None
-        self._put(conversation_id, session.waiting_prompts(conversation_id), self._texts.get(conversation_id, ""))
+        return self._put(
+            conversation_id, session.waiting_prompts(conversation_id), self._texts.get(conversation_id, "")
+        )
+
+    def _keep_open(self) -> None:
+        self.keep()
 
     def forget_new(self) -> None:
         """The new conversation has become one on disk."""
         self._texts.pop(None, None)
         self._put(None, (), "")
 
-    def _put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
+    def _put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> str | None:
         try:
             self._drafts.put(conversation_id, queued, text)
         except (FolderError, StoreError) as error:
-            self._warn(str(error))
+            # Somebody who goes on typing has read it.
+            if self._warned_of != str(error):
+                self._warned_of = str(error)
+                self._warn(self._warned_of)
+            return str(error)
+        self._warned_of = None
+        return None

@@ -26,6 +26,7 @@ from exlchat.engine.events import (
     PrefillProgress,
     TextDelta,
 )
+from exlchat.engine.grammar import constraint_notice
 from exlchat.engine.sampling_settings import SamplingSettings
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -174,6 +175,9 @@ class ScriptedEngine:
 
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Everything goes."""
+
+    def constraint_notice(self, constraint: Constraint) -> str | None:
+        return constraint_notice(constraint)
 
     def cancel(self) -> None:
         self._cancelled.set()

@@ -60,6 +60,50 @@ def test_bos_default_system_and_stripping() -> None:
     assert rendered(source, TALK[1:2]) == "Help.\nQ: HiA: "
 
 
+def test_first_and_last_and_what_stands_without_a_system_prompt() -> None:
+    text = """
+        [system]
+        suffix = "."
+        without = "-"
+        [user]
+        prefix = "Q"
+        first_prefix = "Q1"
+        last_prefix = "Q9"
+        [assistant]
+        prefix = "A"
+        first_prefix = "A1"
+    """
+    source = from_table(text).source
+    assert rendered(source) == "<s>Be brief..Q1 Hi AYoQ9{{ 1 + 1 }}A"
+    assert rendered(source, TALK[2:]) == "<s>-A1YoQ9{{ 1 + 1 }}A"
+    assert rendered(source, TALK[1:2]) == "<s>-Q9 Hi A"
+    with pytest.raises(TableError, match="says twice what stands without a system prompt"):
+        from_table('default_system = "x"\n' + text)
+
+
+def test_a_table_names_who_speaks() -> None:
+    source = from_table("""
+        default_system = "You are {{Char}}."
+        bos = ""
+        [user]
+        prefix = "<{{name}} {{round}}>"
+        [assistant]
+        prefix = "<{{NAME}} to {{user}}>"
+        suffix = "{{no macro}}"
+        [names]
+        prefix = "{{name}}: "
+        generation_prompt = "<{{char}}>{{char}}:"
+    """).source
+    assert rendered(source, TALK[1:]) == (
+        "You are Assistant.<User 0> Hi <Assistant to User>Yo{{no macro}}<User 1>{{ 1 + 1 }}<Assistant to User>"
+    )
+    told = PromptFormat("x", source).render(TALK[1:], user_name="{{char}}", assistant_name="Ada")
+    assert told == (
+        "You are Ada.<{{char}} 0>{{char}}: Hi<Ada to {{char}}>Ada: Yo{{no macro}}"
+        "<{{char}} 1>{{char}}: {{ 1 + 1 }}<Ada>Ada:"
+    )
+
+
 @given(text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("{}%#\"'\\-\n")), min_size=1, max_size=12))
 def test_no_string_of_a_table_becomes_code(text: str) -> None:
     import tomlkit
@@ -82,13 +126,15 @@ def test_no_string_of_a_table_becomes_code(text: str) -> None:
         ("[user]\nprefx = 'x'", "user.prefx; did you mean user.prefix?"),
         ("[user]\nprefix = ['x']", "user.prefix must be a text"),
         ("[user]\nprefix = 'x'", "says nothing of assistant"),
+        ("[user]\n[assistant]", "says nothing around messages"),
         ("stop = [1]\n[user]\nprefix = 'x'\n[assistant]\nprefix = 'y'", "stop holds something else"),
         ("stop = 'x'", "stop must be a list"),
+        (f"stop = {[str(one) for one in range(201)]}\n[user]\nprefix = 'x'\n[assistant]", "more than 200 texts"),
         ("[user]\nprefix = 'x'\n[assistant]\nprefix = 'y'\n[thinking]\nopening = 'x'", "needs opening and closing"),
         ("default_system = '" + "x" * 30_000 + "'", "more than 20,000 characters"),
         ("'a\\u001b[31m' = 1", "unknown key"),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_a_wrong_table_is_named_in_one_line(text: str, part: str, tmp_path: Path) -> None:
     with within(1):
@@ -111,7 +157,7 @@ def test_tables_stand_in_the_templates_folder(tmp_path: Path) -> None:
     for wanted in ("mine", "mine.toml", str(tmp_path / "mine.toml")):
         form, notice = choose_format(info, wanted, tmp_path)
         assert (form.name, form.stop, form.keeps_thinking, notice) == ("mine", ("</s>", "USER:"), True, None)
-    with pytest.raises(PromptError, match="more than 1,000,000 bytes"):
+    with pytest.raises(PromptError, match="larger than 1 MB"):
         choose_format(info, "huge", tmp_path)
 
 
@@ -124,21 +170,6 @@ def test_instruction_templates_of_text_generation_webui() -> None:
     found = read_preset("instruction_template: |-\n" + indented + "\n")
     assert (found.kind, found.ending) == ("text-generation-webui", ".jinja")
     assert rendered(found.text) == "<system>Be brief.<user> Hi <assistant>Yo<user>{{ 1 + 1 }}"
-
-
-def test_their_older_templates_with_one_turn_of_both() -> None:
-    # As its documentation described Vicuna 1.1 before the templates became Jinja.
-    text = (
-        'user: "USER:"\nbot: "ASSISTANT:"\n'
-        'turn_template: "<|user|> <|user-message|>\\n<|bot|> <|bot-message|></s>\\n"\n'
-        'context: "A chat.\\n\\n"\n'
-    )
-    found = read_preset(text)
-    assert found.ending == ".toml"
-    source = from_table(found.text).source
-    assert rendered(source, TALK[1:3]) == "<s>A chat.\nUSER:  Hi \nASSISTANT: Yo</s>\n\nASSISTANT:"
-    with_place = read_preset(text.replace("A chat.", "SYSTEM: <|system-message|>") + 'system_message: "Help."\n')
-    assert rendered(from_table(with_place.text).source).startswith("<s>SYSTEM: Be brief.\n\nUSER:")
 
 
 INSTRUCT = {
@@ -160,17 +191,6 @@ INSTRUCT = {
 }
 
 
-def test_instruct_presets_of_sillytavern() -> None:
-    found = read_preset(json.dumps(INSTRUCT))
-    assert (found.kind, found.ending, found.name, found.left_out) == ("SillyTavern", ".toml", "ChatML", ())
-    table = from_table(found.text)
-    assert rendered(table.source) == (
-        "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
-        "<|im_start|>assistant\nYo<|im_end|>\n<|im_start|>user\n{{ 1 + 1 }}<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert table.stop == ("<|im_end|>", "<|im_start|>user")
-
-
 def test_a_file_of_several_presets_has_the_system_prompt_and_the_thoughts_too() -> None:
     whole = {
         "instruct": {**INSTRUCT, "input_sequence": "{{user}}:", "user_alignment_message": "go on", "wrap": False},
@@ -180,6 +200,7 @@ def test_a_file_of_several_presets_has_the_system_prompt_and_the_thoughts_too() 
     }
     found = read_preset(json.dumps(whole))
     assert found.left_out == ("user_alignment_message", "context")
+    assert (found.kind, found.ending, found.name) == ("SillyTavern", ".toml", "ChatML")
     table = from_table(found.text)
     assert table.thinking == ThinkingMarks("<think>", "</think>")
     assert rendered(table.source, TALK[1:2]).startswith("<s><|im_start|>systemYou are Assistant.<|im_end|>\nUser: Hi ")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import re
 from functools import cache
 
@@ -193,14 +194,23 @@ def test_the_format_may_refuse(engine: ScriptedEngine) -> None:
         prompt_ids(engine, [PromptMessage("system", "x"), user("y")], FORMATS["gemma"])
 
 
-def test_the_clock_of_a_template_may_tick_between_renderings(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(1000))
-    monkeypatch.setattr("exlchat.chat.template_sandbox.strftime_now", lambda pattern: str(next(ticks)))
+@pytest.mark.parametrize("digits", ["99999", "1" * 5000, "17"])
+@pytest.mark.parametrize("digit", ["0", "1"])
+def test_a_template_that_changes_digits_breaks_nothing(engine: ScriptedEngine, digit: str, digits: str) -> None:
+    source = f"{{% for m in messages %}}{{{{ m.content | replace('{digit}', '{digits}') }}}}\n{{% endfor %}}"
+    special = engine.info.special_tokens[0]
+    talk = [user(f"hello {special} and {special}"), answer(engine, "well"), user("x"), answer(engine, "no"), user("y")]
+    # A line is as good as a prompt; an `IndexError` is neither.
+    with contextlib.suppress(PromptError):
+        assert prompt_ids(engine, talk, PromptFormat("digits", source))
+
+
+def test_the_clock_of_a_template_may_tick_between_renderings() -> None:
     engine = ScriptedEngine(tokenizer("byte-level"))
-    source = "{{ strftime_now('%S') }}{{ strftime_now('%S') }}" + templates.CHATML
+    source = "{{ strftime_now('%S.%f') }}{{ strftime_now('%S.%f') }}" + templates.CHATML
     reply = answer(engine, "Hello")
     prompt = prompt_ids(engine, [user("a"), reply, user("b")], PromptFormat("clock", source))
-    assert engine.decode(prompt).startswith("00")
+    assert re.match(r"(\d\d\.\d{6})\1\D", engine.decode(prompt))
     assert "".join(map(chr, reply.token_ids)) in "".join(map(chr, prompt))
 
 

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.speech import Speech
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta, TurnError, TurnEvent, TurnOptions, answer
+from exlchat.engine.constraint import Constraint
 from exlchat.engine.events import PrefillProgress, RequestError
 from exlchat.engine.sampling_settings import SamplingSettings
 from tests.chat import templates
@@ -137,8 +139,16 @@ def test_a_notice_tells_which_format_stands_in(store: ConversationStore, asked: 
     first = next(answer(store, engine, asked, OPTIONS))
     assert isinstance(first, AnswerStarted)
     wanted = "scripted has no chat template of its own; using the built-in format chatml: "
-    assert first.notice is not None
-    assert first.notice.startswith(wanted)
+    assert [notice[: len(wanted)] for notice in first.notices] == [wanted]
+
+
+def test_a_notice_tells_what_of_a_schema_is_not_held(store: ConversationStore, asked: str) -> None:
+    engine = ScriptedEngine()
+    engine.will_say("Hi")
+    schema = Constraint("json_schema", '{"type": "string", "format": "path"}')
+    first = next(answer(store, engine, asked, replace(OPTIONS, speech=Speech(constraint=schema))))
+    assert isinstance(first, AnswerStarted)
+    assert first.notices[-1] == "the JSON schema: answers are not held to the format 'path' (the whole)"
 
 
 def test_retry_stands_beside_the_old_answer(store: ConversationStore, engine: ScriptedEngine, asked: str) -> None:

@@ -8,14 +8,17 @@ import signal
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from exlchat import paths
+from exlchat.chat.store import ConversationStore
 from tests.e2e.test_journey import LOAD_SECONDS, only_conversation, program_of, wait_for_text
 from tests.e2e.tmux import Tmux, needs_tmux
 from tests.endless_model import save_endless_llama
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.e2e,
@@ -182,3 +185,28 @@ def test_plain_ctrl_c_stops_and_twice_quits(endless: Path, tmp_path: Path) -> No
         terminal.keys("C-c")
         assert terminal.wait_for_end() == 0
     assert only_conversation(tmp_path).branch[-1].status == "partial"
+
+
+@pytest.mark.parametrize("mode", [[], ["--line"], ["--plain"]])
+def test_a_window_that_is_closed_keeps_what_was_said(endless: Path, tmp_path: Path, mode: list[str]) -> None:
+    with exlchat(tmp_path, str(endless), *mode, "--temperature", "0") as terminal:
+        terminal.wait_for("is loaded" if mode == ["--plain"] else r"0/[\d,]+", LOAD_SECONDS)
+        terminal.type("go")
+        terminal.keys("Enter")
+        terminal.wait_for("endless says:" if mode == ["--plain"] else r"tok/s")
+        wait_for_text(tmp_path, 0)
+        program = program_of(tmp_path)
+        terminal.close_window()
+        wait_until_ended(program)
+    with closing(ConversationStore(tmp_path / "data" / "conversations.db")) as store:
+        assert store.recovered == 0, "the answer was closed in order"
+        answer = store.load(store.list_conversations()[0].id).branch[-1]
+        assert answer.status == "partial"
+        assert answer.text
+
+
+def wait_until_ended(process: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while Path(f"/proc/{process}").exists():
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.05)

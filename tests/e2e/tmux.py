@@ -107,6 +107,10 @@ class Tmux:
         assert found is not None
         return int(found[1])
 
+    def close_window(self) -> None:
+        """What runs in it hears that its terminal has gone."""
+        self._tmux("kill-session")
+
     def resize(self, columns: int, rows: int) -> None:
         """Changes the size of the window while the program runs."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))

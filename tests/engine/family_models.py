@@ -66,12 +66,14 @@ class Case:
         changes: of its configuration.
         rewrite: tensors and config as saved -> as the architecture's own files have them.
         context: the longest sequence that the engine is told of, where that changes what it computes.
+        change: of the model before it is saved.
     """
 
     model_type: str
     changes: dict[str, Any] = field(default_factory=dict)
     rewrite: Callable[[dict[str, Tensor], dict[str, Any]], Files] | None = None
     context: int | None = None
+    change: Callable[[PreTrainedModel], None] | None = None
 
 
 def _renamed(tensors: dict[str, Tensor], *pairs: tuple[str, str]) -> dict[str, Tensor]:
@@ -151,6 +153,37 @@ def as_orion(tensors: dict[str, Tensor], config: dict[str, Any]) -> Files:
     return tensors, {**config, "architectures": ["OrionForCausalLM"], "model_type": "orion"}
 
 
+def norms_of_each_head(*between: int) -> Callable[[PreTrainedModel], None]:
+    """Norms of heads with a weight for each of them.
+
+    Args:
+        between: sizes of the axes between that of heads and that of their elements where the model norms them.
+    """
+
+    def change(model: PreTrainedModel) -> None:
+        for key, norm in model.named_modules():
+            if key.endswith(("q_norm", "k_norm")):
+                config = model.config
+                heads = config.num_attention_heads if key.endswith("q_norm") else config.num_key_value_heads
+                own = torch.randn(heads, *between, len(norm.weight)) * 0.3
+                norm.weight = torch.nn.Parameter(norm.weight.detach() + own)
+
+    return change
+
+
+def one_norm_for_all_heads(model: PreTrainedModel) -> None:
+    """Equal rows, where the model has one for each head."""
+    for key, parameter in model.named_parameters():
+        if key.endswith(("q_norm.weight", "k_norm.weight")):
+            parameter.data[:] = parameter.data[0].clone()
+
+
+def with_flat_norms(tensors: dict[str, Tensor], config: dict[str, Any]) -> Files:
+    """Norms of each head as `[heads, head_dim]`."""
+    flat = {name: tensor.squeeze(1) if "self_attn" in name else tensor for name, tensor in tensors.items()}
+    return flat, config
+
+
 def as_yi(tensors: dict[str, Tensor], config: dict[str, Any]) -> Files:
     renamed = _renamed(tensors, ("input_layernorm", "ln1"), ("post_attention_layernorm", "ln2"))
     return renamed, {**config, "architectures": ["YiForCausalLM"], "model_type": "Yi"}
@@ -200,6 +233,18 @@ _GEMMA3 = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
     },
 }
+# Queries grow at 16, 32, 48 ... tokens.
+_MINISTRAL3 = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
 _GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.4,
@@ -246,6 +291,22 @@ CASES: dict[str, Case] = {
         {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
     "ministral, all layers": Case("ministral", {"sliding_window": 40, "num_key_value_heads": 4}),
+    "ministral3": Case("ministral3", _MINISTRAL3),
+    "ministral3, plain positions, window": Case(
+        "ministral3",
+        {
+            "sliding_window": 24,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 50,
+                "llama_4_scaling_beta": 0.4,
+            },
+        },
+    ),
+    "ministral3 with images": Case(
+        "ministral3", _MINISTRAL3, with_images("language_model.", "Mistral3ForConditionalGeneration")
+    ),
     "mixtral": Case("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "mixtral, three of eight": Case(
         "mixtral", {"num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 24, "num_key_value_heads": 1}
@@ -278,6 +339,8 @@ CASES: dict[str, Case] = {
     ),
     "qwen3": Case("qwen3", {"head_dim": 32}),
     "qwen3, biases, tied": Case("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "qwen3, a norm of each head": Case("qwen3", change=norms_of_each_head()),
+    "qwen3_moe, a norm of each head": Case("qwen3_moe", {**MOE, "num_key_value_heads": 1}, change=norms_of_each_head()),
     "qwen3_moe": Case("qwen3_moe", {**MOE, "norm_topk_prob": True}),
     "qwen3_moe, every second layer": Case(
         "qwen3_moe", {**MOE, "num_experts_per_tok": 4, "decoder_sparse_step": 2, "num_key_value_heads": 4}
@@ -304,6 +367,7 @@ CASES: dict[str, Case] = {
     "gemma3 with images, newer names": Case(
         "gemma3_text", _GEMMA3, with_images("model.language_model.", "Gemma3ForConditionalGeneration")
     ),
+    "gemma3, a norm of each head": Case("gemma3_text", _GEMMA3, with_flat_norms, change=norms_of_each_head(1)),
     "phi3": Case("phi3", {"head_dim": None, "original_max_position_embeddings": 256}),
     "phi3, part of a head, window, tied": Case(
         "phi3",
@@ -324,6 +388,9 @@ CASES: dict[str, Case] = {
     ),
     "cohere": Case("cohere", {**NO_HEAD_DIM, "logit_scale": 0.3}),
     "cohere, head norms": Case("cohere", {**NO_HEAD_DIM, "use_qk_norm": True, "num_key_value_heads": 4}),
+    "cohere, one norm for all heads": Case(
+        "cohere", {**NO_HEAD_DIM, "use_qk_norm": True}, change=one_norm_for_all_heads
+    ),
     "cohere2": Case(
         "cohere2",
         {
@@ -383,6 +450,9 @@ CASES: dict[str, Case] = {
         },
     ),
     "exaone4, no window": Case("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "exaone4, a norm of each head": Case(
+        "exaone4", {"sliding_window": 40}, with_flat_norms, change=norms_of_each_head(1)
+    ),
     "seed_oss": Case("seed_oss"),
     "seed_oss, other biases": Case("seed_oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
     "gpt_oss": Case("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24}),
@@ -454,6 +524,8 @@ def random_model(case: Case) -> PreTrainedModel:
             torch.nn.init.normal_(parameter, mean=center, std=0.2)
         elif "router" in key or "mlp.gate.weight" in key or "experts" in key:
             torch.nn.init.normal_(parameter, std=0.15)
+    if case.change is not None:
+        case.change(model)
     return model
 
 

@@ -1,4 +1,6 @@
-"""Small model directories, and every way of damaging them that the tests try: a key, a tensor, a header, a file."""
+"""Small model directories, and every way of damaging them that the tests try: a key, a tensor, a header, a file, or
+something else in a file's place.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+
+from tests.untrusted.no_files import NOT_PLAIN, sparse
 
 INDEX = "model.safetensors.index.json"
 JSON_FILES = (
@@ -91,6 +95,7 @@ def every_mutation(folder: Path, seed: int) -> Iterator[Mutation]:
         yield from _of_index(folder)
     yield from _of_tensors(folder)
     yield from _of_bytes(folder, random.Random(seed))
+    yield from _of_kinds(folder, random.Random(seed))
 
 
 def mutations_of_the_model(folder: Path) -> Iterator[Mutation]:
@@ -226,3 +231,31 @@ def _of_bytes(folder: Path, chance: random.Random) -> Iterator[Mutation]:
                 scrambled[at] = chance.choice([chance.randrange(256), ord(chance.choice('0123456789[]{},:"'))])
             label = f"{file.name} scrambled at {places}"
             yield Mutation(label, file.name, "", partial(_write, file.name, bytes(scrambled)))
+
+
+def _of_kinds(folder: Path, chance: random.Random) -> Iterator[Mutation]:
+    """In a file's place what is none, is far too large, or holds what nobody writes there."""
+    kinds: dict[str, Callable[[Path], object]] = {
+        **NOT_PLAIN,
+        "sparse": sparse,
+        "lost": lambda path: path.symlink_to("nowhere"),
+        "its own link": lambda path: path.symlink_to(path.name),
+    }
+    garbage = chance.randbytes(chance.randrange(1, 5000))
+    nested = b'{"a":' * 50_000
+    wide = b'{"a": [' + b"[]," * 200_000 + b"0]}"
+    for number, content in enumerate((garbage, nested, b"[" * 10**6, wide, b'{"a": ' + b"9" * 10**5 + b"}")):
+        kinds[f"content {number}"] = partial(_written, content)
+    for file in sorted(folder.iterdir()):
+        if file.name in JSON_FILES or file.suffix == ".safetensors":
+            for kind, make in kinds.items():
+                yield Mutation(f"{file.name} is {kind}", file.name, "", partial(_in_place, file.name, make))
+
+
+def _written(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
+
+
+def _in_place(name: str, make: Callable[[Path], object], place: Path) -> None:
+    (place / name).unlink()
+    make(place / name)

@@ -39,7 +39,7 @@ class RandomSchemas:
         if self._defs:
             choices.append(lambda: {"$ref": "#/$defs/" + source.choice(sorted(self._defs))})
         if depth > 0:
-            choices += [lambda: self._object(depth), lambda: self._array(depth)]
+            choices += [lambda: self._object(depth), lambda: self._array(depth), self._conditioned]
         return source.choice(choices)()
 
     def _either(self, depth: int) -> Any:
@@ -64,6 +64,46 @@ class RandomSchemas:
         if source.random() < 0.2:
             schema["prefixItems"] = [self._leaf()]
         return schema
+
+    def _conditioned(self) -> Schema:
+        """What the library does not have, and exlchat lays out."""
+        source = self._random
+        texts = source.sample(_WORDS, 3)
+        tagged = [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": text}, name: self._leaf()},
+                "required": ["kind"],
+                "additionalProperties": False,
+            }
+            for text, name in zip(texts, source.sample(("a", "e"), 2), strict=False)
+        ]
+        record = {"type": "object", "properties": {"a": self._leaf(), "e": self._leaf(), "kind": {"enum": texts}}}
+        record["additionalProperties"] = False
+        return source.choice(
+            (
+                {"oneOf": tagged},
+                {
+                    "oneOf": [
+                        {"type": "string", "maxLength": 5},
+                        {"enum": ["a", "e", 17]},
+                        {"type": ["null", "boolean"]},
+                    ]
+                },
+                {"type": ["string", "null"], "maxLength": 4, "not": {"enum": texts}},
+                {"type": "integer", "minimum": 0, "maximum": 90, "not": {"const": 7}},
+                {**record, "dependentRequired": {"a": ["kind"], "e": ["a"]}},
+                {**record, "oneOf": [{"required": ["a"]}, {"required": ["e"]}]},
+                {
+                    **record,
+                    "if": {"properties": {"kind": {"const": texts[0]}}, "required": ["kind"]},
+                    "then": {"required": ["a"]},
+                    "else": {"not": {"required": ["e"]}},
+                },
+                {"type": "string", "maxLength": 6, "format": "directory-path"},
+                {"type": "array", "items": {"enum": texts}, "uniqueItems": True, "minItems": 1},
+            )
+        )
 
     def _leaf(self) -> Schema:
         return self._random.choice(
@@ -103,3 +143,78 @@ class RandomSchemas:
 
     def _plain(self) -> Schema:
         return {"type": self._random.choice(("boolean", "null", ["boolean", "null"]))}
+
+
+_SCALARS = (None, True, False, -1, 0, 1, 1.5, 2, 3, 7, "", "a", "b", "ab", "abc", "red")
+_NAMES = "abc"
+
+
+class ConditionedSchemas:
+    """Schemas full of conditions, exclusions and choices that overlap, and values that may match, from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def value(self, depth: int = 2) -> Any:
+        source = self._random
+        dice = source.random()
+        if depth == 0 or dice < 0.45:
+            return source.choice(_SCALARS)
+        if dice < 0.85:
+            return {name: self.value(depth - 1) for name in _NAMES if source.random() < 0.5}
+        return [self.value(depth - 1) for _ in range(source.randint(0, 3))]
+
+    def schema(self, depth: int = 3) -> Any:
+        source = self._random
+        dice = source.random()
+        if depth <= 0 or dice < 0.2:
+            return self._leaf()
+        if dice < 0.4:
+            return self._object(depth)
+        if dice < 0.5:
+            return {"type": "array", "items": self.schema(depth - 1), "maxItems": source.randint(1, 3)}
+        base = source.choice(({}, {"type": "object"}, {"type": ["string", "integer", "object"]}, self._object(1)))
+        return {**base, **self._condition(depth - 1)}
+
+    def _condition(self, depth: int) -> Schema:
+        source = self._random
+        match source.randint(0, 5):
+            case 0:
+                return {"oneOf": [self.schema(depth) for _ in range(source.randint(2, 3))]}
+            case 1:
+                return {"not": self.schema(depth)}
+            case 2:
+                follows = {key: self.schema(depth) for key in ("then", "else") if source.random() < 0.7}
+                return {"if": self.schema(depth), **follows}
+            case 3:
+                return {"dependentRequired": {"a": ["b"], **({"b": ["c"]} if source.random() < 0.3 else {})}}
+            case 4:
+                return {"dependentSchemas": {"a": self.schema(depth)}}
+            case _:
+                return {"allOf": [self.schema(depth), self.schema(depth)]}
+
+    def _object(self, depth: int) -> Schema:
+        source = self._random
+        schema: Schema = {"type": "object"}
+        schema["properties"] = {name: self.schema(depth - 1) for name in _NAMES if source.random() < 0.6}
+        if source.random() < 0.5:
+            schema["required"] = [name for name in schema["properties"] if source.random() < 0.5]
+        if source.random() < 0.5:
+            schema["additionalProperties"] = False
+        return schema
+
+    def _leaf(self) -> Any:
+        source = self._random
+        return source.choice(
+            (
+                {"type": source.choice(("string", "integer", "number", "boolean", "null"))},
+                {"enum": source.sample(_SCALARS, source.randint(1, 4))},
+                {"const": source.choice(_SCALARS)},
+                {"type": "string", "maxLength": source.randint(0, 2)},
+                {"type": "string", "minLength": source.randint(1, 3)},
+                {"minimum": source.randint(-1, 3)},
+                {"type": "integer", "exclusiveMinimum": source.randint(0, 2)},
+                {"type": ["string", "null"]},
+                True,
+            )
+        )

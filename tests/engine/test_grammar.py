@@ -290,7 +290,7 @@ def test_white_space_has_an_end_whatever_the_schema_says(guide: Kind) -> None:
     matcher.accept(new_line)
     assert not matcher.allowed()[new_line]
     with pytest.raises(ConstraintError, match="not supported"):
-        check_constraint(Constraint("json_schema", json.dumps({"not": {}, "x-guidance": wishes})))
+        check_constraint(Constraint("json_schema", json.dumps({"contains": {}, "x-guidance": wishes})))
 
 
 # The mask
@@ -436,12 +436,8 @@ BAD: list[tuple[ConstraintKind, str, str]] = [
     ("json_schema", '{"anyOf": [{"type": "null"}, {"$ref": "#/anyOf/1"}]}', "#/anyOf/1 asks for itself"),
     ("json_schema", '{"$ref": "#/$defs/x"}', "leads nowhere"),
     ("json_schema", '{"$ref": "https://example.org/x.json"}', "another document"),
-    ("json_schema", '{"not": {"type": "string"}}', '"not" is not supported'),
-    ("json_schema", '{"type": "array", "uniqueItems": true}', '"uniqueItems" is not supported'),
-    ("json_schema", '{"if": {}, "then": {}}', "is not supported"),
-    ("json_schema", '{"oneOf": [{"type": "number"}, {"type": "integer"}]}', "write anyOf"),
+    ("json_schema", '{"type": "array", "contains": {}}', '"contains" is not supported'),
     ("json_schema", '{"type": "object", "minProperties": 2}', "minProperties 2"),
-    ("json_schema", '{"type": "string", "format": "colour"}', "the format colour is not known"),
     ("json_schema", '{"type": "string", "pattern": "("}', "not a regex .unclosed group"),
     ("json_schema", '{"type": "string", "pattern": "(?=a)b"}', "look-around"),
     ("json_schema", nested(120), "deeper than 100"),
@@ -457,7 +453,9 @@ BAD: list[tuple[ConstraintKind, str, str]] = [
     ("regex", r"[^\x00-\U0010ffff]", "nothing matches"),
     (
         "json_schema",
-        json.dumps({"$ref": "#/$defs/0", "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(5000)}}),
+        json.dumps(
+            {"$ref": "#/$defs/0", "$defs": {str(n): {"$ref": f"#/$defs/{(n + 1) % 5000}"} for n in range(5000)}}
+        ),
         "chain of more than 400",
     ),
     (

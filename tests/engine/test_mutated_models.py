@@ -73,14 +73,14 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Base]:
     root = tmp_path_factory.mktemp("bases")
     made = {}
     for name in DENSE:
-        made[name] = base(_dense(name, root / name), root / name)
+        made[name] = base(dense(name, root / name), root / name)
     made["llama of before"] = base(_older_config(root / "llama", root / "older"), root / "older")
     for name, write in QUANTIZED.items():
-        made[name] = base(_quantized(root / "llama", root / name, write), _dequantized(root / name, root))
+        made[name] = base(quantized(root / "llama", root / name, write), _dequantized(root / name, root))
     return made
 
 
-def _dense(name: str, folder: Path) -> Path:
+def dense(name: str, folder: Path) -> Path:
     kind, config, changes = DENSE[name]
     torch.manual_seed(0)
     model = kind(config(**{**SIZES, **changes})).eval()
@@ -106,7 +106,7 @@ def _older_config(source: Path, folder: Path) -> Path:
     return folder
 
 
-def _quantized(
+def quantized(
     source: Path, folder: Path, write: Callable[[dict[str, torch.Tensor], dict[str, Any], Path], None]
 ) -> Path:
     config = json.loads((source / "config.json").read_text())
@@ -134,7 +134,7 @@ def _dequantized(folder: Path, root: Path) -> Path:
 
 
 NAMES = (*DENSE, "llama of before", *QUANTIZED)
-# Of 1,100 to 2,200 of each, all of which were tried; these take the test some 10 seconds.
+# Of 1,200 to 2,300 of each, all of which were tried; these take the test some 10 seconds.
 EACH = 100
 
 

@@ -29,13 +29,16 @@ from tests.engine.test_step_chain import chain_logits, new_cache
 # One of each shape of the step, in sizes that the kernels hold.
 NAMES = (
     "mixtral",
+    "ministral3",
     "qwen2_moe",
     "qwen3_moe, every second layer",
+    "qwen3, a norm of each head",
     "gemma",
     "gemma2",
     "gemma3",
     "phi3, part of a head, window, tied",
     "cohere, head norms",
+    "cohere, one norm for all heads",
     "cohere2",
     "granite, tied, biases",
     "glm4",
@@ -65,7 +68,7 @@ def wide(name: str) -> Case:
         changes["head_dim"] = None
     if "shared_expert_intermediate_size" in changes:
         changes["shared_expert_intermediate_size"] = 160
-    return Case(case.model_type, changes, case.rewrite, case.context)
+    return replace(case, changes=changes)
 
 
 def one_order_of_inputs(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

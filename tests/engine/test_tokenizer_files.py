@@ -202,8 +202,7 @@ def test_a_model_without_tokenizer_json_answers(tmp_path: Path, trained: Path) -
     with_sentencepiece(tmp_path, trained, "llama")
     engine = load(tmp_path, device="cpu")
     assert engine.info.stop_ids == (2, 5)
-    # Few tokens: of bytes that make no character, which a random model soon says, a stream cannot wait for the last.
-    events = list(engine.generate(GenerationRequest(engine.encode("<s>Hello there"), max_new_tokens=4)))
+    events = list(engine.generate(GenerationRequest(engine.encode("<s>Hello there"), max_new_tokens=40)))
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert finished.token_ids
@@ -292,6 +291,47 @@ def test_a_named_token_of_the_vocabulary_becomes_a_special_one(model_folder: Pat
     assert tokenizer.encode("<|im_end|>") == [0]
     assert tokenizer.special_tokens == ("<|im_end|>",)
     assert tokenizer.id_of("<|none|>") is None
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_name_makes_a_token_special_however_it_is_listed(listed: bool, model_folder: Path) -> None:
+    content = json.loads(byte_level(special=["<|im_end|>", "<|user|>"]).to_str())
+    for token in content["added_tokens"]:
+        token["special"] = False
+    write(model_folder, "tokenizer.json", **content)
+    tokens = {str(index): {"content": text} for index, text in enumerate(["<|im_end|>", "<|user|>"])}
+    config: dict[str, Any] = {"eos_token": "<|im_end|>", "additional_special_tokens": ["<|user|>"]}
+    write(model_folder, "tokenizer_config.json", **config, **({"added_tokens_decoder": tokens} if listed else {}))
+    peer = PreTrainedTokenizerFast.from_pretrained(model_folder)
+    same_as(model_folder, peer, [*PARTS, "<|im_end|>", "<|user|>"])
+    assert opened(model_folder, 512).special_tokens == ("<|im_end|>",)
+    same_as_ordinary_text(model_folder, peer, "a<|im_end|>b<|user|>c")
+
+
+@pytest.mark.parametrize("flag", [None, False])
+@pytest.mark.parametrize("named", [{}, {"mask_token": "<mask>"}])
+def test_gemmas_mask_is_special_and_can_stay_text(flag: bool | None, named: dict[str, str], model_folder: Path) -> None:
+    """transformers names that token even where no file does."""
+    options = {**KINDS["gemma"], "user_defined_symbols": ["<mask>", *MARKERS]}
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_prefix=str(model_folder / "tokenizer"),
+        vocab_size=700,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    listed = {} if flag is None else {"added_tokens_decoder": {"4": {"content": "<mask>", "special": flag}}}
+    write(model_folder, "tokenizer_config.json", tokenizer_class="GemmaTokenizer", **named, **listed)
+    write(model_folder, "config.json", model_type="gemma")
+    peer = PeerTokenizer.from_pretrained(model_folder)
+    same_as(model_folder, peer, [*PARTS, "<mask>"])
+    same_as_ordinary_text(model_folder, peer, "a<mask>b <mask>")
+
+
+def same_as_ordinary_text(folder: Path, peer: Any, text: str) -> None:
+    ids = peer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    assert opened(folder).encode(text, special=False) == ids
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from exlchat.ext.ops import Kernels
 
 _HERE = Path(__file__).parent
 
+# Four thousand tests that say "skipped" were a tenth of the time of a run on two cores.
+collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -21,8 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             # One after the other on the one card: some look at its memory.
             item.add_marker(pytest.mark.xdist_group("gpu"))
-            if not torch.cuda.is_available():
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
 @pytest.fixture(scope="session")

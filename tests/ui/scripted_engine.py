@@ -25,6 +25,7 @@ from exlchat.engine.events import (
     TextDelta,
     TokenChance,
 )
+from exlchat.engine.grammar import constraint_notice
 from exlchat.engine.sampling_settings import SamplingSettings
 
 CHATML = (
@@ -105,6 +106,9 @@ class ScriptedEngine:
 
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Everything goes."""
+
+    def constraint_notice(self, constraint: Constraint) -> str | None:
+        return constraint_notice(constraint)
 
     def cancel(self) -> None:
         with self._changed:

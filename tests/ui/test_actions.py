@@ -38,7 +38,7 @@ def test_the_commands_of_the_product_exist() -> None:
         "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
         "/models /stats /copy /pin /unpin /summary /cache /cost /sidebar /settings /quit /messages /edit /alternative "
         "/branch /cut /redo /find /tree /search /compare /prompt /history /editor "
-        "/code /source /probabilities /sampling /log "
+        "/save /code /source /probabilities /sampling /log "
         "/schema /regex /choice /grammar /ban /stop /begin /think /negative /draft /logprobs"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}

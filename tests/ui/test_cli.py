@@ -105,6 +105,7 @@ def test_help_names_commands_folders_and_exit_codes() -> None:
         (["ask", "guide", "two", "words"], "put the prompt in quotes"),
         (["ask", "-m", "guide", "two", "words"], "put the prompt in quotes"),
         (["ask", "--stop", ""], "the text is empty"),
+        (["ask", "--begin", "\udcff"], "the text is not UTF-8"),
         (["doctor", "now"], "unrecognized arguments: now"),
     ],
 )

@@ -20,7 +20,7 @@ from exlchat.chat import database
 from exlchat.chat.conversation import Conversation
 from exlchat.chat.store import ConversationStore
 from exlchat.engine.events import Finished, GenerationStats
-from exlchat.ui.headless_output import ErrorLines, JsonLinesOutput, TextOutput
+from exlchat.ui.headless_output import JsonLinesOutput, TextOutput
 from exlchat.ui.typed_text import PromptInputError, read_prompt
 from tests.endless_model import save_endless_llama
 from tests.patience import PATIENCE
@@ -257,40 +257,28 @@ def finished(text: str) -> Finished:
     return Finished("stop_token", GenerationStats(1, 0, 1, 0.1, 0.1, 0.0, 0), text, (5,))
 
 
-def test_a_terminal_never_gets_control_characters_and_a_pipe_gets_the_very_text() -> None:
-    nasty = "a\x1b[2Jb\r\x07c\u202ed\x9b31m\n"
-    terminal, pipe = FakeTerminal(), io.StringIO()
-    for stream in (terminal, pipe):
-        output = TextOutput(stream)
-        output.text(nasty)
-        output.finish(finished(nasty))
-    assert pipe.getvalue() == nasty
-    shown = terminal.getvalue()
-    assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
-    assert "[2Jb" in shown
+@pytest.mark.parametrize("stream", [FakeTerminal(), io.StringIO()], ids=["a terminal", "a pipe"])
+def test_neither_a_terminal_nor_a_pipe_gets_control_characters(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    output = TextOutput()
+    # However a line's end is cut, it is one; a "\r" alone is one too.
+    for piece in ("a\x1b[2Jb\r", "\n\tc\r", "d\u202ee\x9b31m\r\n", "\r"):
+        output.text(piece)
+    output.finish(finished(""))
+    assert stream.getvalue() == "a\u241b[2Jb\n\tc\nd\ufffde\ufffd31m\n\n"
 
 
-def test_json_on_a_terminal_is_ascii_and_in_a_pipe_utf8() -> None:
-    nasty = "a\x1b[2Jb\u202ed\x9b31m\x7f\u00f6"
-    terminal, pipe = FakeTerminal(), io.StringIO()
-    for stream in (terminal, pipe):
-        JsonLinesOutput(stream).text(nasty)
-        assert json.loads(stream.getvalue()) == {"type": "text", "text": nasty}
-    assert all(" " <= character <= "~" for character in terminal.getvalue().removesuffix("\n"))
-    assert "\u00f6" in pipe.getvalue()
-
-
-def test_progress_moves_on_a_terminal_only() -> None:
-    from exlchat.engine.events import LoadProgress
-
-    terminal, pipe = FakeTerminal(), io.StringIO()
-    for stream in (terminal, pipe):
-        lines = ErrorLines(stream)
-        lines.loading(LoadProgress(1, 4, "reading weights"))
-        lines.say("a notice")
-    assert pipe.getvalue() == "exlchat: a notice\n"
-    assert "reading weights: 25 %" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[2Kexlchat: a notice\n")
+def test_json_is_exact_and_what_it_holds_steers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    nasty = "a\x1b[2Jb\u202ed\x9b31m\x7f\u00f6\U000e0041\udcff\r\n"
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    JsonLinesOutput().text(nasty)
+    shown = stream.getvalue().removesuffix("\n")
+    assert json.loads(shown) == {"type": "text", "text": nasty}
+    assert shown.replace("\u00f6", "").isascii()
+    assert shown.isprintable()
+    assert "\u00f6" in shown
 
 
 def start(endless: Path, *arguments: str, **streams: Any) -> subprocess.Popen[bytes]:

@@ -52,6 +52,14 @@ def test_the_answer_is_of_the_form_that_was_asked_for(ask: Any, tmp_path: Path) 
     assert ask("--regex", "[0-9]{3}")[1].strip().isdecimal()
 
 
+@pytest.mark.parametrize("several", [(), ("--answers", "2", "--temperature", "1"), ("--jsonl",)])
+def test_what_of_a_schema_is_not_held_is_said_once_beside_the_answer(ask: Any, several: tuple[str, ...]) -> None:
+    schema = '{"type": "string", "format": "file-path", "maxLength": 6}'
+    code, out, err = ask("--schema", schema, *several)
+    assert (code, err) == (0, "exlchat: the JSON schema: answers are not held to the format 'file-path' (the whole)\n")
+    assert "file-path" not in out
+
+
 def test_the_answer_begins_and_goes_on_as_was_asked(ask: Any, home: Path) -> None:
     code, out, err = ask("--begin", "Start exl", "--ban", "chat", "--max-tokens", "8")
     assert (code, err) == (0, "")

@@ -8,13 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.ext.small_library import fake_nvcc, write_sources
 
 PROGRAM = """
 import sys, time
-from exlchat.ui.interrupts import ctrl_c_ends_at_once
+from exlchat.ui.interrupts import ctrl_c_ends_at_once, signals_end_in_order
 
-with ctrl_c_ends_at_once(before=lambda: print("tidied", end="", file=sys.stderr, flush=True)):
+tidy = lambda: print("tidied", end="", file=sys.stderr, flush=True)
+with signals_end_in_order(), ctrl_c_ends_at_once(before=tidy):
     try:
         print("ready", flush=True)
         time.sleep(20)
@@ -24,15 +27,16 @@ print("went on", flush=True)
 """
 
 
-def test_ctrl_c_ends_the_program_although_the_code_catches_everything() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_ends_the_program_although_the_code_catches_everything(number: int) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert program.stdout is not None
     assert program.stdout.readline() == "ready\n"
-    program.send_signal(signal.SIGINT)
+    program.send_signal(number)
     rest, stderr = program.communicate(timeout=60)
-    assert (program.returncode, rest, stderr) == (130, "", "tidied")
+    assert (program.returncode, rest, stderr) == (128 + number, "", "tidied")
 
 
 COMPILING = """
@@ -62,3 +66,49 @@ def test_ctrl_c_while_kernels_are_compiled_leaves_no_compiler_at_work(tmp_path: 
     assert program.wait(timeout=60) == 130
     time.sleep(2.5)
     assert not outlived.exists()
+
+
+FORKING = """
+import os, signal, time
+from exlchat.ui import interrupts
+
+interrupts.LEAVE_SECONDS = 1.5
+with interrupts.signals_end_in_order() as ending:
+    child = os.fork()
+    if not child:
+        while True:
+            time.sleep(20)
+    os.kill(child, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    time.sleep(2)
+    print("went on", ending.code(0))
+"""
+
+
+def test_a_child_that_is_ended_does_not_end_the_program() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "-15\nwent on 0\n"
+
+
+SWALLOWING = """
+import signal, sys, time
+from exlchat.ui.interrupts import signals_end_in_order
+
+with signals_end_in_order():
+    told = False
+    while True:
+        try:
+            told = told or print("ready", flush=True) or True
+            time.sleep(20)
+        except BaseException:
+            pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_code_that_catches_everything_is_ended_within_two_seconds(number: int) -> None:
+    program = subprocess.Popen([sys.executable, "-c", SWALLOWING], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    program.send_signal(number)
+    assert program.wait(timeout=60) == 128 + number

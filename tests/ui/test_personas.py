@@ -253,7 +253,7 @@ def test_the_files_of_a_card_lie_beside_the_persona_and_come_out_again(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["personas", "import", str(charx_of(tmp_path))]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "exlchat: card.charx: its lorebook has what is not followed: @@depth in 1 entry\n"
     assert names(home) == ["seraphina.assets.zip", "seraphina.toml"]
     assert zip_contents((home / "seraphina.assets.zip").read_bytes()) == {"assets/a.png": b"a", "module.risum": b"m"}
     persona = home / "seraphina.toml"
@@ -284,7 +284,7 @@ def test_force_takes_away_what_belonged_to_the_card_before(
     assert len(names(home)) == 3
     capsys.readouterr()
     assert cli.main(["personas", "import", str(charx_of(tmp_path)), "--name", "seraphina", "--force"]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "exlchat: card.charx: its lorebook has what is not followed: @@depth in 1 entry\n"
     assert len(names(home)) == 3, "the same card in another container"
     assert cli.main(["personas", "import", str(card), "--force"]) == 0
     said = "exlchat: seraphina: seraphina.png and seraphina.assets.zip of the card before it removed\n"

@@ -174,7 +174,7 @@ def test_one_bad_file_does_not_stop_the_others(
     assert [line.rpartition("/")[2] for line in shown.err.splitlines()][1:] == [
         "exlchat: good.json: conversation 3: left out: it has no messages",
         "exlchat: good.json: full: the disk is full",
-        "none.json cannot be read: there is no such file",
+        "none.json: there is no such file",
     ]
     assert [one.title for one in kept(store)] == ["One", "T", "Two"]
 

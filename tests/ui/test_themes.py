@@ -268,7 +268,7 @@ def test_a_user_theme_may_replace_a_shipped_one(tmp_path: Path) -> None:
         ('description = "one\\ntwo"\n', "description: must be one line"),
         ('description = "\\u009b2J"\n', "description: must be one line"),
         (f'description = "{"x" * 121}"\n', "description: must be one line of text in quotes, at most 120 characters"),
-        (f"# {'x' * MOST_BYTES}\n", "bytes; a theme has at most"),
+        (f"# {'x' * MOST_BYTES}\n", "which no theme is"),
         ("x = " + "[" * 3000, "not valid TOML"),
     ],
 )
@@ -311,7 +311,11 @@ def test_what_is_no_file_is_named_and_nothing_waits_for_it(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "lost.toml").symlink_to(tmp_path / "nothing")
     errors = load_themes(SHIPPED, tmp_path)[1]
-    assert [error.split(": ", 1)[1] for error in errors] == ["not a file", "No such file or directory", "not a file"]
+    assert [error.split(": ", 1)[1] for error in errors] == [
+        "not a plain file; give one",
+        "there is no such file",
+        "not a plain file; give one",
+    ]
 
 
 def test_styles_and_description_are_read_and_left_out_styles_are_those_of_the_shipped_theme(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ class PlayedEngine:
         """By the guide."""
         self._guide.check(sampling, constraint)
 
+    def constraint_notice(self, constraint: Constraint) -> str | None:
+        """By the guide."""
+        return self._guide.constraint_notice(constraint)
+
     def unload(self) -> None:
         """Of the guide."""
         self._guide.unload()

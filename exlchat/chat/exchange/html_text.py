@@ -16,7 +16,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from exlchat.chat.plain_text import visible
+from exlchat.untrusted.text import visible
 
 _MOST_CHARACTERS = 200_000
 """A longer message is shown as it is: the parser's time can grow with the square of the length."""

@@ -18,6 +18,7 @@ Kind = Literal[
     "openai",
     "sharegpt",
     "chatgpt",
+    "claude-ai",
     "open-webui",
     "sillytavern",
     "textgen",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 FILE_BYTES = 512 * 1024 * 1024
 """The largest file. Ten years of an export of ChatGPT are below it; all of it has to lie in memory to be read."""

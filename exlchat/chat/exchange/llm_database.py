@@ -12,6 +12,7 @@ from typing import Any
 
 from exlchat.chat.exchange.limits import FILE_BYTES, ExchangeError
 from exlchat.chat.exchange.raw import reason_of
+from exlchat.untrusted.files import UntrustedFileError, check_plain
 
 _SECONDS = 20.0
 _STEPS_BETWEEN_LOOKS = 100_000
@@ -76,6 +77,7 @@ def open_llm(path: Path) -> Iterator[LlmDatabase]:
         ExchangeError: it is damaged, or reading takes too long.
     """
     try:
+        check_plain(path)
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             db.text_factory = lambda content: content.decode("utf-8", "replace")
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES)
@@ -84,6 +86,8 @@ def open_llm(path: Path) -> Iterator[LlmDatabase]:
             deadline = time.monotonic() + _SECONDS
             db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
             yield LlmDatabase(db)
+    except UntrustedFileError as error:
+        raise ExchangeError(str(error)) from None
     except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         # Python cannot decode SQLite's own messages where they quote a damaged schema.
         raise ExchangeError(f"{path} cannot be read as a database ({reason_of(error)})") from None

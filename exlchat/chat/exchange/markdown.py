@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.exchange.branch import Place, active_branch, model_of, places
 from exlchat.chat.exchange.values import shown_time
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.untrusted.text import one_line, visible
 
 UNTITLED = "Conversation"
 SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant"}
@@ -20,6 +20,7 @@ SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant"}
 _BEHIND = "behind"
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 _DETAILS = re.compile(r"<(?=/?\s*(?:details|summary)\b)", re.IGNORECASE)
+_LINE_END = re.compile("\r\n?")
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#])")
 
 
@@ -39,13 +40,18 @@ def _conversation(tree: ConversationTree) -> str:
             parts.append(f"*{remark}*")
         said = answer_parts(message)
         if said.thinking:
-            inside = closed(_DETAILS.sub("&lt;", said.thinking))
+            inside = closed(_DETAILS.sub("&lt;", _shown(said.thinking)))
             parts.append(f"<details>\n<summary>Thinking</summary>\n\n{inside}\n\n</details>")
         if said.answer:
-            parts.append(closed(said.answer))
+            parts.append(closed(_shown(said.answer)))
         if message.status != "complete":
             parts.append("*(cut short)*")
     return "\n\n".join(parts) + "\n"
+
+
+def _shown(text: str) -> str:
+    """Without what would steer a terminal or hide from the eye: the page is for reading, `jsonl` for keeping."""
+    return visible(_LINE_END.sub("\n", text))
 
 
 def _escaped(match: re.Match[str]) -> str:

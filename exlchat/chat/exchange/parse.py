@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exlchat.chat.exchange.limits import DEPTH, YAML_CHARACTERS, ExchangeError, Problems
-from exlchat.chat.untrusted_yaml import YamlError, read_yaml
+from exlchat.untrusted.yaml_reader import YamlError, read_yaml
 
 _MOST_DIGITS = 1000
 

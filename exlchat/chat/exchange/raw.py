@@ -10,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from exlchat.chat.exchange.limits import (
     FILE_BYTES,
@@ -20,6 +20,8 @@ from exlchat.chat.exchange.limits import (
     ExchangeError,
     Problems,
 )
+from exlchat.untrusted import files
+from exlchat.untrusted.files import UntrustedFileError, open_plain
 
 ZIP_MAGIC = b"PK\x03\x04"
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -44,6 +46,10 @@ _ZIP_ERRORS = (
 """What the library raises for archives that are damaged in one way or another."""
 
 _CONVERSATIONS = re.compile(r"(?:[^/]+/)?conversations(?:-\d+)?\.json")
+_OTHERS = re.compile(r"(?:[^/]+/)?(?:projects|memories|projects/[^/]+)\.json")
+"""What claude.ai's export has beside conversations and somebody may miss."""
+
+_EMPTY = len("[]\n")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -53,17 +59,9 @@ def read_bytes(path: Path) -> bytes:
         ExchangeError: it cannot be read, is no plain file, or is too large.
     """
     try:
-        if not path.is_file():
-            reason = "it is not a plain file" if path.exists() else "there is no such file"
-            raise ExchangeError(f"{path} cannot be read: {reason}")
-        with path.open("rb") as file:
-            # One byte more than may be there: the size that the folder tells can change meanwhile.
-            content = file.read(FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise ExchangeError(f"{path} cannot be read ({reason_of(error)}); mend its permissions") from None
-    if len(content) > FILE_BYTES:
-        raise ExchangeError(f"{path} is larger than {FILE_BYTES >> 20} MiB; split it into several files")
-    return content
+        return files.read_bytes(path, largest=FILE_BYTES, kind="export")
+    except UntrustedFileError as error:
+        raise ExchangeError(str(error)) from None
 
 
 def first_bytes(path: Path) -> bytes:
@@ -73,12 +71,12 @@ def first_bytes(path: Path) -> bytes:
         ExchangeError: as `read_bytes`.
     """
     try:
-        if not path.is_file():
-            return read_bytes(path)
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return file.read(len(SQLITE_MAGIC))
-    except (OSError, ValueError) as error:
-        raise ExchangeError(f"{path} cannot be read ({reason_of(error)}); mend its permissions") from None
+    except UntrustedFileError as error:
+        raise ExchangeError(str(error)) from None
+    except OSError as error:
+        raise ExchangeError(f"{path}: cannot be read ({reason_of(error)}); fetch it once more") from None
 
 
 def decode(content: bytes, problems: Problems) -> str:
@@ -120,36 +118,49 @@ def _mixed(content: bytes, problems: Problems) -> str:
     return "\n".join(lines)
 
 
-def chatgpt_members(path: Path) -> list[bytes]:
-    """The conversation files of ChatGPT's export, unpacked in memory; nothing is written, names are only compared.
+def archive_members(path: Path, problems: Problems) -> list[bytes]:
+    """The conversation files of ChatGPT's or claude.ai's export, unpacked in memory.
+
+    Nothing is written, names are only compared.
 
     Raises:
         ExchangeError: no such archive, or one that is encrypted, damaged, or would be too large.
     """
     try:
-        if _directory_bytes(path) > ZIP_DIRECTORY_BYTES:
-            raise ExchangeError(f"{path} lists more files than an export has; unpack it and import conversations.json")
-        with zipfile.ZipFile(path) as archive:
+        with open_plain(path) as file, zipfile.ZipFile(_bounded_list(path, file)) as archive:
             found = sorted({i.filename for i in archive.infolist() if _CONVERSATIONS.fullmatch(i.filename)})
             if not found:
                 raise ExchangeError(
-                    f"{path} is an archive without conversations.json; of archives only ChatGPT's export is read here"
+                    f"{path} is an archive without conversations.json; of archives only the exports of ChatGPT "
+                    "and claude.ai are read here"
                 )
             contents: list[bytes] = []
             left = FILE_BYTES
             for name in found:
                 contents.append(_member(path, archive, archive.getinfo(name), left))
                 left -= len(contents[-1])
+            others = [i for i in archive.infolist() if _OTHERS.fullmatch(i.filename) and i.file_size > _EMPTY]
+            if others:
+                what = "file is" if len(others) == 1 else "files are"
+                problems.add("", f"{len(others)} other {what} not read, as {others[0].filename}: no conversations")
+    except UntrustedFileError as error:
+        raise ExchangeError(str(error)) from None
     except _ZIP_ERRORS as error:
         raise ExchangeError(f"{path} cannot be unpacked ({reason_of(error)}); fetch it once more") from None
     return contents
 
 
-def _directory_bytes(path: Path) -> int:
+def _bounded_list(path: Path, file: BinaryIO) -> BinaryIO:
+    """An archive whose list of files, which the library reads as a whole, can be one of an export."""
+    if _directory_bytes(file) > ZIP_DIRECTORY_BYTES:
+        raise ExchangeError(f"{path} lists more files than an export has; unpack it and import conversations.json")
+    return file
+
+
+def _directory_bytes(file: BinaryIO) -> int:
     """Bytes of an archive's list of files, as it says at its end; 0 where there is no end, which the library tells."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, io.SEEK_END) - _LONGEST_END))
-        tail = file.read()
+    file.seek(max(0, file.seek(0, io.SEEK_END) - _LONGEST_END))
+    tail = file.read()
     place = tail.rfind(b"PK\x05\x06")
     if place < 0 or place + 22 > len(tail):
         return 0

@@ -12,17 +12,18 @@ from typing import Any
 
 from exlchat.chat.exchange import jsonl, llm_logs
 from exlchat.chat.exchange.chatgpt import CHATGPT
+from exlchat.chat.exchange.claude_ai import CLAUDE_AI
 from exlchat.chat.exchange.importing import Importer, Kind, Notes
 from exlchat.chat.exchange.limits import CONVERSATIONS, ExchangeError, Problems
 from exlchat.chat.exchange.open_webui import OPEN_WEBUI
 from exlchat.chat.exchange.openai import OPENAI, SHAREGPT
 from exlchat.chat.exchange.parse import Parsed, parse
-from exlchat.chat.exchange.raw import SQLITE_MAGIC, ZIP_MAGIC, chatgpt_members, decode, first_bytes, read_bytes
+from exlchat.chat.exchange.raw import SQLITE_MAGIC, ZIP_MAGIC, archive_members, decode, first_bytes, read_bytes
 from exlchat.chat.exchange.silly_tavern import SILLY_TAVERN
 from exlchat.chat.exchange.small_formats import AICHAT, EXLLAMAV3, EXUI
 from exlchat.chat.exchange.textgen import TEXTGEN
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.tree import ConversationTree
+from exlchat.untrusted.text import one_line
 
 _LONGEST_LINE = 1000
 """Of an error with a file's name in it, which may have characters of its own that steer a terminal."""
@@ -30,6 +31,7 @@ _LONGEST_LINE = 1000
 IMPORTERS: tuple[Importer, ...] = (
     # OpenAI's form comes last: others hold messages with a role and a content as well.
     CHATGPT,
+    CLAUDE_AI,
     OPEN_WEBUI,
     SILLY_TAVERN,
     TEXTGEN,
@@ -115,7 +117,7 @@ def _open(path: Path, problems: Problems) -> _Found:
         if not llm_logs.is_llm(path):
             raise ExchangeError("it is a database, but not llm's logs.db; of databases only that is read")
         return _Found("llm")
-    contents = chatgpt_members(path) if head.startswith(ZIP_MAGIC) else [read_bytes(path)]
+    contents = archive_members(path, problems) if head.startswith(ZIP_MAGIC) else [read_bytes(path)]
     parsed = [parse(decode(content, problems), problems) for content in contents]
     if any(jsonl.is_ours(one.values) for one in parsed):
         return _Found("exlchat", parsed)

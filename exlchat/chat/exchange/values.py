@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from exlchat.chat.exchange.limits import DEPTH, ExchangeError
-from exlchat.chat.plain_text import storable
+from exlchat.untrusted.text import storable
 
 _LATEST = 253_402_214_400.0
 """The last day of the year 9999, in Unix seconds: what Python's dates can show."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from exlchat.chat.exchange import jsonl, markdown, openai
-from exlchat.chat.plain_text import storable
 from exlchat.chat.tree import ConversationTree
+from exlchat.untrusted.text import storable
 
 Format = Literal["jsonl", "md", "html", "openai"]
 

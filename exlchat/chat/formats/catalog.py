@@ -85,7 +85,7 @@ FORMATS = (
         tokens=("<|im_start|>", "<|im_end|>"),
     ),
     BuiltIn("plain", "User: and Assistant: with blank lines between", "models that know no format", ("\nUser:",)),
-    BuiltIn("log", "Name: text, a line each; user_name and assistant_name name them", "base models", ("\nUser:",)),
+    BuiltIn("log", "Name: text, a line each; user_name and assistant_name name them", "base models", ("\n{{user}}:",)),
     BuiltIn(
         "llama-3.1",
         "that of Llama 3 with a system turn that is always there and tells dates",

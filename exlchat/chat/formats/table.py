@@ -3,22 +3,31 @@
 about = "my fine-tune"
 bos = "<s>"                      # the model's own unless given
 default_system = "Be brief."     # without a system prompt
-stop = ["</s>", "USER:"]
+stop = ["</s>", "{{user}}:"]
 
 [system]
 prefix = "SYSTEM: "
 suffix = "\\n"
+without = ""                     # what stands there without a system prompt, where no default_system is given
 [user]
 prefix = "USER: "
 suffix = "\\n"
+first_prefix = "[INST] "         # where it is the first message; the prefix unless given
+last_prefix = "USER (now): "     # where it is the last question, the first or not; as before unless given
 [assistant]
 prefix = "ASSISTANT: "
 suffix = "</s>\\n"
+first_prefix = "Once, "          # as above
 generation_prompt = "ASSISTANT:" # the assistant's prefix unless given
+[names]                          # where a persona speaks; else names are not written
+prefix = "{{name}}: "            # before each text of the user and the model
+generation_prompt = "{{char}}:"  # in the place of the assistant's
 [thinking]
 opening = "<think>"
 closing = "</think>"
 keep = false                     # whether later prompts show the thoughts of earlier answers
+
+What strings may hold of names: `table_source`.
 """
 
 from __future__ import annotations
@@ -29,18 +38,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exlchat.chat.plain_text import one_line
+from exlchat.chat.formats.table_source import source_of
 from exlchat.chat.thinking import ThinkingMarks
+from exlchat.untrusted.text import one_line
 
-ROLES = ("system", "user", "assistant")
 MOST_CHARACTERS = 20_000
 """Of one string; a default system prompt may be long."""
 
-_KEYS = {"about": str, "bos": str, "default_system": str, "stop": list, "strip": bool, "thinking": dict}
-_ROLE_KEYS = {"prefix": str, "suffix": str}
-_ASSISTANT_KEYS = {**_ROLE_KEYS, "generation_prompt": str}
-_THINKING_KEYS = {"opening": str, "closing": str, "keep": bool}
-_ESCAPED = frozenset("{}%#\"'\\")
+MOST_STOPS = 200
+"""Each is looked for in all that a model says."""
+
+_KEYS = {"about": str, "bos": str, "default_system": str, "stop": list, "strip": bool}
+_PARTS: dict[str, dict[str, type]] = {
+    "system": {"prefix": str, "suffix": str, "without": str},
+    "user": {"prefix": str, "suffix": str, "first_prefix": str, "last_prefix": str},
+    "assistant": {"prefix": str, "suffix": str, "first_prefix": str, "generation_prompt": str},
+    "names": {"prefix": str, "generation_prompt": str},
+    "thinking": {"opening": str, "closing": str, "keep": bool},
+}
 _NAMES = {str: "a text in quotes", bool: "true or false", list: "a list of texts", dict: "a table"}
 
 
@@ -70,17 +85,22 @@ def from_table(text: str) -> Table:
         raise TableError(f"is not TOML: {one_line(str(error))}") from None
     except RecursionError:
         raise TableError("is nested too deep; a prompt format is a table of strings") from None
-    _check(content, "", {**_KEYS, **dict.fromkeys(ROLES, dict)})
-    for role in ROLES:
-        _check(content.get(role, {}), f"{role}.", _ASSISTANT_KEYS if role == "assistant" else _ROLE_KEYS)
-    _check(content.get("thinking", {}), "thinking.", _THINKING_KEYS)
+    _check(content, "", {**_KEYS, **dict.fromkeys(_PARTS, dict)})
+    for part, known in _PARTS.items():
+        _check(content.get(part, {}), f"{part}.", known)
     for role in ("user", "assistant"):
-        if not (content.get(role, {}).get("prefix") or content.get(role, {}).get("suffix")):
+        if role not in content:
             raise TableError(f"says nothing of {role}; give [{role}] a prefix or a suffix")
+    if not any(content[role].get(part) for role in ("user", "assistant") for part in ("prefix", "suffix")):
+        raise TableError("says nothing around messages; give [user] and [assistant] a prefix or a suffix")
+    if content.get("default_system") and content.get("system", {}).get("without"):
+        raise TableError("says twice what stands without a system prompt; give default_system or system.without")
     stop = content.get("stop", [])
     if not all(isinstance(one, str) and one for one in stop):
         raise TableError('stop holds something else than texts; write it as ["</s>"]')
-    return Table(_source(content), tuple(stop), _thinking(content), content.get("thinking", {}).get("keep", False))
+    if len(stop) > MOST_STOPS:
+        raise TableError(f"stop holds more than {MOST_STOPS} texts; keep those that matter")
+    return Table(source_of(content), tuple(stop), _thinking(content), content.get("thinking", {}).get("keep", False))
 
 
 def _check(table: Mapping[str, Any], where: str, known: Mapping[str, type]) -> None:
@@ -103,40 +123,3 @@ def _thinking(content: Mapping[str, Any]) -> ThinkingMarks | None:
         return ThinkingMarks(table.get("opening", ""), table.get("closing", ""))
     except ValueError:
         raise TableError("thinking needs opening and closing; give both, as <think> and </think>") from None
-
-
-def _source(content: Mapping[str, Any]) -> str:
-    """Jinja that writes the strings as they are: each stands in it as a quoted literal and cannot become code."""
-    around = {role: [content.get(role, {}).get(part, "") for part in ("prefix", "suffix")] for role in ROLES}
-    opening = content.get("assistant", {}).get("generation_prompt", around["assistant"][0])
-    text = "message['content']" + (" | trim" if content.get("strip", False) else "")
-    usual = content.get("default_system", "")
-    lines = [
-        "{%- set around = {" + ", ".join(f"'{role}': {_list(pair)}" for role, pair in around.items()) + "} %}",
-        "{{- " + (_quoted(content["bos"]) if "bos" in content else "bos_token") + " }}",
-    ]
-    if usual:
-        lines.append(
-            "{{- "
-            + " ~ ".join([_quoted(around["system"][0]), _quoted(usual), _quoted(around["system"][1])])
-            + " if messages[0]['role'] != 'system' }}"
-        )
-    lines += [
-        "{%- for message in messages %}",
-        "    {{- around[message['role']][0] ~ (" + text + ") ~ around[message['role']][1] }}",
-        "{%- endfor %}",
-        "{{- " + _quoted(opening) + " if add_generation_prompt }}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _list(texts: list[str]) -> str:
-    return "[" + ", ".join(map(_quoted, texts)) + "]"
-
-
-def _quoted(text: str) -> str:
-    """A literal of Jinja. All that means something to Jinja is escaped: no end of a block can be found inside it."""
-    plain = (
-        one if one.isascii() and one.isprintable() and one not in _ESCAPED else f"\\U{ord(one):08x}" for one in text
-    )
-    return '"' + "".join(plain) + '"'

@@ -18,7 +18,7 @@ from exlchat.chat.personas.card_lorebook import lorebook_of, put_lorebook, witho
 from exlchat.chat.personas.card_values import text_list, text_value
 from exlchat.chat.personas.persona import Character, Persona, PersonaError
 from exlchat.chat.personas.toml_file import LARGEST_FILE, persona_of_table, table_of_persona
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 CardVersion = Literal[1, 2, 3]
 
@@ -86,8 +86,12 @@ def persona_of_card(card: Any, where: str) -> Persona:
     version = version_of(card)
     if version is None:
         raise PersonaError(f"{where}: not a character card: it has neither a name nor a first message")
-    kept = {KEPT: json.dumps(card, ensure_ascii=True, separators=(",", ":")).replace("'", "\\u0027")}
-    return replace(_persona_of_data(card if version == 1 else card["data"]), foreign=kept)
+    return replace(_persona_of_data(card if version == 1 else card["data"]), foreign={KEPT: kept_text(card)})
+
+
+def kept_text(card: Any) -> str:
+    """A card as the JSON text that is kept of it, in characters that TOML writes as they are."""
+    return json.dumps(card, ensure_ascii=True, separators=(",", ":")).replace("'", "\\u0027")
 
 
 def card_of_persona(persona: Persona, version: CardVersion | None = None) -> dict[str, Any]:
@@ -290,6 +294,7 @@ __all__ = [
     "CardVersion",
     "backfill",
     "card_of_persona",
+    "kept_text",
     "newer_than_known",
     "persona_of_card",
     "version_of",

@@ -9,9 +9,9 @@ from typing import Any
 
 from exlchat.chat.personas.card_values import count_value, number_value, text_list, text_value
 from exlchat.chat.personas.decorators import split_decorators
-from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
+from exlchat.chat.personas.lorebook import ALWAYS, SELECTIVE_LOGICS, Lorebook, LoreEntry, Position, SelectiveLogic
 
-_MOST_ENTRIES = 10_000
+MOST_ENTRIES = 10_000
 _ENTRY_FIELDS = (
     "content",
     "name",
@@ -20,30 +20,66 @@ _ENTRY_FIELDS = (
     "constant",
     "insertion_order",
     "priority",
-    "case_sensitive",
     "use_regex",
-    "position",
 )
-_LISTS = ("keys", "secondary_keys")
+_LISTS = {"keys": "key", "secondary_keys": "keysecondary"}
+"""The specification's name -> that of a world file."""
+
+_SILLY: dict[str, tuple[str, str]] = {
+    "case_sensitive": ("caseSensitive", "case_sensitive"),
+    "delay": ("delay", "delay"),
+    "delay_until_recursion": ("delayUntilRecursion", "delay_until_recursion"),
+    "exclude_recursion": ("excludeRecursion", "exclude_recursion"),
+    "group": ("group", "group"),
+    "group_override": ("groupOverride", "group_override"),
+    "group_weight": ("groupWeight", "group_weight"),
+    "ignore_budget": ("ignoreBudget", "ignore_budget"),
+    "match_whole_words": ("matchWholeWords", "match_whole_words"),
+    "position": ("position", "position"),
+    "prevent_recursion": ("preventRecursion", "prevent_recursion"),
+    "probability": ("probability", "probability"),
+    "scan_depth": ("scanDepth", "scan_depth"),
+    "selective_logic": ("selectiveLogic", "selectiveLogic"),
+}
+"""What SillyTavern keeps beyond the specifications: our name -> its key in a world file, and in a card's extensions."""
+
+FOLLOWED = frozenset(
+    (
+        *_ENTRY_FIELDS,
+        *(name for names in (*_LISTS.items(), *_SILLY.values()) for name in names),
+        *("disable", "order", "extensions", "useProbability"),
+    )
+)
+"""Names of all that is read of an entry."""
+
+_SILLY_MARKS = frozenset({"display_index", "exclude_recursion", "selectiveLogic", "useProbability"})
+"""Any of these in the extensions of an entry says that SillyTavern wrote it."""
+
+_GROUP_WEIGHT = 100.0
+_NORMAL = "normal"
+"""The trigger of an ordinary answer; others are of things that are not done here."""
 
 
 def lorebook_of(book: Any) -> Lorebook | None:
     """The lorebook that a JSON object describes; `None` for anything else."""
     if not isinstance(book, dict):
         return None
-    entries = book.get("entries")
-    if isinstance(entries, dict):
-        # SillyTavern's own files number them.
-        entries = list(entries.values())
-    listed = entries if isinstance(entries, list) else []
     return Lorebook(
-        tuple(_entry(one if isinstance(one, dict) else {}) for one in listed[:_MOST_ENTRIES]),
+        tuple(_entry(one if isinstance(one, dict) else {}) for one in entries_of(book)[:MOST_ENTRIES]),
         name=text_value(book.get("name")),
         description=text_value(book.get("description")),
         scan_depth=count_value(book.get("scan_depth")),
         token_budget=count_value(book.get("token_budget")) or None,
         recursive_scanning=book.get("recursive_scanning") is True,
     )
+
+
+def entries_of(book: Any) -> list[Any]:
+    """The entries of a lorebook as its file has them; SillyTavern's own files number them."""
+    entries = book.get("entries") if isinstance(book, dict) else None
+    if isinstance(entries, dict):
+        return list(entries.values())
+    return entries if isinstance(entries, list) else []
 
 
 def put_lorebook(data: dict[str, Any], lorebook: Lorebook | None) -> None:
@@ -64,8 +100,7 @@ def put_lorebook(data: dict[str, Any], lorebook: Lorebook | None) -> None:
     if lorebook.entries == before.entries:
         return
     old = book.get("entries")
-    listed = list(old.values()) if isinstance(old, dict) else old if isinstance(old, list) else []
-    raw = _put_entries(listed, before.entries, lorebook.entries)
+    raw = _put_entries(entries_of(book), before.entries, lorebook.entries)
     book["entries"] = dict(zip(_numbers(old), raw, strict=False)) if isinstance(old, dict) else raw
 
 
@@ -79,7 +114,7 @@ def _put_entries(raw: list[Any], before: Sequence[LoreEntry], after: Sequence[Lo
             continue
         changed = raw[start:end] + [None] * (last - first)
         written += [_put_entry(one, entry) for one, entry in zip(changed, after[first:last], strict=False)]
-    return written + raw[_MOST_ENTRIES:]
+    return written + raw[MOST_ENTRIES:]
 
 
 def _numbers(old: Mapping[str, Any]) -> Iterator[str]:
@@ -96,23 +131,82 @@ def without_decorators(book: Any) -> None:
             entry["content"] = split_decorators(entry["content"])[1]
 
 
+def is_world_entry(raw: Mapping[str, Any]) -> bool:
+    """Whether an entry is of a world file, and not of a card."""
+    return "keys" not in raw and not frozenset(_LISTS.values()).isdisjoint(raw)
+
+
+def silly_value(raw: Mapping[str, Any], world_key: str, card_key: str) -> Any:
+    """What SillyTavern keeps of an entry under these names, of a world file or of a card; `None` for nothing."""
+    extensions = raw.get("extensions")
+    extensions = extensions if isinstance(extensions, dict) else {}
+    given = [extensions.get(card_key), extensions.get(world_key), raw.get(world_key)]
+    return next((one for one in (given[::-1] if is_world_entry(raw) else given) if one is not None), None)
+
+
 def _entry(raw: dict[str, Any]) -> LoreEntry:
     order = number_value(raw.get("insertion_order", raw.get("order")))
     enabled = raw.get("enabled", not raw.get("disable", False))
+    triggers = silly_value(raw, "triggers", "triggers")
+    elsewhere = isinstance(triggers, list) and bool(triggers) and _NORMAL not in triggers
+    extensions = raw.get("extensions")
+    silly = is_world_entry(raw) or (isinstance(extensions, dict) and not _SILLY_MARKS.isdisjoint(extensions))
+    asked = {field: silly_value(raw, *names) for field, names in _SILLY.items()}
+    case = asked["case_sensitive"] if isinstance(asked["case_sensitive"], bool) else raw.get("case_sensitive")
     return LoreEntry(
         content=text_value(raw.get("content")),
         keys=text_list(raw.get("keys", raw.get("key"))),
         secondary_keys=text_list(raw.get("secondary_keys", raw.get("keysecondary"))),
         name=text_value(raw.get("name") or raw.get("comment")),
-        enabled=enabled is not False,
+        enabled=enabled is not False and not elsewhere,
         selective=raw.get("selective") is True,
+        selective_logic=_logic(asked["selective_logic"]),
         constant=raw.get("constant") is True,
         insertion_order=0.0 if order is None else order,
         priority=number_value(raw.get("priority")),
-        case_sensitive=raw.get("case_sensitive") is True,
-        use_regex=raw.get("use_regex") is True,
-        position="before_char" if raw.get("position") == "before_char" else "after_char",
+        case_sensitive=case is True,
+        match_whole_words=asked["match_whole_words"] is True,
+        # SillyTavern writes it into every entry, and goes by the slashes around a key.
+        use_regex=raw.get("use_regex") is True and not silly,
+        position=_position(asked["position"], raw.get("position")),
+        scan_depth=count_value(asked["scan_depth"]),
+        probability=_probability(raw, asked["probability"]),
+        delay=count_value(asked["delay"]) or 0,
+        group=text_value(asked["group"]),
+        group_override=asked["group_override"] is True,
+        group_weight=_number(asked["group_weight"], _GROUP_WEIGHT),
+        exclude_recursion=asked["exclude_recursion"] is True,
+        prevent_recursion=asked["prevent_recursion"] is True,
+        delay_until_recursion=_level(asked["delay_until_recursion"]),
+        ignore_budget=asked["ignore_budget"] is True,
     )
+
+
+def _logic(value: Any) -> SelectiveLogic:
+    known = type(value) is int and 0 <= value < len(SELECTIVE_LOGICS)
+    return SELECTIVE_LOGICS[value] if known else "and_any"
+
+
+def _position(silly: Any, given: Any) -> Position:
+    """The word of the specification, else what it makes of SillyTavern's number, which has more places."""
+    if isinstance(given, str) or type(silly) is not int:
+        return "before_char" if given == "before_char" else "after_char"
+    return "before_char" if silly == 0 else "after_char"
+
+
+def _probability(raw: Mapping[str, Any], value: Any) -> float:
+    if silly_value(raw, "useProbability", "useProbability") is False:
+        return ALWAYS
+    return _number(value, ALWAYS)
+
+
+def _number(value: Any, usual: float) -> float:
+    number = number_value(value)
+    return usual if number is None or number < 0 else number
+
+
+def _level(value: Any) -> int:
+    return 1 if value is True else count_value(value) or 0
 
 
 def _put_entry(old: Any, entry: LoreEntry) -> dict[str, Any]:
@@ -126,7 +220,34 @@ def _put_entry(old: Any, entry: LoreEntry) -> dict[str, Any]:
             raw[field] = value
             if value is None:
                 del raw[field]
-    for field in _LISTS:
+    world = is_world_entry(raw)
+    for field, world_key in _LISTS.items():
         if getattr(entry, field) != getattr(before, field):
-            raw[field] = list(getattr(entry, field))
+            raw[world_key if world else field] = list(getattr(entry, field))
+    for field in _SILLY:
+        if getattr(entry, field) != getattr(before, field):
+            _put_silly(raw, field, getattr(entry, field))
     return raw
+
+
+def _put_silly(raw: dict[str, Any], field: str, value: Any) -> None:
+    """Write a field where SillyTavern has it, in its values; a card has the specification's word for some as well."""
+    world_key, card_key = _SILLY[field]
+    world = is_world_entry(raw)
+    if field in ("position", "case_sensitive") and not world:
+        known = silly_value(raw, world_key, card_key)
+        raw[field] = value
+        if known is None or isinstance(known, str):
+            return
+    if field == "selective_logic":
+        value = SELECTIVE_LOGICS.index(value)
+    elif field == "position":
+        value = 0 if value == "before_char" else 1
+    named = {world_key if world else card_key: value}
+    if field == "probability":
+        named["useProbability"] = True
+    if world:
+        raw |= named
+    else:
+        extensions = raw.get("extensions")
+        raw["extensions"] = {**(extensions if isinstance(extensions, dict) else {}), **named}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from exlchat.chat.plain_text import storable
+from exlchat.untrusted.text import storable
 
 _LARGEST = 10**9
 

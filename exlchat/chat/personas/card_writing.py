@@ -10,11 +10,12 @@ from typing import Any, Literal, get_args
 
 from exlchat.chat.personas import card_files, charx, png, zip_members
 from exlchat.chat.personas.card import backfill, card_of_persona, version_of
+from exlchat.chat.personas.card_beside import older_card
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import write_text
 from exlchat.chat.personas.zip_members import Member
-from exlchat.chat.plain_text import one_line
-from exlchat.chat.untrusted_json import write_json
+from exlchat.untrusted.json_reader import write_json
+from exlchat.untrusted.text import one_line
 
 CardFile = Literal["png", "json", "charx", "toml"]
 CARD_FILES: tuple[CardFile, ...] = get_args(CardFile)
@@ -40,7 +41,8 @@ def card_file(
 
     Args:
         persona: any.
-        kind: of file. A PNG file gets the card twice, as V2 and as V3, as the specification of V3 advises.
+        kind: of file. A PNG file gets the card twice, as V2 and as V3, as the specification of V3 advises; if it came
+            from one with both, each as it was but for what has changed.
         version: of the card in JSON and CHARX; `None` keeps that of the card it came from.
         picture: the PNG file to put the card into; `None` takes the card's main icon, else a grey one. In CHARX it is
             the icon of a card that has none of its own.
@@ -55,9 +57,7 @@ def card_file(
     elif kind == "charx":
         exported = _charx_file(persona, version or 3, picture, files, where)
     else:
-        exported = Exported(
-            write_text(persona).encode() if kind == "toml" else write_json(card_of_persona(persona, version))
-        )
+        exported = Exported(write_text(persona).encode() if kind == "toml" else write_json(_card(persona, version)))
     if len(exported.data) > zip_members.LARGEST_FILE:
         raise PersonaError(f"{where}: would be larger than {zip_members.LARGEST_FILE // 10**6} MB, which no card is")
     return exported
@@ -68,7 +68,7 @@ def _png_file(persona: Persona, picture: bytes | None, files: Sequence[Member], 
     newest = own
     if version_of(own) != 3:
         newest = card_files.pointing(card_of_persona(persona, 3), files, card_files.IN_PNG)
-    older = own if version_of(own) == 2 else backfill(newest)
+    older = own if version_of(own) == 2 else older_card(persona) or backfill(newest)
     found = card_files.picture_of(own, files) or png.plain_picture()
     if picture is not None:
         found, problem = png.chunks(picture, "the picture")
@@ -86,7 +86,7 @@ def _png_file(persona: Persona, picture: bytes | None, files: Sequence[Member], 
 def _charx_file(
     persona: Persona, version: Literal[2, 3], picture: bytes | None, files: Sequence[Member], where: str
 ) -> Exported:
-    card = card_files.pointing(card_of_persona(persona, version), files, card_files.IN_CHARX)
+    card = card_files.pointing(_card(persona, version), files, card_files.IN_CHARX)
     notices: tuple[str, ...] = ()
     if picture is not None:
         with_icon = card_files.with_icon(card, files, picture)
@@ -95,6 +95,11 @@ def _charx_file(
         elif card_files.picture_of(card, files) is None:
             notices = (f"{where}: the picture is left out: the card has another icon",)
     return Exported(charx.write(json.dumps(card).encode(), files), notices)
+
+
+def _card(persona: Persona, version: Literal[2, 3] | None) -> dict[str, Any]:
+    older = older_card(persona) if version == 2 else None
+    return older if older is not None and version_of(older) == 2 else card_of_persona(persona, version)
 
 
 def _base64(card: dict[str, Any]) -> bytes:

@@ -45,10 +45,21 @@ def split_decorators(content: str) -> tuple[Decorators, str]:
 
     A name that is not known is passed over, and then its fallbacks (`@@@`) are tried, the first that is known counts.
     """
+    found, text, _ = _read(content)
+    return found, text
+
+
+def unknown_decorators(content: Any) -> list[str]:
+    """Names at the top of an entry that are passed over, and that no fallback stands in for."""
+    return _read(content)[2] if isinstance(content, str) else []
+
+
+def _read(content: str) -> tuple[Decorators, str, list[str]]:
     lines = content.split("\n")
     found = Decorators()
     place = 0
     taken: set[str] = set()
+    unknown: list[str] = []
     satisfied = True
     for place, line in enumerate(lines):  # noqa: B007 - the place where the decorators end is wanted
         stripped = line.strip()
@@ -62,13 +73,17 @@ def split_decorators(content: str) -> tuple[Decorators, str]:
         name, _, value = stripped.lstrip("@").partition(" ")
         changed = None if name in taken else _with(found, name.lower(), value.strip())
         satisfied = changed is not None or name in taken
+        if is_fallback and satisfied and unknown:
+            unknown.pop()
+        elif not is_fallback and not satisfied:
+            unknown.append(name)
         if changed is not None:
             found = changed
             if name != "additional_keys":
                 taken.add(name)
     else:
         place = len(lines)
-    return found, "\n".join(lines[place:]).strip()
+    return found, "\n".join(lines[place:]).strip(), unknown
 
 
 def _with(found: Decorators, name: str, value: str) -> Decorators | None:

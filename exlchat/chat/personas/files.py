@@ -9,17 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat import untrusted_file
 from exlchat.chat.personas import card_files, charx, png, zip_members
 from exlchat.chat.personas.bounded_json import read_json
-from exlchat.chat.personas.card import newer_than_known, persona_of_card, version_of
+from exlchat.chat.personas.card import KEPT, newer_than_known, persona_of_card, version_of
+from exlchat.chat.personas.card_beside import with_older
 from exlchat.chat.personas.card_lorebook import lorebook_of
-from exlchat.chat.personas.lore_keys import bounded_pattern
+from exlchat.chat.personas.lore_notices import not_followed, patterns_not_used
+from exlchat.chat.personas.lorebook import Lorebook
 from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui, yaml_value
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import parse_persona
 from exlchat.chat.personas.zip_members import Member
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted import files
+from exlchat.untrusted.child import ChildError
+from exlchat.untrusted.text import one_line
 
 LARGEST_FILE = zip_members.LARGEST_FILE
 _OTHER_PICTURES = (b"\xff\xd8", b"GIF8")
@@ -82,7 +85,8 @@ def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
         raise PersonaError(f"{where}: a picture without a character card in it; cards come in PNG files")
     else:
         imported = _of_text(data, reading, usual_name)
-    _note_patterns(imported.persona, reading)
+    if imported.persona.lorebook is not None:
+        _note_patterns(imported.persona.lorebook, reading)
     return replace(imported, notices=tuple(reading.notices))
 
 
@@ -90,22 +94,48 @@ def _of_png(data: bytes, reading: _Reading) -> Imported:
     found, problem = png.chunks(data, reading.where)
     if problem is not None:
         reading.notices.append(problem)
-    tried = []
+    tried: list[str] = []
     for keyword in (card_files.CCV3, card_files.CHARA):
-        for text in png.texts(found, keyword):
-            try:
-                card = _decoded(text, reading.where)
-                imported = _of_json(card, reading, "PNG")
-            except PersonaError as error:
-                tried.append(str(error))
-                continue
-            reading.notices += tried
-            files, notices = card_files.files_of_png(found, reading.where)
-            reading.notices += notices
-            return replace(imported, picture=_clean(found) if problem is None else None, files=files)
+        read = _first_card(found, keyword, reading.where, tried)
+        if read is None:
+            continue
+        reading.notices += [*read[1].notices, *tried]
+        imported = read[1]
+        if keyword == card_files.CCV3:
+            imported = replace(imported, persona=_with_older(imported.persona, found, reading))
+        files, notices = card_files.files_of_png(found, reading.where)
+        reading.notices += notices
+        return replace(imported, picture=_clean(found) if problem is None else None, files=files)
     if tried:
         raise PersonaError(tried[0])
     raise PersonaError(problem or f"{reading.where}: a picture without a character card in it")
+
+
+def _first_card(found: Sequence[png.Chunk], keyword: str, where: str, tried: list[str]) -> tuple[Any, Imported] | None:
+    """The first card under a keyword that can be read, and what it is; lines about those before it go to `tried`."""
+    for text in png.texts(found, keyword):
+        reading = _Reading(where)
+        try:
+            card = _decoded(text, where)
+            imported = _of_json(card, reading, "PNG")
+        except PersonaError as error:
+            tried.append(str(error))
+        else:
+            return card, replace(imported, notices=tuple(reading.notices))
+    return None
+
+
+def _with_older(persona: Persona, found: Sequence[png.Chunk], reading: _Reading) -> Persona:
+    """With the card for older programs that stands in the picture too."""
+    tried: list[str] = []
+    read = _first_card(found, card_files.CHARA, reading.where, tried)
+    reading.notices += tried
+    if read is None or version_of(read[0]) in (None, 3) or KEPT not in persona.foreign:
+        return persona
+    both = with_older(persona, read[0])
+    if both is None:
+        reading.say("the card for older programs is too large to be kept as well; an export writes it anew")
+    return both or persona
 
 
 def _clean(found: Sequence[png.Chunk]) -> bytes:
@@ -132,14 +162,19 @@ def _decoded(text: png.PngText, where: str) -> Any:
 def _of_json(value: Any, reading: _Reading, container: str) -> Imported:
     if is_webui_character(value):
         return Imported(persona_of_webui(value), "text-generation-webui character")
-    if isinstance(value, dict) and value.get("spec") == "lorebook_v3":
-        raise PersonaError(f"{reading.where}: a lorebook alone; add it to a persona with --lorebook")
     version = version_of(value)
+    if isinstance(value, dict) and (value.get("spec") == "lorebook_v3" or (version is None and "entries" in value)):
+        raise PersonaError(
+            f"{reading.where}: a lorebook alone; import the persona that it is for with --lorebook {reading.where}"
+        )
     persona = persona_of_card(value, reading.where)
     if newer_than_known(value):
         reading.say(
             f"a card of version {one_line(str(value['spec_version']), 20)}; what is newer than 3.0 is only kept"
         )
+    data = value if version == 1 else value["data"]
+    for line in not_followed(data.get("character_book"), decorated=version == 3):
+        reading.say(line)
     return Imported(persona, f"character card V{version}, {container}")
 
 
@@ -173,8 +208,8 @@ def read_kept_files(path: Path) -> tuple[tuple[Member, ...], tuple[str, ...]]:
     return zip_members.kept(data, zip_members.entries(data, where), where)
 
 
-def read_lorebook(path: Path) -> Any:
-    """The lorebook in a JSON file: of the third specification, of SillyTavern, or the bare object.
+def read_lorebook(path: Path) -> tuple[Lorebook, tuple[str, ...]]:
+    """The lorebook in a JSON file: of the third specification, of SillyTavern, or the bare object; and notices.
 
     Raises:
         PersonaError: the file cannot be read or holds none.
@@ -183,17 +218,23 @@ def read_lorebook(path: Path) -> Any:
     if isinstance(value, dict) and isinstance(value.get("data"), dict):
         value = value["data"]
     book = lorebook_of(value) if isinstance(value, dict) and "entries" in value else None
+    reading = _Reading(one_line(path.name, 80))
     if book is None:
-        raise PersonaError(f"{one_line(path.name, 80)}: not a lorebook: it has no entries")
-    return book
+        raise PersonaError(f"{reading.where}: not a lorebook: it has no entries")
+    if book.entries and not any(entry.content for entry in book.entries):
+        raise PersonaError(f"{reading.where}: a lorebook of a form that is not known: no entry has a content")
+    for line in not_followed(value, decorated=True):
+        reading.say(line)
+    _note_patterns(book, reading)
+    return book, tuple(reading.notices)
 
 
-def _note_patterns(persona: Persona, reading: _Reading) -> None:
-    entries = persona.lorebook.entries if persona.lorebook is not None else ()
-    keys = [key for entry in entries if entry.use_regex for key in entry.keys]
-    refused = [key for key in keys if bounded_pattern(key) is None]
-    if refused:
-        reading.say(f"{len(refused)} patterns of its lorebook are never used, as {one_line(refused[0], 40)!r}")
+def _note_patterns(lorebook: Lorebook, reading: _Reading) -> None:
+    try:
+        for line in patterns_not_used(lorebook):
+            reading.say(line)
+    except ChildError as error:
+        raise PersonaError(f"{reading.where}: trying the patterns of its lorebook {error}") from None
 
 
 def file_bytes(path: Path) -> bytes:
@@ -203,6 +244,6 @@ def file_bytes(path: Path) -> bytes:
         PersonaError: it cannot be read.
     """
     try:
-        return untrusted_file.read_bytes(path, largest=LARGEST_FILE, kind="card")
-    except untrusted_file.UntrustedFileError as error:
+        return files.read_bytes(path, largest=LARGEST_FILE, kind="card")
+    except files.UntrustedFileError as error:
         raise PersonaError(str(error)) from None

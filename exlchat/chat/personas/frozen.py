@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from exlchat.chat.personas.lorebook import Lore, Lorebook, constant_places, triggered
+from exlchat.chat.personas.lore_activation import constant_places, triggered
+from exlchat.chat.personas.lorebook import Lore, Lorebook
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.persona import Character, Example, ExamplesAs, Persona, PersonaError
 from exlchat.chat.personas.toml_file import persona_of_table, table_of_persona
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.untrusted.text import one_line
 
 CHARACTER_PROMPT = (
     "Write {{char}}'s next reply in this conversation between {{char}} and {{user}}. Stay in character, "

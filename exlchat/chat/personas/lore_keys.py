@@ -1,76 +1,56 @@
-"""Whether a text contains one of the keys of a lorebook entry.
-
-Patterns come with cards of strangers and could run for ever, so only those are used whose work is bounded: no
-repeated groups, one `*` or `+`, up to a hundred characters, and few ways to read the same text. All others never
-match, as broken ones.
-"""
+"""Whether a plain key of a lorebook entry is in a text; keys that are patterns are of `lore_patterns`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 
-_SLASHED = re.compile(r"/(?P<body>.+)/(?P<flags>[a-z]*)", re.DOTALL)
-_TOKEN = re.compile(
-    r"(?P<one>\\[dDsSwW.*+?()\[\]{}|^$/\\-]|\[\^?[^\[\]\\]+\]|[^\\\[\](){}|*+?^$])(?P<times>[*+?]?)"
-    r"|(?P<bare>\\[bB]|[|^$]|\(\?:|\(|\)(?![*+?{]))"
-)
-_LONGEST = 500
-_MOST_WAYS = 64
-_MOST_WAYS_REPEATED = 4
-"""Ways to read a text: two for each `?`, and for each group as many as it has alternatives, all multiplied."""
+_WORD = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+"""What is part of a word in JavaScript, whose rule SillyTavern has: an é or a kana is none."""
 
-_PATTERN_CHARACTERS = 4_000
-_BOUNDED = {"*": "{0,100}", "+": "{1,100}"}
+_RUN = re.compile("[0-9A-Za-z_]+")
+_MOST_PLACES = 200
+"""At which a key with other characters is looked at; a text of nothing else would take a while."""
 
 
-def contains_any(text: str, keys: Sequence[str], *, case_sensitive: bool = False, patterns: bool = False) -> bool:
-    """Whether `text` contains one of `keys`; an empty key is never contained."""
-    if patterns:
-        found = (bounded_pattern(key, case_sensitive) for key in keys)
-        end = text[-_PATTERN_CHARACTERS:]
-        return any(pattern is not None and pattern.search(end) is not None for pattern in found)
-    if case_sensitive:
-        return any(key in text for key in keys if key.strip())
-    folded = _folded(text)
-    return any(key.casefold() in folded for key in keys if key.strip())
+def contains_key(text: str, key: str, *, case_sensitive: bool = False, whole_words: bool = False) -> bool:
+    """Whether `key` is in `text`; an empty one never is.
+
+    Args:
+        text: where it is looked for.
+        key: spaces around it do not count.
+        case_sensitive: whether letters are compared as they are.
+        whole_words: whether it must stand alone. As in SillyTavern, only a key of one word must.
+    """
+    wanted = key.strip()
+    if not case_sensitive:
+        wanted, text = wanted.lower(), _lower(text)
+    if not wanted:
+        return False
+    if not whole_words or len(wanted.split()) > 1:
+        return wanted in text
+    if _WORD.issuperset(wanted):
+        return wanted in _words(text)
+    place = text.find(wanted)
+    for _ in range(_MOST_PLACES):
+        end = place + len(wanted)
+        if place < 0 or _alone(text[max(place - 1, 0) : place] + text[end : end + 1]):
+            break
+        place = text.find(wanted, place + 1)
+    else:
+        return False
+    return place >= 0
 
 
-@lru_cache(maxsize=4096)
-def bounded_pattern(key: str, case_sensitive: bool = False) -> re.Pattern[str] | None:
-    """The pattern that `key` writes, as `dragon.*queen` or `/dragon/i`; `None` if it is broken or could run long."""
-    slashed = _SLASHED.fullmatch(key)
-    body = slashed["body"] if slashed else key
-    ignore_case = "i" in slashed["flags"] if slashed else not case_sensitive
-    if not body.strip() or len(body) > _LONGEST:
-        return None
-    pieces: list[str] = []
-    groups = [1]
-    ways, place, repeated = 1, 0, 0
-    while place < len(body):
-        token = _TOKEN.match(body, place)
-        if token is None:
-            return None
-        ways *= 2 if token["times"] == "?" else 1
-        repeated += token["times"] in ("*", "+")
-        match token["bare"]:
-            case "(" | "(?:":
-                groups.append(1)
-            case "|":
-                groups[-1] += 1
-            case ")" if len(groups) > 1:
-                ways *= groups.pop()
-        pieces.append(token["bare"] or token["one"] + _BOUNDED.get(token["times"], token["times"]))
-        place = token.end()
-    if repeated > 1 or ways > (_MOST_WAYS_REPEATED if repeated else _MOST_WAYS):
-        return None
-    try:
-        return re.compile("".join(pieces), re.IGNORECASE if ignore_case else 0)
-    except re.error:
-        return None
+def _alone(neighbours: str) -> bool:
+    return _WORD.isdisjoint(neighbours)
 
 
 @lru_cache(maxsize=8)
-def _folded(text: str) -> str:
-    return text.casefold()
+def _lower(text: str) -> str:
+    return text.lower()
+
+
+@lru_cache(maxsize=8)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_RUN.findall(text))

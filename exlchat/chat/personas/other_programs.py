@@ -9,9 +9,9 @@ from typing import Any
 
 from exlchat.chat.personas.card_values import number_value, text_value
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.chat.untrusted_yaml import YamlError, read_yaml
+from exlchat.untrusted.text import one_line
+from exlchat.untrusted.yaml_reader import YamlError, read_yaml
 
 _NAMES = ("name", "bot", "<|bot|>", "char_name")
 _USERS = ("your_name", "user", "<|user|>")

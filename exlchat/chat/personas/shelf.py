@@ -10,7 +10,7 @@ from exlchat import paths
 from exlchat.chat.file_ids import id_for, is_id
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.toml_file import read_persona
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def find_persona(wanted: str, own: Path | None = None, shipped: Path | None = No
     own = paths.folders().personas if own is None else own
     shipped = paths.shipped_personas() if shipped is None else shipped
     if wanted.endswith(".toml"):
-        path = Path(wanted).expanduser()
+        path = paths.expanded(wanted)
         return ShelvedPersona(path.stem, path, False, read_persona(path))
     for folder in (own, shipped):
         file = folder / f"{wanted}.toml"

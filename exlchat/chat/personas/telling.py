@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from exlchat.chat.personas.lorebook import Lore, triggered
+from exlchat.chat.personas.lore_activation import triggered
+from exlchat.chat.personas.lorebook import Lore
 from exlchat.chat.personas.opening import greeting_place, persona_of
+from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.told import Spoken, noted_lore
+from exlchat.untrusted.child import ChildError
 
 
 def lore_to_tell(
@@ -25,7 +28,7 @@ def lore_to_tell(
         seen: ids of the messages that the model sees; `None`: all. Lore of the others may be told again.
 
     Raises:
-        PersonaError: what was kept of the persona is damaged.
+        PersonaError: what was kept of the persona is damaged, or the patterns of its lorebook cannot be looked for.
     """
     persona = persona_of(branch)
     if persona is None or persona.lorebook is None:
@@ -38,15 +41,20 @@ def lore_to_tell(
         told_before |= places
         already |= places if seen is None or message.id in seen else set()
     said = [one for one in branch if one.role != "system"]
-    return triggered(
-        persona.lorebook,
-        [one.text for one in said],
-        already,
-        count_tokens=count_tokens,
-        told_before=told_before,
-        answers=sum(one.role == "assistant" for one in said),
-        greeting=greeting_place(branch),
-    )
+    try:
+        return triggered(
+            persona.lorebook,
+            [one.text for one in said],
+            already,
+            names=[persona.user if one.role == "user" else persona.char for one in said],
+            count_tokens=count_tokens,
+            told_before=told_before,
+            answers=sum(one.role == "assistant" for one in said),
+            greeting=greeting_place(branch),
+            seed=persona.seed,
+        )
+    except ChildError as error:
+        raise PersonaError(f"{persona.source}: looking for the patterns of its lorebook {error}") from None
 
 
 def lore_note(lore: Sequence[Lore]) -> dict[str, Any]:

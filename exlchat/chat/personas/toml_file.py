@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
+from exlchat.chat.personas.lorebook import SELECTIVE_LOGICS, Lorebook, LoreEntry, Position
 from exlchat.chat.personas.macros import BUILT_IN_NAMES
 from exlchat.chat.personas.persona import EXAMPLES_AS, Character, Example, Persona, PersonaError
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.toml_file import table_of_wishes, wishes_of_table
 from exlchat.chat.toml_values import (
     NUMBER,
@@ -23,9 +22,10 @@ from exlchat.chat.toml_values import (
     TomlValueError,
     checked,
     parsed,
-    read_text,
     written,
 )
+from exlchat.untrusted.files import UntrustedFileError, read_text
+from exlchat.untrusted.text import one_line
 
 LARGEST_FILE = 72_000_000
 """Bytes. Any card that is read fits, written out and kept whole, in whatever script it is."""
@@ -64,15 +64,28 @@ _ENTRY = {
     "name": TEXT,
     "enabled": SWITCH,
     "selective": SWITCH,
+    "selective_logic": TEXT,
     "constant": SWITCH,
     "insertion_order": NUMBER,
     "priority": NUMBER,
     "case_sensitive": SWITCH,
+    "match_whole_words": SWITCH,
     "use_regex": SWITCH,
     "position": TEXT,
     "hidden_keys": TEXTS,
+    "scan_depth": WHOLE,
+    "probability": NUMBER,
+    "delay": WHOLE,
+    "group": TEXT,
+    "group_override": SWITCH,
+    "group_weight": NUMBER,
+    "exclude_recursion": SWITCH,
+    "prevent_recursion": SWITCH,
+    "delay_until_recursion": WHOLE,
+    "ignore_budget": SWITCH,
 }
-_POSITIONS = ("before_char", "after_char")
+_CHOICES: dict[str, tuple[str, ...]] = {"position": get_args(Position), "selective_logic": SELECTIVE_LOGICS}
+_NOT_NEGATIVE = ("scan_depth", "probability", "delay", "group_weight", "delay_until_recursion")
 
 
 def read_persona(path: Path) -> Persona:
@@ -83,8 +96,8 @@ def read_persona(path: Path) -> Persona:
     """
     try:
         text = read_text(path, largest=LARGEST_FILE, kind="persona")
-    except TomlValueError as error:
-        raise PersonaError(f"{path}: {error}") from None
+    except UntrustedFileError as error:
+        raise PersonaError(str(error)) from None
     return parse_persona(text, str(path), usual_name=path.stem, folder=path.parent)
 
 
@@ -142,9 +155,12 @@ def _lorebook(table: Mapping[str, Any], where: str) -> Lorebook:
         entry = _checked(one, _ENTRY, where, f"lorebook.entries {number}: ")
         if "content" not in entry:
             raise PersonaError(f"{where}: lorebook.entries {number}: content is missing")
-        if entry.get("position", "after_char") not in _POSITIONS:
-            wanted = ", ".join(_POSITIONS)
-            raise PersonaError(f"{where}: lorebook.entries {number}: position must be one of {wanted}")
+        for key, choices in _CHOICES.items():
+            if key in entry and entry[key] not in choices:
+                raise PersonaError(f"{where}: lorebook.entries {number}: {key} must be one of {', '.join(choices)}")
+        for key in _NOT_NEGATIVE:
+            if entry.get(key, 0) < 0:
+                raise PersonaError(f"{where}: lorebook.entries {number}: {key} is {entry[key]}; it must be 0 or more")
         entries.append(LoreEntry(**entry))
     for key in ("scan_depth", "token_budget"):
         if values.get(key, 0) < 0:

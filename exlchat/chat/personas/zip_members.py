@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exlchat.chat.personas.persona import PersonaError
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 LARGEST_FILE = 256_000_000
 """Bytes of an archive, and of all that is in it."""

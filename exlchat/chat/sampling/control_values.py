@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from exlchat.chat.plain_text import did_you_mean, one_line
 from exlchat.engine.sampling_controls import CONTROLS
 from exlchat.engine.sampling_settings import checked_value, order_with_last
+from exlchat.untrusted.text import did_you_mean, one_line
 
 OFF = "off"
 """Typed, it is the value that switches a control off; so are "none" and "default"."""

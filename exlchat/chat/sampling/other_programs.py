@@ -1,4 +1,4 @@
-"""Sampling presets of text-generation-webui (YAML) and SillyTavern's for text completion (JSON), made into ours.
+"""Sampling presets of text-generation-webui (YAML), SillyTavern's for text completion and KoboldAI's (JSON), made ours.
 
 They come from strangers: bounded, nothing run. A value that the engine draws by is taken over, one that means "off" is
 dropped, and all others are kept in `[foreign]`; those that would change an answer are named.
@@ -12,22 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat import untrusted_file
-from exlchat.chat.plain_text import one_line, storable
+from exlchat.chat.sampling.kobold import KOBOLD, is_kobold
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.samplers import SILLYTAVERN, WEBUI, Dialect
 from exlchat.chat.sampling.taking_over import TakenOver, take_over
 from exlchat.chat.sampling.toml_file import LARGEST_FILE, parse_preset
 from exlchat.chat.toml_values import shown_value
-from exlchat.chat.untrusted_json import JsonError, read_json
-from exlchat.chat.untrusted_yaml import YamlError, read_yaml
+from exlchat.untrusted import files
+from exlchat.untrusted.json_reader import JsonError, read_json
+from exlchat.untrusted.text import one_line, storable
+from exlchat.untrusted.yaml_reader import YamlError, read_yaml
 
 _WANTED = (
-    "give a preset of text-generation-webui (YAML), a text completion preset of SillyTavern (JSON), or a .toml file"
+    "give a preset of text-generation-webui (YAML), of KoboldAI or of SillyTavern for text completion (JSON), "
+    "or a .toml file"
 )
 _LARGEST_WHOLE = 2**63 - 1
 _SIGNS = frozenset({"temp", "rep_pen"})
-"""Of which a text completion preset of SillyTavern has both, and other JSON of samplers none."""
+"""Of which a preset of SillyTavern or KoboldAI has both, or the second, and other JSON of samplers none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ImportedPreset:
 
 
 def read_file(path: Path) -> ImportedPreset:
-    """The preset in a file: of text-generation-webui, of SillyTavern, or a preset file of our own.
+    """The preset in a file: of text-generation-webui, SillyTavern or KoboldAI, or a preset file of our own.
 
     Raises:
         SamplingPresetError: the file cannot be read, or holds none.
@@ -72,11 +74,11 @@ def _values(data: bytes, where: str) -> tuple[dict[str, Any], Dialect]:
         raise SamplingPresetError(f"{where}: not a preset: no names with values in it; {_WANTED}")
     if is_json and "openai_max_tokens" in value:
         raise SamplingPresetError(f"{where}: a chat completion preset, which is for servers; {_WANTED}")
-    dialect = SILLYTAVERN if is_json else WEBUI
     values = {storable(str(key)): one for key, one in value.items()}
+    dialect = WEBUI if not is_json else KOBOLD if is_kobold(values) else SILLYTAVERN
     if not values.keys() & (_SIGNS if is_json else dialect.known):
         raise SamplingPresetError(f"{where}: not a preset: no sampler that is known; {_WANTED}")
-    return values, dialect
+    return dialect.restated(values), dialect
 
 
 def _preset_of(values: Mapping[str, Any], dialect: Dialect, where: str, name: str) -> ImportedPreset:
@@ -104,7 +106,7 @@ def _is_kept(key: str, values: Mapping[str, Any], dialect: Dialect, taken: Taken
 
 def _is_named(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:
     """What leads stands for what it leads, unless it is applied without it."""
-    if key == "sampler_priority":
+    if key == dialect.order_key:
         return bool(values[key])
     leaders = dialect.leaders_on(key, values)
     return key not in dialect.quiet and all(one in dialect.ours for one in leaders)
@@ -137,8 +139,8 @@ def _shown(value: Any) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return untrusted_file.read_bytes(path, largest=LARGEST_FILE, kind="preset")
-    except untrusted_file.UntrustedFileError as error:
+        return files.read_bytes(path, largest=LARGEST_FILE, kind="preset")
+    except files.UntrustedFileError as error:
         raise SamplingPresetError(str(error)) from None
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.untrusted.text import one_line
 
 
 class SamplingPresetError(Exception):

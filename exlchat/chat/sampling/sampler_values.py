@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from exlchat.chat.plain_text import storable
 from exlchat.chat.sampling.control_values import from_plain
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS
+from exlchat.untrusted.text import storable
 
 
 def number(name: str, value: Any) -> Any:
@@ -90,6 +90,13 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
     return storable(value)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Texts, of which empty ones say nothing."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError("not texts")
+    return tuple(storable(one) for one in value if one)
 
 
 def count(value: Any) -> int:

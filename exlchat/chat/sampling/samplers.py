@@ -48,6 +48,9 @@ class Dialect:
         quiet: keys that have nothing to do with how a token is drawn, or say it once more for one backend.
         others_off: whether a key that a file leaves out stands for "off"; else for nothing.
         order: of its steps, where a file says none; that of ours where it is not known.
+        order_key: what says the order.
+        numbered_steps: of an order in numbers, the names that each stands for.
+        restated: its values with each key standing for one thing.
     """
 
     program: str
@@ -62,6 +65,9 @@ class Dialect:
     quiet: frozenset[str]
     others_off: bool
     order: tuple[str, ...]
+    order_key: str = "sampler_priority"
+    numbered_steps: tuple[tuple[str, ...], ...] = ()
+    restated: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
     @property
     def known(self) -> frozenset[str]:
@@ -78,6 +84,17 @@ class Dialect:
     def leaders_on(self, key: str, values: Mapping[str, Any]) -> list[str]:
         """Those of the keys that lead this one that are on."""
         return [one for one in self.led.get(key, ()) if one in values and not self.is_off(one, values)]
+
+    def listed(self, values: Mapping[str, Any]) -> list[str] | None:
+        """The names of the steps in the order that a preset says; `None` where it says none that can be read."""
+        order = values.get(self.order_key)
+        if isinstance(order, str):
+            return order.split()
+        if not isinstance(order, list):
+            return None
+        if self.numbered_steps and all(one in range(len(self.numbered_steps)) for one in order):
+            return [name for one in order for name in self.numbered_steps[one]]
+        return list(order) if all(isinstance(one, str) for one in order) else None
 
     def read(self, key: str, value: Any) -> Any:
         """The value of ours. Raises `ValueError`: it cannot be here."""
@@ -258,7 +275,6 @@ SILLYTAVERN = Dialect(
         **_SHARED_OURS,
         "temp": "temperature",
         "genamt": "max_tokens",
-        "typical": "typical_p",
         "nsigma": "top_n_sigma",
         "skew": "skew",
         "min_temp": "dynatemp_low",
@@ -282,7 +298,6 @@ SILLYTAVERN = Dialect(
     flags={"dynatemp": (True,), "mirostat_mode": (2,)},
     off={
         **_SHARED_OFF,
-        "typical": (1, 0),
         "dynatemp": (False,),
         "rep_pen": (1,),
         "rep_pen_slope": (0, 1),

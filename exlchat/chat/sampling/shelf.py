@@ -8,9 +8,9 @@ from pathlib import Path
 
 from exlchat import paths
 from exlchat.chat.file_ids import id_for, is_id
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.sampling.toml_file import parse_preset, read_preset, write_text
+from exlchat.untrusted.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def find_preset(wanted: str, own: Path | None = None, shipped: Path | None = Non
     own = paths.folders().presets if own is None else own
     shipped = paths.shipped_presets() if shipped is None else shipped
     if wanted.endswith(".toml"):
-        path = Path(wanted).expanduser()
+        path = paths.expanded(wanted)
         return ShelvedPreset(path.stem, path, False, read_preset(path))
     for ident in (wanted, id_for(wanted, "")):
         for folder in (own, shipped):

@@ -50,7 +50,7 @@ def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
         idle = {name for name, one in CONTROLS.items() if one.group in _DRAWN and name not in _DECIDING}
         given = {name: one for name, one in given.items() if name not in idle or one == CONTROLS[name].off}
         refused = {key for key in refused if dialect.ours.get(key) not in idle and key not in dialect.flags}
-        done = {*dialect.flags, "sampler_priority", "temperature_last"}
+        done = {*dialect.flags, dialect.order_key, "temperature_last"}
         return TakenOver(_wishes(given, spoken, refused, dialect), frozenset(refused), frozenset(done))
     flags = {key for key in dialect.flags if key in values and key not in refused}
     followed = {key for key in flags if values[key] in dialect.flags[key]}
@@ -142,12 +142,9 @@ def _is_control(key: str, dialect: Dialect) -> bool:
 def _ordered(values: Mapping[str, Any], wishes: SamplingWishes, dialect: Dialect) -> tuple[SamplingWishes, set[str]]:
     """The wishes with the order of the preset, and which of its keys about that are followed in full."""
     sampling = wishes.apply(SamplingSettings())
-    listed = values.get("sampler_priority")
-    if isinstance(listed, str):
-        listed = listed.split()
-    named = isinstance(listed, list) and all(isinstance(one, str) for one in listed)
+    listed = dialect.listed(values)
     last = values.get("temperature_last") is True
-    order = list(listed) if named and isinstance(listed, list) else list(dialect.order)
+    order = list(dialect.order) if listed is None else listed
     if last:
         order = [one for one in order if one not in _LAST] + list(_LAST)
     if set(order) - STEP_NAMES.keys() - FIRST_NAMES.keys() - MISSING_NAMES:
@@ -159,8 +156,8 @@ def _ordered(values: Mapping[str, Any], wishes: SamplingWishes, dialect: Dialect
     if order and tuple(steps) != sampling.steps:
         wishes = replace(wishes, order=order_with_last(steps))
     followed = {"temperature_last"}
-    if named and not _penalties_inside(order, sampling):
-        followed.add("sampler_priority")
+    if listed is not None and not _penalties_inside(order, sampling):
+        followed.add(dialect.order_key)
     return wishes, followed if order else set()
 
 

@@ -22,11 +22,11 @@ from exlchat.chat.toml_values import (
     TomlValueError,
     checked,
     parsed,
-    read_text,
     written,
 )
 from exlchat.engine.constraint import Constraint
 from exlchat.engine.sampling_controls import CONTROLS
+from exlchat.untrusted.files import UntrustedFileError, read_text
 
 LARGEST_FILE = 1_000_000
 """Bytes. A preset has a few hundred; one with a list of banned words or a grammar some thousands."""
@@ -61,8 +61,8 @@ def read_preset(path: Path) -> SamplingPreset:
     """
     try:
         text = read_text(path, largest=LARGEST_FILE, kind="preset")
-    except TomlValueError as error:
-        raise SamplingPresetError(f"{path}: {error}") from None
+    except UntrustedFileError as error:
+        raise SamplingPresetError(str(error)) from None
     return parse_preset(text, str(path), folder=path.parent)
 
 

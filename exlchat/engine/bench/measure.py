@@ -20,7 +20,7 @@ from exlchat.engine.bench.figures import BenchSettings, Figure, FigureKind, Memo
 from exlchat.engine.bench.probes import MemoryProbe, describe_setting
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.engine import BUILD_CACHE, Engine, load
+from exlchat.engine.engine import Engine, load
 from exlchat.engine.events import Finished, GenerationRequest, GenerationStats, LoadProgress, ModelError
 from exlchat.engine.formats.inventory import is_quantized
 from exlchat.engine.loading import open_extension
@@ -105,7 +105,7 @@ class _Loader:
         wanted = is_quantized(checkpoint) or self.settings.quantize_head is not None
         if self.settings.extension and self.device.type == "cuda" and wanted:
             # Compiling, which happens once on a machine, is no part of loading.
-            open_extension(self.device, self.build_cache or BUILD_CACHE, self._on_progress)
+            open_extension(self.device, self.build_cache, self._on_progress)
         start = time.perf_counter()
         context = self._context(checkpoint, new_tokens)
         engine = load(

@@ -26,6 +26,7 @@ from exlchat.engine.bench.shapes import Shape
 from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats.sections import HEAD_RECIPES, Section, group_sizes
+from exlchat.engine.model_files import LARGEST_JSON, read_bytes
 from exlchat.engine.model_identity import identify
 
 _CONVERTER = "0.3.2"
@@ -88,7 +89,7 @@ class RandomCheckpoint(Checkpoint):
     @property
     def identity(self) -> str:
         """Shape, mix and head: the weights follow from them."""
-        return identify((self.path / "config.json").read_bytes(), ())
+        return identify(read_bytes(self.path / "config.json", largest=LARGEST_JSON), ())
 
     @property
     def names(self) -> frozenset[str]:
@@ -128,7 +129,7 @@ class RandomCheckpoint(Checkpoint):
         try:
             folder.mkdir(parents=True)
             for file in self.path.iterdir():
-                (folder / file.name).write_bytes(file.read_bytes())
+                (folder / file.name).write_bytes(read_bytes(file, largest=LARGEST_JSON))
             shards = self._shards()
             for number, names in enumerate(shards, start=1):
                 content = {name: self.tensor(name).cpu().contiguous() for name in names}

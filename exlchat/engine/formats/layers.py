@@ -160,9 +160,9 @@ class LayerLoader:
             return QuantizedLinear((matrix,), (len(head.weight),), self._kernels, self._scratch)
         return head.in_whole_rows() if head.weight.is_cuda else head
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A float tensor of exactly this shape, on the device and in the dtype."""
-        return dense.load_tensor(self._checkpoint, name, shape).to(self._device, self._dtype)
+    def tensor(self, name: str, *shapes: tuple[int, ...]) -> Tensor:
+        """A float tensor of exactly one of these shapes, on the device and in the dtype."""
+        return dense.load_tensor(self._checkpoint, name, *shapes).to(self._device, self._dtype)
 
     def _bias(self, key: str, outputs: int, *, declared: bool) -> Tensor | None:
         names = self._checkpoint.names

@@ -2,6 +2,7 @@
 
 from exlchat.engine.constraint import ConstraintError
 from exlchat.engine.grammar.matcher import GrammarMatcher, check_constraint
+from exlchat.engine.grammar.source import constraint_notice
 from exlchat.engine.grammar.vocabulary import GrammarVocabulary
 
-__all__ = ["ConstraintError", "GrammarMatcher", "GrammarVocabulary", "check_constraint"]
+__all__ = ["ConstraintError", "GrammarMatcher", "GrammarVocabulary", "check_constraint", "constraint_notice"]

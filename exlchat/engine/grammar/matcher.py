@@ -311,10 +311,11 @@ _KNOWN = (
     (r"Unsatisfiable schema: ([^\n]*)", r"nothing matches it (\1)"),
     (r"Unimplemented keys: \[([^\n]*)\]", r"\1 is not supported; leave it out"),
     (r"Invalid type: ([^\n]*)", r"\1 is no type of JSON"),
-    (r"Unknown format: ([^\n]*)", r"the format \1 is not known; leave it out, or write a pattern"),
-    (r"oneOf constraints are not supported", "oneOf whose alternatives may overlap is not supported; write anyOf"),
-    (r"retrieving it failed|not present in a registry", "a $ref to another document is not followed; copy it to $defs"),
-    (r"Pointer '([^\n]*)' does not exist", r"the $ref to #\1 leads nowhere"),
+    (r"Unable to determine if regex is empty", "a pattern with a length or a format is too much; write it shorter"),
+    (
+        r"circular references with sibling",
+        "a $ref that comes back to itself has something beside it; move that",
+    ),
     (r"lookarounds not supported", "look-around, \\\\b, and ^ or $ in the middle are not supported"),
     (r"regex parse error:.*error: ([^\n]*)", r"not a regex (\1)"),
 )

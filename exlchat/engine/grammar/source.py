@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -23,12 +24,16 @@ class Source:
     Args:
         plain: what the answer has to match.
         behind_a_space: the same with a space in front, where that can be said.
+        notice: a line that says what of the constraint an answer is not held to, if anything.
     """
 
     plain: str
     behind_a_space: str | None
+    notice: str | None = None
 
 
+# It is checked first, and then used for each answer.
+@functools.lru_cache(maxsize=4)
 def source_of(constraint: Constraint) -> Source:
     """The library's form of a constraint.
 
@@ -40,14 +45,24 @@ def source_of(constraint: Constraint) -> Source:
         check_grammar(constraint.text)
         spaced = behind_a_space(constraint.text)
         return Source(constraint.text + _OPTIONS, None if spaced is None else spaced + _OPTIONS)
+    notice: str | None = None
     if constraint.kind == "json_schema":
-        body = "%json " + read_schema(constraint.text)
+        schema, notice = read_schema(constraint.text)
+        body = f"%json {schema}"
     elif constraint.kind == "regex":
         body = _as_regex(constraint.text)
     else:
         # One expression, because 40,000 alternatives of a rule take a second to prepare, and these a tenth.
         body = _as_regex("|".join(map(_literal, constraint.choices)))
-    return Source(f"start: {body}{_OPTIONS}", f'start: " " answer\nanswer: {body}{_OPTIONS}')
+    return Source(f"start: {body}{_OPTIONS}", f'start: " " answer\nanswer: {body}{_OPTIONS}', notice)
+
+
+def constraint_notice(constraint: Constraint) -> str | None:
+    """In a line what a constraint asks for that an answer is not held to; None of one that cannot be, too."""
+    try:
+        return source_of(constraint).notice
+    except ConstraintError:
+        return None
 
 
 def _check_characters(text: str) -> None:

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from exlchat.untrusted.files import UntrustedFileError
+from exlchat.untrusted.json_reader import read_json_file
+
 RATES_FILE = "rates.json"
 
 _VERSION = 1
@@ -122,14 +125,11 @@ class Rates:
 def _load(file: Path) -> tuple[Average, Average]:
     """Reads and prefills, counting half: what was slow once is tried again after a few starts without a new figure."""
     try:
-        if not file.is_file():
-            return Average(), Average()
-        with file.open("rb") as stream:
-            content = json.loads(stream.read(_LARGEST_FILE))
+        content = read_json_file(file, largest=_LARGEST_FILE, kind="file of rates")
         if content["version"] != _VERSION:
             return Average(), Average()
         return _average(content["read"]), _average(content["prefill"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (UntrustedFileError, ValueError, KeyError, TypeError, OverflowError):
         return Average(), Average()
 
 

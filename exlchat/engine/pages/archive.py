@@ -16,12 +16,11 @@ from exlchat.engine.page_disk.store import PageFiles
 from exlchat.engine.pages.hash import page_hash
 from exlchat.engine.pages.pool import Known, Page, PagePool, PoolFullError, common_length
 from exlchat.engine.pages.store import PageStore
+from exlchat.engine.placement import NO_MEMORY, is_shortage
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
 # Fewer tokens are computed in less time than a file is found and opened.
 _FEWEST = 32
-_NO_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
-"""What a lack of memory raises; a RuntimeError only where `_is_shortage`."""
 
 
 class PageArchive:
@@ -77,8 +76,8 @@ class PageArchive:
                 held.append(self._take_in(stored, held[-1] if held else None))
         except PoolFullError:
             pass  # what has come so far is as good as it gets
-        except _NO_MEMORY as error:
-            if not _is_shortage(error):
+        except NO_MEMORY as error:
+            if not is_shortage(error):
                 raise
         finally:
             stored_pages.close()
@@ -149,8 +148,8 @@ class PageArchive:
     def _put(self, page: Page, tokens: int) -> bool:
         try:
             tensors = self._store.read(page.slot, tokens)
-        except _NO_MEMORY as error:
-            if not _is_shortage(error):
+        except NO_MEMORY as error:
+            if not is_shortage(error):
                 raise
             return False
         return self._files.put(StoredPage(page.parent, tuple(page.ids), tensors))
@@ -197,10 +196,3 @@ def page_layout(store: PageStore) -> PageLayout:
 def _pinned_memory(size: int) -> Tensor:
     """uint8 `[size]` from which a GPU copies by itself."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Of what `_NO_MEMORY` catches. torch has no class of its own for the memory of the host."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "out of memory" in str(error) or "allocate memory" in str(error)

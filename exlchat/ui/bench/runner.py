@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ from exlchat.engine.events import ModelError
 from exlchat.ui.bench.options import BenchOptions
 from exlchat.ui.bench.table import render
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
+from exlchat.ui.standard_streams import ErrorLines, print_text
 
 if TYPE_CHECKING:
     from exlchat.engine.checkpoint import Checkpoint
@@ -29,7 +28,7 @@ class _FileError(Exception):
 
 def run_bench(options: BenchOptions) -> ExitCode:
     """Measures and prints; every failure is one line on stderr and an exit code."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     report = Report(options.settings)
     try:
         _check_files(options)
@@ -39,7 +38,7 @@ def run_bench(options: BenchOptions) -> ExitCode:
         lines.say(str(error))
         code = ExitCode.ERROR
     lines.clear()
-    printed = print_report(render(report)) if report.figures else ExitCode.OK
+    printed = print_text(render(report)) if report.figures else ExitCode.OK
     return code or printed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from exlchat.engine.bench.figures import Figure, Memory, Report
 from exlchat.ui.generation_settings import drawn_line
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.text import one_line
 
 _FIGURES = (26, 8, 15, 9, 10, 12)
 _ORDER = {"load": 0, "prefill": 1, "decode": 2, "sampled": 2, "turn": 3}
@@ -34,7 +34,7 @@ def _headline(report: Report) -> list[str]:
     lines = []
     if report.model is not None:
         model = report.model
-        name = printable(model.name)
+        name = one_line(model.name)
         lines.append(
             f"{name}: {model.quantization}, {_count(model.parameters)} weights, {model.dtype}, "
             f"context {model.max_seq_len:,}"

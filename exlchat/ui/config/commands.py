@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.control_values import from_text, require_control, to_plain
 from exlchat.settings import (
     GROUPS,
@@ -22,8 +19,9 @@ from exlchat.settings import (
 from exlchat.ui.config.telling import as_json, in_groups, new_file, told
 from exlchat.ui.editor import EditorError, edit
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.keymap import BINDABLE, keymap, with_keys
+from exlchat.ui.standard_streams import ErrorLines, print_json, print_lines
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -38,11 +36,11 @@ _SAMPLED = "sampling."
 
 def run_config(typed: argparse.Namespace) -> ExitCode:
     """Run one command; a failure is one line on standard error. Raises `FolderError` and `SettingsError`."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     commands: dict[str, Callable[[], ExitCode]] = {
         "show": lambda: _show(typed.key, lines, as_list=typed.json),
         "edit": lambda: _edit(lines),
-        "path": lambda: print_report(f"{paths.folders().settings_file}\n"),
+        "path": lambda: print_lines([str(paths.folders().settings_file)]),
         "set": lambda: _set(typed.key, typed.value, lines),
         "unset": lambda: _unset(typed.key, lines),
     }
@@ -62,10 +60,9 @@ def _show(key: str | None, lines: ErrorLines, *, as_list: bool) -> ExitCode:
         lines.say(line)
     if as_list:
         found = [as_json(one, reading) for one in shown]
-        code = print_report(json.dumps(found[0] if key else found, indent=1, ensure_ascii=False) + "\n")
+        code = print_json(found[0] if key else found)
     else:
-        rows = told(shown[0], reading) if key else _all(reading)
-        code = print_report("".join(f"{row}\n" for row in rows))
+        code = print_lines(told(shown[0], reading) if key else _all(reading))
     return ExitCode.ERROR if problems and code is ExitCode.OK else code
 
 
@@ -126,12 +123,12 @@ def _holds(key: str, lines: ErrorLines) -> ExitCode:
     if key.startswith(_TABLE):
         action = key.removeprefix(_TABLE)
         keys = keymap(reading.settings.keys)
-        code = print_report(f"{key} = {', '.join(keys.keys(action))}\n") if action in BINDABLE else ExitCode.OK
+        code = print_lines([f"{key} = {', '.join(keys.keys(action))}"]) if action in BINDABLE else ExitCode.OK
         setting = SETTINGS["keys"]
     else:
         setting = SETTINGS[key.partition(".")[0]]
         key = setting.key
-        code = print_report(f"{key} = {setting.shown(getattr(reading.settings, key))}\n")
+        code = print_lines([f"{key} = {setting.shown(getattr(reading.settings, key))}"])
     if setting.key in reading.environment:
         lines.say(f"{setting.variable} is set in the environment and beats the file")
     return code

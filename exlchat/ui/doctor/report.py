@@ -8,9 +8,8 @@ from exlchat.ui.doctor.checks import CHECKS
 from exlchat.ui.doctor.facts import MachineFacts, gather
 from exlchat.ui.doctor.finding import Finding
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import print_report
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.standard_streams import print_lines
 
 _STATUS_WIDTH = 9
 _SUBJECT_WIDTH = 18
@@ -20,7 +19,7 @@ def run_doctor() -> ExitCode:
     """Looks at this machine and prints a line for each finding; `ERROR` if exlchat cannot run here."""
     with ctrl_c_ends_at_once():
         findings = examine(gather())
-    code = print_report("".join(f"{line}\n" for line in report_lines(findings)))
+    code = print_lines(report_lines(findings))
     if code == ExitCode.OK and any(finding.essential for finding in findings):
         return ExitCode.ERROR
     return code
@@ -32,10 +31,10 @@ def examine(facts: MachineFacts) -> list[Finding]:
 
 
 def report_lines(findings: Iterable[Finding]) -> list[str]:
-    """A line for each finding, and below it how to mend what is not right. Other programs are quoted printably."""
+    """A line for each finding, and below it how to mend what is not right."""
     lines = []
     for finding in findings:
         lines.append(f"{finding.status:<{_STATUS_WIDTH}}{finding.subject:<{_SUBJECT_WIDTH}}{finding.text}")
         if finding.mend:
             lines.append(f"{'':<{_STATUS_WIDTH}}{'':<{_SUBJECT_WIDTH}}-> {finding.mend}")
-    return [printable(line) for line in lines]
+    return lines

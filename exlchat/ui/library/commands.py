@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import json
-import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.engine.events import ModelError
 from exlchat.settings import load_settings
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.library.download import fetch, is_there
-from exlchat.ui.library.hub import PullError, look_up, parse_name
+from exlchat.ui.library.hub import PullError, look_up, parse_name, tell_warnings
 from exlchat.ui.library.listing import Entry, entries, fit_text, in_order, size_text, summary, used_text
 from exlchat.ui.library.memory import ModelMemory
 from exlchat.ui.library.places import all_models, in_folder
 from exlchat.ui.library.pulled import folder_for
+from exlchat.ui.standard_streams import ErrorLines, print_json, print_lines
 
 if TYPE_CHECKING:
     from exlchat.ui.options import AppOptions
@@ -57,17 +54,17 @@ def run_models(options: ModelsOptions) -> ExitCode:
     settings = load_settings()
     memory = ModelMemory(paths.folders().model_memory)
     if options.folder is not None:
-        found = in_folder(str(Path(options.folder).expanduser().absolute()))
+        found = in_folder(str(paths.expanded(options.folder).absolute()))
     else:
         found = all_models(settings.model_folders, memory.used_models())
     with ctrl_c_ends_at_once():
         listed = in_order(list(entries(found, memory, options.app, settings)))
     if options.as_json:
-        return print_report(json.dumps([_as_json(entry) for entry in listed], indent=1) + "\n")
+        return print_json([_as_json(entry) for entry in listed])
     if not listed:
-        return print_report("No model was found. exlchat pull org/name fetches one from Hugging Face.\n")
+        return print_lines(["No model was found. exlchat pull org/name fetches one from Hugging Face."])
     now = datetime.datetime.now()
-    return print_report("\n".join("\n".join(_lines(entry, now)) for entry in listed) + "\n")
+    return print_lines(line for entry in listed for line in _lines(entry, now))
 
 
 def _lines(entry: Entry, now: datetime.datetime) -> list[str]:
@@ -82,8 +79,8 @@ def _as_json(entry: Entry) -> dict[str, object]:
 
 def run_pull(options: PullOptions) -> ExitCode:
     """Fetches a model, with progress on stderr; prints where it lies. ctrl+c ends at once, and nothing is lost."""
-    lines = ErrorLines(sys.stderr)
-    shown = _Progress(lines, sys.stderr)
+    lines = ErrorLines()
+    shown = _Progress(lines)
 
     def stopped() -> None:
         lines.say("stopped; the same command goes on from here")
@@ -91,8 +88,9 @@ def run_pull(options: PullOptions) -> ExitCode:
     try:
         name = parse_name(options.name)
         with ctrl_c_ends_at_once(before=stopped):
-            model = look_up(name, options.include)
+            tell_warnings(lines.say)
             folder = folder_for(name.repository, name.revision)
+            model = look_up(name, options.include)
             if is_there(model):
                 lines.say(f"{name} is there already")
             else:
@@ -107,15 +105,14 @@ def run_pull(options: PullOptions) -> ExitCode:
         return ExitCode.ERROR
     finally:
         lines.clear()
-    return print_report(f"{folder}\nexlchat {name}\n")
+    return print_lines([str(folder), f"exlchat {name}"])
 
 
 class _Progress:
     """A moving line on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, lines: ErrorLines, stream: TextIO | None) -> None:
+    def __init__(self, lines: ErrorLines) -> None:
         self._lines = lines
-        self._live = stream is not None and stream.isatty()
         self._began = self._told = time.monotonic()
         self._first = -1
 
@@ -124,11 +121,11 @@ class _Progress:
         now = time.monotonic()
         if self._first < 0:
             self._first, self._began = done, now
-        if not self._live and now - self._told < _TELL_EVERY_SECONDS:
+        if not self._lines.live and now - self._told < _TELL_EVERY_SECONDS:
             return
         self._told = now
         rate = (done - self._first) / (now - self._began) if now > self._began else 0.0
         speed = f", {size_text(int(rate))}/s" if what == "fetching" and rate > 0 else ""
         percent = 100 * done // max(total, 1)
         line = f"{what}: {size_text(done)} of {size_text(total)}, {percent} %{speed}"
-        (self._lines.show if self._live else self._lines.say)(line)
+        (self._lines.show if self._lines.live else self._lines.say)(line)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +17,13 @@ from exlchat import paths
 from exlchat.engine.architecture import read_spec
 from exlchat.engine.events import ModelError
 from exlchat.engine.formats.methods import check_config
-from exlchat.ui.library.hub import HubFile, HubModel, PullError, said_in_one_line
+from exlchat.engine.model_files import read_object
+from exlchat.ui.library.hub import WEIGHTS, HubFile, HubModel, PullError, said_in_one_line
+from exlchat.ui.library.hub_requests import file_url
 from exlchat.ui.library.listing import size_text
 from exlchat.ui.library.pulled import Marker, folder_for, read_marker, write_marker
 from exlchat.ui.library.transfer import size_on_disk, transfer
+from exlchat.untrusted.files import UntrustedFileError, open_plain
 
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes so far, bytes in all."""
@@ -40,7 +41,7 @@ def is_there(model: HubModel) -> bool:
     marker = read_marker(folder)
     if marker is None or not marker.finished or marker.commit != model.commit:
         return False
-    return all(size_on_disk(folder / file.name) == file.size for file in model.files if file.size is not None)
+    return all(size_on_disk(folder / file.name) == file.size for file in model.files)
 
 
 def fetch(model: HubModel, progress: Progress) -> Path:
@@ -66,18 +67,19 @@ def _fetch(model: HubModel, folder: Path, progress: Progress) -> None:
     write_marker(folder, marker)
     wanted = {_part(folder, file) for file in model.files}
     for part in set(_parts(folder)) - wanted:
-        # Of another commit, or huggingface_hub's, which never goes on with one of another process.
+        # Of another commit.
         part.unlink(missing_ok=True)
-    if any(file.name == _CONFIG for file in model.files):
-        # Small, and it tells whether gigabytes are worth fetching.
-        _download(model, folder, [_CONFIG])
-        _check_config(folder / _CONFIG)
     whole = _whole(model, folder, progress)
+    missing = [file for file in model.files if file not in whole]
+    # Small, and it tells whether gigabytes are worth fetching.
+    _transfer(model, folder, [file for file in missing if file.name == _CONFIG])
+    if any(file.name == _CONFIG for file in model.files):
+        _check_config(folder / _CONFIG)
     _see_to_room(model, folder)
-    large = [file for file in model.files if file.sha256 is not None and file not in whole]
+    weights = [file for file in missing if file.name.endswith(WEIGHTS)]
     with _watched(model, folder, progress):
-        _download(model, folder, [file.name for file in model.files if file.sha256 is None])
-        _transfer(model, folder, large)
+        _transfer(model, folder, [file for file in missing if file.name != _CONFIG and file not in weights])
+        _transfer(model, folder, weights)
     verify(model, folder, progress, known=whole)
     write_marker(folder, replace(marker, finished=True))
 
@@ -103,13 +105,13 @@ def verify(model: HubModel, folder: Path, progress: Progress, known: Sequence[Hu
         if problem:
             path.unlink(missing_ok=True)
             raise PullError(f"{path}: {problem}; the same command fetches it again")
-        done += file.size or 0
+        done += file.size
 
 
 def _whole(model: HubModel, folder: Path, progress: Progress) -> list[HubFile]:
-    """The large files that an earlier call has fetched. What is of another commit, or damaged, is removed."""
+    """The files that an earlier call has fetched. What is of another commit, or damaged, is removed."""
     whole = []
-    for file in (file for file in model.files if file.sha256 is not None):
+    for file in model.files:
         path = folder / file.name
         if not path.is_file():
             continue
@@ -122,44 +124,31 @@ def _whole(model: HubModel, folder: Path, progress: Progress) -> list[HubFile]:
 
 def _difference(file: HubFile, path: Path, progress: Callable[[int], None], done: int) -> str:
     size = size_on_disk(path)
-    if file.size is not None and size != file.size:
+    if size != file.size:
         return f"has {size:,} bytes of {file.size:,}"
-    if file.sha256 is None:
-        return ""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-            done += len(block)
-            progress(done)
-    return "" if digest.hexdigest() == file.sha256 else "is not what the hub has (its sha256 differs)"
-
-
-def _download(model: HubModel, folder: Path, names: list[str]) -> None:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-    with said_in_one_line(model.name):
-        snapshot_download(
-            model.name.repository,
-            revision=model.commit,
-            local_dir=folder,
-            allow_patterns=[glob.escape(name) for name in names],
-            max_workers=_AT_ONCE,
-        )
+    digest = hashlib.sha256() if len(file.digest) == hashlib.sha256().digest_size * 2 else hashlib.sha1()
+    if digest.name == "sha1":
+        # As git names what it holds itself.
+        digest.update(b"blob %d\0" % size)
+    try:
+        with open_plain(path) as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+                done += len(block)
+                progress(done)
+    except (UntrustedFileError, OSError) as error:
+        return f"cannot be compared with the hub's ({error})"
+    return "" if digest.hexdigest() == file.digest else f"is not what the hub has (its {digest.name} differs)"
 
 
 def _transfer(model: HubModel, folder: Path, files: Sequence[HubFile]) -> None:
     """Several side by side; each gets its name when it is whole."""
-    from huggingface_hub import hf_hub_url
-
     given_up = threading.Event()
 
     def one(file: HubFile) -> None:
         part = _part(folder, file)
         part.parent.mkdir(parents=True, exist_ok=True)
-        transfer(hf_hub_url(model.name.repository, file.name, revision=model.commit), part, file.size, given_up)
+        transfer(file_url(model.name.repository, model.commit, file.name), part, file.size, given_up)
         part.replace(folder / file.name)
 
     with said_in_one_line(model.name), ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -175,13 +164,11 @@ def _transfer(model: HubModel, folder: Path, files: Sequence[HubFile]) -> None:
 def _check_config(file: Path) -> None:
     """Raises `PullError` for a model that this version cannot run."""
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_object(file) or {}
         check_config(config, str(file))
         read_spec(config, str(file))
     except ModelError as error:
         raise PullError(f"{error}; its weights were not fetched") from error
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise PullError(f"{file}: cannot be understood; the model is not one that exlchat reads") from error
 
 
 def _see_to_room(model: HubModel, folder: Path) -> None:
@@ -196,7 +183,7 @@ def _see_to_room(model: HubModel, folder: Path) -> None:
 
 @contextmanager
 def _watched(model: HubModel, folder: Path, progress: Progress) -> Iterator[None]:
-    """Inside, tells how much has come, by what lies on the disk: the hub's library fetches files side by side."""
+    """Inside, tells how much has come, by what lies on the disk: files are fetched side by side."""
     ended = threading.Event()
 
     def look() -> None:
@@ -218,11 +205,14 @@ def _fetched(model: HubModel, folder: Path) -> int:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Files on their way, huggingface_hub's and our own."""
-    cache = folder / ".cache"
-    return [*cache.rglob("*.incomplete"), *cache.rglob("*.part")]
+    """Files on their way."""
+    return list(_under_way(folder).glob("*.part"))
 
 
 def _part(folder: Path, file: HubFile) -> Path:
-    """Where a large file grows: named for what it will be, so that it is gone on with only as that."""
-    return folder / ".cache" / "exlchat" / f"{file.sha256}.part"
+    """Where a file grows: named for what it will be, so that it is gone on with only as that."""
+    return _under_way(folder) / f"{file.name}.{file.digest}.part"
+
+
+def _under_way(folder: Path) -> Path:
+    return folder / ".cache" / "exlchat"

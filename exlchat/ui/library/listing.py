@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.engine.events import ModelCard, ModelError
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.settings import Settings

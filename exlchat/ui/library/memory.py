@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
+from exlchat.untrusted.files import UntrustedFileError
+from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
     from exlchat.settings import Settings
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 NAMES = ("context", "kv_cache", "template", "system")
 KV_CACHES: tuple[KvCacheChoice, ...] = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
 _FORGET = ("none", "off")
+_LARGEST = 16_000_000
+"""Bytes of the file; a model takes some hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,8 @@ class ModelMemory:
         if self._path is None:
             return {}
         try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            content = read_json_file(self._path, largest=_LARGEST, kind="memory of models")
+        except UntrustedFileError:
             return {}
         if not isinstance(content, dict):
             return {}

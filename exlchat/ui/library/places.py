@@ -14,6 +14,7 @@ from exlchat import paths
 from exlchat.settings import SettingsError, load_settings
 from exlchat.ui.library.memory import ModelMemory
 from exlchat.ui.library.pulled import display_name, read_marker
+from exlchat.untrusted.files import UntrustedFileError, read_text
 
 _CONFIG = "config.json"
 _WEIGHTS = ".safetensors"
@@ -21,6 +22,8 @@ _DEEPEST = 4
 _MOST_FOLDERS = 5000
 _HUB_PREFIX = "models--"
 _SHOWN_OF_COMMIT = 8
+_LARGEST_REFERENCE = 100
+"""Bytes; a commit has 40."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,9 @@ def library() -> list[Found]:
 
 def in_folder(text: str) -> list[Found]:
     """The models in and below a folder that was named."""
-    try:
-        root = Path(text).expanduser()
-    except RuntimeError:
-        return [Found(Path(text), text, f"{text}: there is no such user; write the whole path")]
+    root = paths.expanded(text)
+    if not root.is_absolute() and text.startswith("~"):
+        return [Found(root, text, f"{text}: there is no such home folder; write the whole path")]
     if not root.is_absolute():
         return [Found(root, text, f"{text}: in model_folders a path begins with / or ~")]
     return list(_below(root))
@@ -116,10 +118,11 @@ def _references(folder: Path) -> dict[str, str]:
     try:
         for file in sorted(folder.rglob("*")):
             if file.is_file():
-                name, commit = str(file.relative_to(folder)), file.read_text(encoding="ascii").strip()
+                name = str(file.relative_to(folder))
+                commit = read_text(file, largest=_LARGEST_REFERENCE, kind="reference").strip()
                 if name == "main" or commit not in names:
                     names[commit] = name
-    except (OSError, ValueError):
+    except (OSError, UntrustedFileError):
         return names
     return names
 

@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.untrusted.files import UntrustedFileError
+from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MARKER = ".exlchat-pull.json"
 MAIN = "main"
+_LARGEST = 10_000
+"""Bytes of the note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,10 @@ def folder_for(repository: str, revision: str) -> Path:
 def read_marker(folder: Path) -> Marker | None:
     """The note of a folder; `None` where there is none that can be understood."""
     try:
-        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        content = read_json_file(folder / MARKER, largest=_LARGEST, kind="note of a download")
         repository, revision, commit = (content[key] for key in ("repository", "revision", "commit"))
         finished = content["finished"]
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+    except (UntrustedFileError, LookupError, TypeError):
         return None
     texts = (repository, revision, commit)
     if not all(isinstance(text, str) for text in texts) or not isinstance(finished, bool):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.chat.plain_text import one_line
 from exlchat.ui import generation_settings
 from exlchat.ui.engine_jobs import Load
 from exlchat.ui.library.listing import Entry, entries, in_order
 from exlchat.ui.library.places import Found, all_models
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.model_choice import GUIDE, choose_model
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.settings import Settings

@@ -207,9 +207,10 @@ class Answers:
         """An answer is on disk; on the paper too, where its conversation is open."""
         chat = self._chat
         self._figures.begin(started.prompt_tokens)
-        if started.notice and started.notice not in self._notices_told:
-            self._notices_told.add(started.notice)
-            chat.note(started.notice)
+        for notice in started.notices:
+            if notice not in self._notices_told:
+                self._notices_told.add(notice)
+                chat.note(notice)
         if started.context_notice:
             chat.note(started.context_notice)
         if not shown or answering.message is None or self._message_id == answering.message.id:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.store import StoreError
 from exlchat.settings import SettingsError, save_setting
 from exlchat.ui.chat_session import ChatSession
@@ -14,6 +14,7 @@ from exlchat.ui.engine_thread import EngineThread
 from exlchat.ui.errors import told_error
 from exlchat.ui.figures import StatusFacts
 from exlchat.ui.file_mentions import MentionError, with_files
+from exlchat.ui.leaving import kept_or_why
 from exlchat.ui.line.answers import Answers
 from exlchat.ui.line.commands import LineCommands
 from exlchat.ui.line.comparing import Comparing
@@ -26,6 +27,7 @@ from exlchat.ui.model_commands import ModelCommands
 from exlchat.ui.model_state import ModelState
 from exlchat.ui.typed_input import BadCommand, Command, parse_input
 from exlchat.ui.unsent import Unsent
+from exlchat.untrusted.text import one_line, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from exlchat.ui.services import Services
     from exlchat.ui.themes import ThemeFile
 
+_EDITOR_SECONDS = 0.05
 _KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
 
 
@@ -80,7 +83,7 @@ class LineChat:
         self._warned_of_loss = False
         self.leaving = False
         self.not_kept: str | None = None
-        """Why the answer that was being written at the end is not on disk as a whole."""
+        """Why something that was written until the end is not on disk."""
         self._background: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
@@ -302,15 +305,32 @@ class LineChat:
     # Leaving
 
     def leave(self) -> None:
-        """Quit; while an answer is not on disk only the second time."""
-        self.unsent.keep()
-        try:
-            self.session.unkept.save()
-        except StoreError as error:
-            if not self._warned_of_loss:
-                self._warned_of_loss = True
-                self.tell(f"An answer is not on disk; quit again to lose its end. {error}", warning=True)
-                return
+        """Quit; while something is not on disk only the second time."""
+        problem = kept_or_why(self.session, self.unsent)
+        if problem is not None and not self._warned_of_loss:
+            self._warned_of_loss = True
+            self.tell(problem, warning=True)
+            return
+        self._go(problem)
+
+    def end_soon(self, _: int) -> None:
+        """Quit as soon as the loop is free; for signal handlers."""
+        with contextlib.suppress(RuntimeError):  # The loop has ended by itself.
+            self._loop.call_soon_threadsafe(self.end)
+
+    def end(self) -> None:
+        """Quit because a signal says so: what cannot be kept is told behind the end."""
+        if self.leaving:
+            return
+        if self.paper.in_editor:
+            # It is ended as well, and what was saved in it is to be kept.
+            self.later(_EDITOR_SECONDS, self.end)
+            return
+        self.paper.take_unfinished()
+        self._go(kept_or_why(self.session, self.unsent))
+
+    def _go(self, not_kept: str | None) -> None:
+        self.not_kept = not_kept
         self.leaving = True
         if self._following is not None:
             self._following.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.store import StoreError
 from exlchat.ui import tree_actions
 from exlchat.ui.actions import ACTIONS, BY_ID
@@ -18,6 +17,7 @@ from exlchat.ui.line.key_words import IN_LINES, PLAIN_KEYS
 from exlchat.ui.line.looking import Looking, day_of
 from exlchat.ui.line.message_lists import about
 from exlchat.ui.token_commands import TokenCommands
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -9,7 +9,6 @@ from prompt_toolkit.completion import Completer, Completion
 
 from exlchat import paths
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.speech import DRAFTS
 from exlchat.chat.store import StoreError
 from exlchat.engine.events import MOST_ANSWERS
@@ -21,6 +20,7 @@ from exlchat.ui.line.message_lists import WHO, about, numbered_back
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
 from exlchat.ui.settings_commands import DEFAULT
 from exlchat.ui.tree_lines import tree_lines
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

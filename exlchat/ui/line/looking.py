@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.line.message_lists import (
@@ -17,6 +16,7 @@ from exlchat.ui.line.message_lists import (
     message_lines,
     numbered_back,
 )
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line, visible
 from exlchat.ui.tree_lines import tree_lines
+from exlchat.untrusted.text import one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -28,6 +28,10 @@ class Paper(Protocol):
     def tail_rows(self) -> int:
         """How many rows the open end may take."""
 
+    @property
+    def in_editor(self) -> bool:
+        """Whether the user's editor has the terminal."""
+
     def put(self, lines: Sequence[Fragments]) -> None:
         """Write lines for good."""
 
@@ -39,6 +43,9 @@ class Paper(Protocol):
 
     def typed(self) -> str:
         """What is typed and not sent."""
+
+    def take_unfinished(self) -> None:
+        """Nothing more is typed: what the terminal has of a line that is not finished is `typed` as well."""
 
     def set_text(self, text: str) -> None:
         """Put a text where messages are typed, in the place of what is there."""

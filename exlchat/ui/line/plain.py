@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import os
 import signal
 import sys
+import termios
 from typing import TYPE_CHECKING, TextIO
 
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.clipboard import copy_with_tool, has_tool
+from exlchat.ui.interrupts import is_ending
 from exlchat.ui.line.ink import text_of
 from exlchat.ui.line.input_text import goes_on
 from exlchat.ui.line.plain_ink import PlainInk
+from exlchat.ui.typed_input import Prompt, parse_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,6 +69,11 @@ class PlainPaper:
         """There is no open end."""
         return 0
 
+    @property
+    def in_editor(self) -> bool:
+        """Lines wait for it."""
+        return self._held is not None
+
     def put(self, lines: Sequence[Fragments]) -> None:
         """Whole lines, behind an end of the line in which the prompt stands."""
         if not lines:
@@ -91,13 +100,28 @@ class PlainPaper:
 
     def typed(self) -> str:
         """Lines of a message that is not finished, behind what was typed in another run."""
-        return "\n\n".join(part for part in (self._draft, "\n".join(self._lines)) if part)
+        unfinished = "\n".join([*self._lines, *([self._partial] if self._partial else [])])
+        return "\n\n".join(part for part in (self._draft, unfinished) if part)
 
     def set_text(self, text: str) -> None:
         """Nothing can be put into the terminal's line: it is said, and kept until a message is sent."""
         self._draft = text
         if text:
             self.put(self._ink.remark("note", f"typed before and not sent: {text}"))
+
+    def take_unfinished(self) -> None:
+        """The line that the terminal still has; the shell would take it for one of its own."""
+        try:
+            kept = termios.tcgetattr(self._source)
+        except (termios.error, OSError):
+            return
+        with contextlib.suppress(termios.error, OSError):
+            lines = [*kept[:3], kept[3] & ~termios.ICANON, *kept[4:6], list(kept[6])]
+            lines[6][termios.VMIN] = lines[6][termios.VTIME] = 0
+            termios.tcsetattr(self._source, termios.TCSANOW, lines)
+            self._partial += self._decoder.decode(os.read(self._source, _READ_BYTES))
+        with contextlib.suppress(termios.error, OSError):
+            termios.tcsetattr(self._source, termios.TCSANOW, kept)
 
     def begin_edit(self, text: str, what: str) -> None:
         """In $VISUAL or $EDITOR, where one is set; else the next message that is typed takes the place of this one."""
@@ -124,7 +148,8 @@ class PlainPaper:
 
     async def _write_anew(self) -> None:
         if new := await self._in_editor(""):
-            self.set_text(self._chat.submit(new))
+            # What a signal has ended was not meant to be sent yet.
+            self.set_text(new if is_ending() else self._chat.submit(new))
 
     async def _in_editor(self, text: str) -> str | None:
         """What the editor made of a text, `None` if nothing; what comes meanwhile is written after it."""
@@ -176,12 +201,12 @@ class PlainPaper:
         self._prompt()
         loop.call_soon(ready)
         loop.add_reader(self._source, self._read)
-        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(self._interrupted))
         try:
             await self._ended
         finally:
             loop.remove_reader(self._source)
-            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, before)
             if self._prompted:
                 self._write("\n")
 
@@ -234,9 +259,17 @@ class PlainPaper:
             if not text.strip() or self._chat.submit(text):
                 self._chat.editing.leave()
         elif text.strip():
-            self._draft = ""
-            self._chat.submit(text)
+            self._submit(text)
         self.refresh()
+
+    def _submit(self, text: str) -> None:
+        """A message takes the place of what was not sent before, and joins it where it cannot be sent either."""
+        if not isinstance(parse_input(text), Prompt):
+            self._chat.submit(text)
+            return
+        before, self._draft = self._draft, ""
+        if back := self._chat.submit(text):
+            self._draft = "\n\n".join(part for part in (before, back) if part)
 
     def _write(self, text: str) -> None:
         encoding = _encoding(self._out)

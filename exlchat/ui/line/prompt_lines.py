@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.line.ink import TokenPiece
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.chat.inspection import Inspected

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from exlchat.chat.store import StoreError
 from exlchat.engine.events import ModelError
 from exlchat.ui.errors import told_error
+from exlchat.ui.interrupts import signals_taken
 from exlchat.ui.leaving import closing_seconds
 from exlchat.ui.line.chat import LineChat
 from exlchat.ui.services import open_services
+from exlchat.ui.terminal_state import LINE, TerminalState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from exlchat.ui.line.plain import PlainPaper
     from exlchat.ui.line.screen import LineScreen
     from exlchat.ui.options import AppOptions
@@ -46,18 +50,24 @@ def run_line(options: AppOptions, *, plain: bool) -> int:
 
 async def _run(services: Services, plain: bool) -> LineChat:
     chat = LineChat(services, _plain_paper if plain else _screen)
-    await converse(chat)
+    terminal = TerminalState(sys.stdin.fileno(), sys.stdout.fileno(), "" if plain else LINE)
+    await converse(chat, terminal.restore)
     return chat
 
 
-async def converse(chat: LineChat) -> None:
-    """Begin, take input until somebody quits, and wait for what has to be on disk."""
+async def converse(chat: LineChat, restore: Callable[[], None] = lambda: None) -> None:
+    """Begin, take input until somebody quits, and wait for what has to be on disk.
+
+    `restore` gives the terminal back in an end that takes too long to do so itself.
+    """
     asyncio.get_running_loop().set_exception_handler(partial(_tell_broken, chat))
     chat.begin()
-    try:
-        await chat.paper.run(chat.engine_thread.start)
-    finally:
-        await asyncio.to_thread(chat.engine_thread.close, closing_seconds(chat.engine_thread, chat.session))
+    with signals_taken(chat.end_soon):
+        try:
+            with signals_taken(chat.end_soon, restore):
+                await chat.paper.run(chat.engine_thread.start)
+        finally:
+            await asyncio.to_thread(chat.engine_thread.close, closing_seconds(chat.engine_thread, chat.session))
 
 
 def _tell_broken(chat: LineChat, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

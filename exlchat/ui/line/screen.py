@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING, TextIO
@@ -84,7 +85,6 @@ class LineScreen:
             auto_suggest=AutoSuggestFromHistory(),
             history=history,
             on_text_changed=lambda _: self._typed(),
-            tempfile_suffix=".md",
         )
         rows = LineLayout(
             self.buffer,
@@ -133,6 +133,11 @@ class LineScreen:
         """What the message and the toolbar leave free."""
         return max(1, self._output.get_size().rows - _ROWS_AROUND)
 
+    @property
+    def in_editor(self) -> bool:
+        """Lines wait for it."""
+        return self._held is not None
+
     def put(self, lines: Sequence[Fragments]) -> None:
         """Above the message."""
         if not lines:
@@ -168,6 +173,9 @@ class LineScreen:
         """With the cursor behind it."""
         self.buffer.text = _typable(text)
         self.buffer.cursor_position = len(self.buffer.text)
+
+    def take_unfinished(self) -> None:
+        """There is none: every key has arrived."""
 
     def begin_edit(self, text: str, what: str) -> None:
         """In the place of what is typed."""
@@ -222,14 +230,18 @@ class LineScreen:
 
     async def edit(self) -> None:
         """Write the message in $EDITOR; what comes meanwhile is shown after it."""
+        # No start needs it.
+        from exlchat.ui.editor import EditorError, write
+
         if self._held is not None:
             return
         self._held = []
         self._report_keys(False)
         try:
-            await self.buffer.open_in_editor()
-        except (OSError, UnicodeDecodeError) as error:
-            self._chat.tell(f"the editor's text cannot be read: {error}", warning=True)
+            text = self.buffer.text
+            self.set_text(await run_in_terminal(lambda: write(text), in_executor=True))
+        except EditorError as error:
+            self._chat.tell(str(error), warning=True)
         finally:
             held, self._held = self._held, None
             self._report_keys(True)
@@ -262,11 +274,12 @@ class LineScreen:
         self._report_keys(True)
         try:
             await self.app.run_async(set_exception_handler=False)
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, KeyboardInterrupt, OSError):
             # The terminal has gone.
-            self._chat.leave()
+            self._chat.end()
         finally:
-            self._report_keys(False)
+            with contextlib.suppress(OSError):
+                self._report_keys(False)
 
     def _report_keys(self, on: bool) -> None:
         if self._keys:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

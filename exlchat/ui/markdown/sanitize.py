@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from exlchat.chat.plain_text import visible
+from exlchat.untrusted.text import visible
 
 TAB_STOP: Final = 4
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from exlchat.chat.personas.card_writing import CARD_FILES
+from exlchat.ui.argument_types import some_text
 from exlchat.ui.command_line import about_group, add_command, new_parser
 
 _ABOUT = """Personas: who is speaking, as files. A persona has a system prompt and, if you
@@ -36,7 +37,7 @@ def personas_parser() -> argparse.ArgumentParser:
     show.add_argument("--user", metavar="NAME", help="what you are called (default: user_name in settings.toml)")
     _json(show)
     new = command("new", "NAME", "write a new persona file to fill in")
-    _name(new)
+    new.add_argument("name", metavar="NAME", type=some_text, help="its name, of which that of its file is made")
     new.add_argument("--from", dest="base", metavar="NAME", help="begin with a copy of this persona")
     bring = command("import", "FILE...", "take over cards, characters and roles of other programs")
     bring.add_argument("files", metavar="FILE", nargs="+", type=Path, help="PNG, JSON, CHARX, YAML, .md or .toml")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -19,12 +18,12 @@ from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.shelf import ShelvedPersona, all_personas, find_persona, persona_id
 from exlchat.chat.personas.toml_file import parse_persona, table_of_persona, write_text
-from exlchat.chat.plain_text import one_line
 from exlchat.settings import load_settings
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.personas.command_line import card_kind
 from exlchat.ui.personas.keeping import copy_beside, exported_file, free_place, keep
+from exlchat.ui.standard_streams import ErrorLines, print_json, print_lines
+from exlchat.untrusted.text import one_line
 
 _SHOWN_SEED = 0
 """What `show` draws chance from; a conversation takes a seed of its own."""
@@ -53,7 +52,7 @@ You are {{{{char}}}}, talking with {{{{user}}}}. Today is {{{{weekday}}}}, {{{{d
 
 def run_personas(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
     """Run one command; a failure is one line on standard error. Raises `FolderError` and `SettingsError`."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     commands: dict[str, Callable[[], ExitCode]] = {
         "list": lambda: _list(lines, as_json=typed.json),
         "show": lambda: _show(find_persona(typed.name), typed.user or load_settings().user_name, as_json=typed.json),
@@ -74,10 +73,9 @@ def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
     for problem in shelf.problems:
         lines.say(problem)
     if as_json:
-        return print_report(json.dumps([_summary(one) for one in shelf.personas], indent=1) + "\n")
+        return print_json([_summary(one) for one in shelf.personas])
     width = max((len(one.id) for one in shelf.personas), default=0)
-    rows = [f"{one.id:<{width}}  {_told(one)}".rstrip() for one in shelf.personas]
-    return print_report("".join(f"{row}\n" for row in rows))
+    return print_lines(f"{one.id:<{width}}  {_told(one)}".rstrip() for one in shelf.personas)
 
 
 def _told(one: ShelvedPersona) -> str:
@@ -105,10 +103,8 @@ def _show(one: ShelvedPersona, user: str, *, as_json: bool) -> ExitCode:
     frozen = freeze(one.persona, user=one_line(user, 80), now=datetime.now(), seed=_SHOWN_SEED)
     if as_json:
         table = table_of_persona(one.persona)
-        return print_report(
-            json.dumps({**_summary(one), "persona": table, "frozen": frozen.as_json()}, indent=1) + "\n"
-        )
-    return print_report("\n".join(_described(one, frozen)) + "\n")
+        return print_json({**_summary(one), "persona": table, "frozen": frozen.as_json()})
+    return print_lines(_described(one, frozen))
 
 
 def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
@@ -147,7 +143,7 @@ def _new(name: str, base: str | None) -> ExitCode:
         text = write_text(replace(one.persona, name=one_line(name, 80)))
         copy_beside(one, target)
     paths.atomic_write(target, text)
-    return print_report(f"{target}\n")
+    return print_lines([str(target)])
 
 
 def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
@@ -159,8 +155,9 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
         try:
             imported = read_file(file)
             if typed.lorebook is not None:
-                book = read_lorebook(typed.lorebook)
-                imported = replace(imported, persona=replace(imported.persona, lorebook=book))
+                book, about = read_lorebook(typed.lorebook)
+                persona = replace(imported.persona, lorebook=book)
+                imported = replace(imported, persona=persona, notices=(*imported.notices, *about))
             target, removed = keep(imported, typed.name, force=typed.force)
         except PersonaError as error:
             lines.say(str(error))
@@ -170,10 +167,7 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
         for notice in notices:
             lines.say(notice)
         done.append({"id": target.stem, "path": str(target), "kind": imported.kind, "notices": notices})
-    if typed.json:
-        shown = print_report(json.dumps(done, indent=1) + "\n")
-    else:
-        shown = print_report("".join(f"{one['path']} ({one['kind']})\n" for one in done))
+    shown = print_json(done) if typed.json else print_lines(f"{one['path']} ({one['kind']})" for one in done)
     return code if shown is ExitCode.OK else shown
 
 
@@ -194,8 +188,8 @@ def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
     paths.atomic_write_bytes(file, exported.data)
     for notice in exported.notices:
         lines.say(notice)
-    return print_report(f"{file}\n")
+    return print_lines([str(file)])
 
 
 def _path(name: str | None) -> ExitCode:
-    return print_report(f"{paths.folders().personas if name is None else find_persona(name).path}\n")
+    return print_lines([str(paths.folders().personas if name is None else find_persona(name).path)])

@@ -14,7 +14,7 @@ from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.shelf import ShelvedPersona, files_beside, persona_id, picture_beside
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
 from exlchat.chat.personas.zip_members import Member
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 
 def keep(imported: Imported, name: str | None, *, force: bool) -> tuple[Path, tuple[str, ...]]:

@@ -37,7 +37,7 @@ def presets_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         nargs="+",
         type=Path,
-        help="of text-generation-webui (YAML) or SillyTavern (JSON, text completion), or .toml",
+        help="of text-generation-webui (YAML), KoboldAI or SillyTavern (JSON, text completion), or .toml",
     )
     bring.add_argument("--name", metavar="NAME", help="under this name (of one file)")
     bring.add_argument("--force", action="store_true", help="replace a preset of the same name")

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from exlchat import paths
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
 from exlchat.chat.sampling.preset import SamplingPresetError
 from exlchat.chat.sampling.shelf import ShelvedPreset, all_presets, find_preset, keep_preset, place_for
 from exlchat.chat.sampling.toml_file import table_of_preset, table_of_wishes
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
+from exlchat.ui.standard_streams import ErrorLines, print_json, print_lines
+from exlchat.untrusted.text import one_line
 
 
 def run_presets(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
     """Run one command; a failure is one line on standard error. Raises `FolderError` in one line."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     commands: dict[str, Callable[[], ExitCode]] = {
         "list": lambda: _list(lines, as_json=typed.json),
         "show": lambda: _show(find_preset(typed.name), as_json=typed.json),
@@ -40,13 +39,13 @@ def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
     for problem in shelf.problems:
         lines.say(problem)
     if as_json:
-        return _print_json([_summary(one) for one in shelf.presets])
+        return print_json([_summary(one) for one in shelf.presets])
     width = max((len(one.id) for one in shelf.presets), default=0)
     rows = []
     for one in shelf.presets:
         rows.append(f"{one.id:<{width}}  {one_line(one.preset.description, 100)}".rstrip())
         rows.append(f"{'':<{width}}  {one.preset.wishes.describe()}".rstrip())
-    return print_report("".join(f"{row}\n" for row in rows if row))
+    return print_lines(row for row in rows if row)
 
 
 def _summary(one: ShelvedPreset) -> dict[str, Any]:
@@ -61,7 +60,7 @@ def _summary(one: ShelvedPreset) -> dict[str, Any]:
 
 def _show(one: ShelvedPreset, *, as_json: bool) -> ExitCode:
     if as_json:
-        return _print_json({**_summary(one), "preset": table_of_preset(one.preset)})
+        return print_json({**_summary(one), "preset": table_of_preset(one.preset)})
     values = one.preset.wishes.describe() or "no values: everything stays as it is"
     lines = [f"{one.id} ({one.path})", one.preset.description, values]
     lines = [one_line(line, 400) for line in lines if line]
@@ -69,7 +68,7 @@ def _show(one: ShelvedPreset, *, as_json: bool) -> ExitCode:
         lines += ["", f"kept of {one_line(program, 60)}, not applied:"]
         named = kept if isinstance(kept, dict) else {"": kept}
         lines += [f"  {one_line(f'{key} {_shown(value)}', 120)}" for key, value in named.items()]
-    return print_report("\n".join(lines) + "\n")
+    return print_lines(lines)
 
 
 def _shown(value: Any) -> str:
@@ -94,10 +93,7 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
         if (paths.shipped_presets() / target.name).exists():
             lines.say(f"{target.stem} takes the place of the preset that comes along; another name: --name NAME")
         done.append({"id": target.stem, "path": str(target), "kind": imported.kind, "notices": list(imported.notices)})
-    if typed.json:
-        shown = _print_json(done)
-    else:
-        shown = print_report("".join(f"{one['path']} ({one['kind']})\n" for one in done))
+    shown = print_json(done) if typed.json else print_lines(f"{one['path']} ({one['kind']})" for one in done)
     return code if shown is ExitCode.OK else shown
 
 
@@ -113,8 +109,4 @@ def _keep(imported: ImportedPreset, name: str, *, force: bool) -> Path:
 
 
 def _path(name: str | None) -> ExitCode:
-    return print_report(f"{paths.folders().presets if name is None else find_preset(name).path}\n")
-
-
-def _print_json(value: Any) -> ExitCode:
-    return print_report(json.dumps(value, indent=1, default=str) + "\n")
+    return print_lines([str(paths.folders().presets if name is None else find_preset(name).path)])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from collections.abc import Callable
 from contextlib import closing
 
 from exlchat import paths
 from exlchat.chat.store import ConversationStore, StoreError
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines
 from exlchat.ui.sessions import arranging, changing, looking
 from exlchat.ui.sessions.parser import EXCHANGE
+from exlchat.ui.standard_streams import ErrorLines
 
 Command = Callable[[ConversationStore, argparse.Namespace], ExitCode]
 
@@ -49,7 +48,7 @@ _COMMANDS: dict[str, Command] = {
 
 def run_sessions(typed: argparse.Namespace) -> ExitCode:
     """Carries one command out; every failure is one line on stderr and an exit code."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     try:
         where = paths.folders().conversations
         paths.ensure_folder(where.parent)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.sessions.finding import conversation, message
+from exlchat.ui.standard_streams import complain, print_lines
 
 
 def run_rm(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -55,7 +54,7 @@ def run_pin_message(store: ConversationStore, typed: argparse.Namespace) -> Exit
     """Has the model go on seeing a message, or no longer."""
     ident = message(store, typed.message)
     if store.message(ident).role == "system":
-        ErrorLines(sys.stderr).say("a system prompt is seen as long as it holds; pin what was said")
+        complain("a system prompt is seen as long as it holds; pin what was said")
         return ExitCode.ERROR
     store.pin(ident, not typed.off)
     return ExitCode.OK
@@ -66,10 +65,10 @@ def run_purge(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     if not typed.yes:
         counts = store.counts()
         would = _removed(counts["deleted"], counts["deleted_messages"])
-        ErrorLines(sys.stderr).say(f"{would} would be removed for good; exlchat sessions purge --yes does it")
+        complain(f"{would} would be removed for good; exlchat sessions purge --yes does it")
         return ExitCode.USAGE
     done = store.purge_deleted()
-    return print_report(f"removed for good: {_removed(done.conversations, done.messages)}\n")
+    return print_lines([f"removed for good: {_removed(done.conversations, done.messages)}"])
 
 
 def _removed(conversations: int, messages: int) -> str:

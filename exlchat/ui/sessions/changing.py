@@ -7,8 +7,8 @@ import sys
 
 from exlchat.chat.store import ConversationStore
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, message
+from exlchat.ui.standard_streams import complain, print_lines
 from exlchat.ui.typed_text import PromptInputError, read_text
 
 
@@ -18,9 +18,9 @@ def run_edit(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     try:
         text = read_text(typed.text, None if sys.stdin is None else sys.stdin.buffer)
     except PromptInputError as error:
-        ErrorLines(sys.stderr).say(str(error))
+        complain(str(error))
         return ExitCode.USAGE
-    return print_report(f"{store.edit(ident, text, carry=typed.carry).id}\n")
+    return print_lines([store.edit(ident, text, carry=typed.carry).id])
 
 
 def run_choose(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -31,7 +31,7 @@ def run_choose(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 def run_branch(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """Begins a new conversation; prints its id."""
-    return print_report(f"{store.branch_off(message(store, typed.message)).id}\n")
+    return print_lines([store.branch_off(message(store, typed.message)).id])
 
 
 def run_cut(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -45,7 +45,7 @@ def run_undo(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     ident = conversation(store, typed.id)
     change = store.redo(ident) if typed.redo else store.undo(ident)
     if change is None:
-        ErrorLines(sys.stderr).say(f"there is nothing to {'do again' if typed.redo else 'undo'} in {ident[:SHORT]}")
+        complain(f"there is nothing to {'do again' if typed.redo else 'undo'} in {ident[:SHORT]}")
         return ExitCode.ERROR
     left = f"; conversation {change.kept[:SHORT]} stays: something was written in it since" if change.kept else ""
-    return print_report(f"{'done again' if typed.redo else 'undone'}: {change.what}{left}\n")
+    return print_lines([f"{'done again' if typed.redo else 'undone'}: {change.what}{left}"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.statements import Which
 from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.untrusted.text import one_line
 
 LAST = "last"
 SHORT = 8

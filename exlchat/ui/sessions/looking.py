@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,29 +10,30 @@ from pathlib import Path
 from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.backup import backups
 from exlchat.chat.check_file import check_file
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.search import SearchHit
 from exlchat.chat.store import ConversationStore
 from exlchat.chat.tree import TreeMessage
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import print_report
 from exlchat.ui.sessions.finding import SHORT, conversation, day
+from exlchat.ui.standard_streams import on_terminal, print_json, print_lines, print_text
 from exlchat.ui.tree_lines import tree_lines
+from exlchat.untrusted.text import one_line
 
 _LINE = 1000
+_EMPTY = "The conversation is empty."
 
 
 def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """A line for each conversation."""
     rows = [row for row in store.list_conversations(typed.which) if typed.tag is None or typed.tag in row.tags]
     if typed.json:
-        return _print_json([asdict(row) for row in rows])
+        return print_json([asdict(row) for row in rows])
     lines = []
     for row in rows:
         tags = "".join(f" #{tag}" for tag in row.tags)
         mark = "*" if row.pinned else " "
         lines.append(f"{row.id[:SHORT]} {mark} {day(row.updated_at)} {row.message_count:5}  {row.title}{tags}")
-    return _print_lines(lines, "There is no such conversation.")
+    return print_lines(lines or ["There is no such conversation."])
 
 
 def run_show(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -49,7 +48,7 @@ def run_show(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
             for one in kept
             if typed.tree or one.id in shown
         ]
-        return _print_json(
+        return print_json(
             {
                 "id": tree.id,
                 "title": tree.title,
@@ -61,22 +60,22 @@ def run_show(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
             }
         )
     if typed.tree:
-        return _print_lines(_tree_lines(kept, shown), "The conversation is empty.")
-    texts = [f"{_head(one, places[one.id])}\n{_said(one)}\n" for one in kept if one.id in shown]
-    return _print_lines(texts, "The conversation is empty.")
+        return print_lines(_tree_lines(kept, shown) or [_EMPTY])
+    texts = [f"{_head(one, places[one.id])}\n{_said(one)}\n\n" for one in kept if one.id in shown]
+    return print_text("".join(texts) or f"{_EMPTY}\n")
 
 
 def run_search(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """A line for each hit; what was found is underlined on a terminal."""
     hits = store.search(" ".join(typed.text), typed.limit)
     if typed.json:
-        return _print_json([asdict(hit) for hit in hits])
+        return print_json([asdict(hit) for hit in hits])
     lines = []
     for hit in hits:
         where = f"{hit.message_id[:SHORT]} {hit.role}" if hit.message_id else f"{'title':{SHORT}}"
         lines.append(f"{hit.conversation_id[:SHORT]} {day(hit.created_at)} {one_line(hit.title, 40)}")
         lines.append(f"    {where}: {_marked(hit)}")
-    return _print_lines(lines, "Nothing was found.")
+    return print_lines(lines or ["Nothing was found."])
 
 
 def run_stats(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -84,9 +83,9 @@ def run_stats(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     counts = store.counts()
     copies = [str(file) for file in backups(store.path)] if store.path is not None else []
     if typed.json:
-        return _print_json({**counts, "file": str(store.path), "backups": copies})
+        return print_json({**counts, "file": str(store.path), "backups": copies})
     lines = [f"{name.replace('_', ' '):22} {value:>12,}" for name, value in counts.items()]
-    return _print_lines([f"{store.path}", *lines, *(f"backup: {copy}" for copy in copies)], "")
+    return print_lines([f"{store.path}", *lines, *(f"backup: {copy}" for copy in copies)])
 
 
 def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
@@ -94,12 +93,12 @@ def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
     problems = check_file(path, repair=typed.repair)
     wrong = any(not problem.repaired for problem in problems)
     if typed.json:
-        code = _print_json([asdict(problem) for problem in problems])
+        code = print_json([asdict(problem) for problem in problems])
     else:
         lines = [f"{'mended' if one.repaired else 'wrong'}: {one_line(one.text, _LINE)}" for one in problems]
         if wrong and not typed.repair:
             lines.append("exlchat sessions check --repair mends what can be mended, after a copy of the database")
-        code = _print_lines(lines, "Nothing is wrong.")
+        code = print_lines(lines or ["Nothing is wrong."])
     return ExitCode.ERROR if wrong and code == ExitCode.OK else code
 
 
@@ -136,19 +135,10 @@ def _places(kept: Sequence[TreeMessage]) -> dict[str, tuple[int, int]]:
 
 
 def _marked(hit: SearchHit) -> str:
-    if not sys.stdout.isatty():
+    if not on_terminal():
         return hit.snippet
-    # print_report takes escape characters out, so the marks are those of plain text.
     shown, last = "", 0
     for first, end in hit.marks:
         shown += f"{hit.snippet[last:first]}[{hit.snippet[first:end]}]"
         last = end
     return shown + hit.snippet[last:]
-
-
-def _print_json(content: object) -> ExitCode:
-    return print_report(json.dumps(content, indent=1) + "\n")
-
-
-def _print_lines(lines: Sequence[str], nothing: str) -> ExitCode:
-    return print_report("".join(f"{line}\n" for line in lines) if lines else f"{nothing}\n")

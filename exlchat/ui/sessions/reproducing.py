@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 from exlchat import paths
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.engine_port import EnginePort, closing_events
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.reproduce import NotReproducibleError, record_of, request_again
 from exlchat.chat.store import ConversationStore
@@ -19,7 +17,6 @@ from exlchat.engine.events import Finished, GenerationRequest, PrefillProgress, 
 from exlchat.settings import load_settings
 from exlchat.state import load_state
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.library.memory import ModelMemory
 from exlchat.ui.library.places import library
@@ -27,6 +24,8 @@ from exlchat.ui.model_choice import choose_model, model_called
 from exlchat.ui.model_loading import load_wanted
 from exlchat.ui.options import AppOptions
 from exlchat.ui.sessions.finding import message
+from exlchat.ui.standard_streams import ErrorLines, print_lines
+from exlchat.untrusted.text import one_line
 
 _WIDTH = 60
 
@@ -38,7 +37,7 @@ def run_reproduce(store: ConversationStore, typed: argparse.Namespace) -> ExitCo
         ModelError, SettingsError: in one line.
         StoreError: there is no such message.
     """
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     try:
         answer = store.message(message(store, typed.message))
         record = record_of(answer)
@@ -102,15 +101,16 @@ def _compared(engine: EnginePort, answer: Message, record: AnswerRecord, again: 
     before = answer.token_ids[record.begun_tokens :]
     if tuple(again) == before:
         seed = "" if record.stats is None else f", seed {record.stats.seed}"
-        return print_report(f"the same: {len(before):,} tokens of {one_line(record.model, _WIDTH)}{seed}\n")
+        return print_lines([f"the same: {len(before):,} tokens of {one_line(record.model, _WIDTH)}{seed}"])
     place = next((at for at, pair in enumerate(zip(before, again, strict=False)) if pair[0] != pair[1]), None)
     place = min(len(before), len(again)) if place is None else place
-    told = print_report(
-        f"another answer, from token {place + 1:,} on; of {len(before):,} in the record, {len(again):,} now\n"
-        f"  before it: {_quoted(engine.decode(before[:place]), end=True)}\n"
-        f"  recorded:  {_token(before, place)}{_quoted(engine.decode(before[place:]))}\n"
-        f"  now:       {_token(again, place)}{_quoted(engine.decode(again[place:]))}\n"
+    lines = (
+        f"another answer, from token {place + 1:,} on; of {len(before):,} in the record, {len(again):,} now",
+        f"  before it: {_quoted(engine.decode(before[:place]), end=True)}",
+        f"  recorded:  {_token(before, place)}{_quoted(engine.decode(before[place:]))}",
+        f"  now:       {_token(again, place)}{_quoted(engine.decode(again[place:]))}",
     )
+    told = print_lines(lines)
     return ExitCode.ERROR if told is ExitCode.OK else told
 
 

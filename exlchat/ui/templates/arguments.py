@@ -25,7 +25,7 @@ exit codes:
 def template_parser() -> argparse.ArgumentParser:
     """The commands and options of `exlchat template`."""
     parser = new_parser("exlchat template", _ABOUT, _EPILOG, "exlchat template list|show|import …")
-    commands = parser.add_subparsers(dest="command", metavar="list|show|import", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="list|show|import", required=True, prog="exlchat template")
     listing = commands.add_parser("list", description="List the prompt formats: built in, and files of your own.")
     listing.add_argument("--json", action="store_true", help="print JSON")
     show = commands.add_parser(

@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import sys
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.chat.formats import FORMATS
 from exlchat.chat.formats.presets import PresetError, read_preset
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import (
     BUILT_IN,
     FORMAT_ENDINGS,
+    MODEL_FORMAT,
+    MOST_BYTES,
     PromptError,
     PromptFormat,
     choose_format,
     format_files,
+    format_id,
     read_format,
 )
 from exlchat.chat.reproduce import NotReproducibleError
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store import StoreError
 from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_output import ErrorLines, print_report
 from exlchat.ui.library.places import library
 from exlchat.ui.model_choice import choose_model
+from exlchat.ui.standard_streams import ErrorLines, print_json, print_lines, print_text
 from exlchat.ui.templates.prompts import MessagesError, messages_of
 from exlchat.ui.templates.report import as_json, as_text
+from exlchat.untrusted.files import UntrustedFileError, read_text
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.ui.templates.conversations import Asked
 
-_FILE_NAME = re.compile(r"[\w][\w .+-]{0,80}")
 _TRIAL = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
 
 
 def run_template(typed: argparse.Namespace) -> ExitCode:
     """Carries out the command that was typed. Raises `ModelError` in one line."""
-    lines = ErrorLines(sys.stderr)
+    lines = ErrorLines()
     if typed.command == "show" and typed.message is not None and (typed.name is not None or not typed.opening):
         lines.say("--message shows the prompt that an answer had, in its format; leave out NAME and other changes")
         return ExitCode.USAGE
@@ -63,13 +64,13 @@ def _list(json_wanted: bool) -> ExitCode:
     ]
     folder = paths.folders().templates
     for name in format_files(folder):
-        file = next(file for ending in FORMAT_ENDINGS if (file := folder / f"{name}{ending}").is_file())
+        file = next(file for ending in FORMAT_ENDINGS if os.path.lexists(file := folder / f"{name}{ending}"))
         try:
             rows.append({**_described(name, "a file of your own", "", read_format(file)), "file": str(file)})
         except PromptError as error:
             rows.append({"name": name, "about": "a file of your own", "file": str(file), "problem": str(error)})
     if json_wanted:
-        return print_report(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        return print_json(rows)
     lines = []
     for row in rows:
         lines.append(one_line(str(row["name"]), 80))
@@ -79,7 +80,7 @@ def _list(json_wanted: bool) -> ExitCode:
         if row.get("thinking"):
             kept = ", kept in later prompts" if row["keeps_thinking"] else ""
             lines.append(f"    thoughts {one_line(row['thinking'])}{kept}")
-    return print_report("\n".join(lines) + "\n")
+    return print_lines(lines)
 
 
 def _described(name: str, about: str, models: str, form: PromptFormat) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _described(name: str, about: str, models: str, form: PromptFormat) -> dict[s
         "name": name,
         "about": about,
         "models": models,
-        "stop": list(form.stop),
+        "stop": list(form.stops()),
         "thinking": thinking,
         "keeps_thinking": form.keeps_thinking,
     }
@@ -106,8 +107,8 @@ def _show(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
         shown = as_json(layout, asked.form, asked.engine.info)
         if typed.message is not None:
             shown["as_recorded"] = asked.as_recorded
-        return print_report(json.dumps(shown, indent=1) + "\n")
-    return print_report(as_text(layout, asked.form, asked.engine.info))
+        return print_json(shown)
+    return print_text(as_text(layout, asked.form, asked.engine.info))
 
 
 def _asked(typed: argparse.Namespace) -> Asked:
@@ -120,7 +121,7 @@ def _asked(typed: argparse.Namespace) -> Asked:
         return asked_now(typed.conversation, typed.name, typed.model)
     messages = messages_of(typed.messages)
     choice = choose_model(typed.model, last_used=None, bundled=paths.bundled_model(), library=library)
-    engine = TokenizerAlone(choice.path)
+    engine = TokenizerAlone(choice.path, bundled=paths.is_bundled(choice.path))
     form, notice = choose_format(engine.info, typed.name, paths.folders().templates)
     return Asked(engine, form, tuple(messages), notices=() if notice is None else (notice,))
 
@@ -128,20 +129,12 @@ def _asked(typed: argparse.Namespace) -> Asked:
 def _import(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
     file: Path = typed.file
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(1_000_001)
-        text = raw.decode("utf-8-sig")
-        found = read_preset(text)
-    except UnicodeDecodeError as error:
-        raise PresetError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
-    except OSError as error:
-        raise PresetError(f"{file}: cannot be read ({(error.strerror or '').lower()}); give a file") from None
+        found = read_preset(read_text(file, largest=MOST_BYTES, kind="prompt format"))
+    except UntrustedFileError as error:
+        raise PresetError(str(error)) from None
     except PresetError as error:
         raise PresetError(f"{file}: {error}") from None
-    name = typed.name or file.stem
-    if not _FILE_NAME.fullmatch(name) or name in BUILT_IN:
-        why = "is a built-in format" if name in BUILT_IN else "is no name for a file"
-        raise PresetError(f"{one_line(name, 60)!r} {why}; choose another with --name NAME")
+    name = _name_for(typed.name, file, found.kind)
     folder = paths.folders().templates
     taken = [other for ending in FORMAT_ENDINGS if (other := folder / f"{name}{ending}").exists()]
     if taken and not typed.force:
@@ -152,9 +145,25 @@ def _import(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
     for other in taken:
         if other != target:
             other.unlink()
+    for note in found.notes:
+        lines.say(note)
     if found.left_out:
         lines.say(f"left out, because our formats have no place for it: {', '.join(found.left_out)}")
-    return print_report(f"{target}\nexlchat --template {name}\n")
+    return print_lines([str(target), f"exlchat --template {name}"])
+
+
+def _name_for(wanted: str | None, file: Path, kind: str) -> str:
+    """What a format is called: as a preset or a persona would be, and never as one that is there without a file.
+
+    Raises:
+        PresetError: the name that was asked for is taken by one of those.
+    """
+    name = format_id(wanted or file.stem)
+    if name not in BUILT_IN and name != MODEL_FORMAT:
+        return name
+    if wanted is not None:
+        raise PresetError(f"{name!r} is a built-in format; choose another with --name NAME")
+    return format_id(name, kind)
 
 
 def _try_out(file: Path, text: str, ending: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from exlchat import paths
 from exlchat.chat.engine_port import SpellingPort
 from exlchat.chat.inspection import to_ask
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.prompt_ids import PromptMessage
 from exlchat.chat.reproduce import changed, prompt_again, record_of
@@ -24,6 +23,7 @@ from exlchat.ui.options import AppOptions
 from exlchat.ui.personas.speaking import as_spoken
 from exlchat.ui.sessions.finding import conversation, message
 from exlchat.ui.templates.prompts import MessagesError
+from exlchat.untrusted.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _tokenizer(path: Path) -> SpellingPort:
     # Imports torch, as reading a model's headers does.
     from exlchat.engine.tokenizer_alone import TokenizerAlone
 
-    return TokenizerAlone(path)
+    return TokenizerAlone(path, bundled=paths.is_bundled(path))
 
 
 def _last_used() -> Path | None:

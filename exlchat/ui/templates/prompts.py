@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import get_args
 
 from exlchat.chat.conversation import Role
-from exlchat.chat.plain_text import one_line, storable
 from exlchat.chat.prompt_ids import PromptMessage
+from exlchat.untrusted.files import UntrustedFileError
+from exlchat.untrusted.json_reader import JsonError, read_json, read_json_file
+from exlchat.untrusted.text import storable
 
 MOST_BYTES = 20_000_000
 
@@ -37,21 +38,13 @@ def messages_of(file: Path | None) -> list[PromptMessage]:
 def _of_file(file: Path) -> list[PromptMessage]:
     try:
         if str(file) == "-":
-            text = sys.stdin.read(MOST_BYTES + 1)
+            content = read_json(sys.stdin.buffer.read(MOST_BYTES + 1), most=MOST_BYTES)
         else:
-            with file.open(encoding="utf-8-sig") as opened:
-                text = opened.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise MessagesError(f"{file}: has more than {MOST_BYTES:,} characters; show a part of it")
-        content = json.loads(text)
-    except OSError as error:
-        raise MessagesError(f"{file}: cannot be read ({(error.strerror or '').lower()}); give a JSON file") from None
-    except RecursionError:
-        raise MessagesError(f"{file}: is nested too deep; give a list of role and content") from None
-    except ValueError as error:
-        # Neither JSON nor UTF-8 come as other errors.
-        reason = one_line(str(error), 100)
-        raise MessagesError(f"{file}: is no JSON ({reason}); give a list of role and content") from None
+            content = read_json_file(file, largest=MOST_BYTES, kind="list of messages")
+    except JsonError as error:
+        raise MessagesError(f"standard input: {error}") from None
+    except UntrustedFileError as error:
+        raise MessagesError(str(error)) from None
     if isinstance(content, dict):
         content = content.get("messages")
     if not isinstance(content, list) or not content:

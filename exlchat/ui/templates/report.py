@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from exlchat.chat.plain_text import one_line
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.prompt_layout import MessageSpan, PromptLayout
 from exlchat.engine.events import ModelInfo
+from exlchat.untrusted.text import one_line
 
 _WIDTH = 100
 

@@ -10,7 +10,6 @@ from textual.strip import Strip
 
 from exlchat.ui.markdown.document import Document
 from exlchat.ui.markdown.render import Renderer
-from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.markdown.styles import TextStyles
 from exlchat.ui.theme_colors import for_rich
 from exlchat.ui.tui.widgets.transcript_paint import GUTTER_WIDTH, framed
@@ -75,7 +74,7 @@ def headline(theme: ThemeFile, width: int) -> Line:
 def swatch(theme: ThemeFile, key: str) -> Line:
     """One entry, with a patch of its colour."""
     color = theme.colors[key]
-    return [Segment("██ ", Style(color=for_rich(color))), Segment(f"{printable(key):<24} {color}")]
+    return [Segment("██ ", Style(color=for_rich(color))), Segment(f"{key:<24} {color}")]
 
 
 def _rendered(renderer: Renderer, text: str) -> list[Line]:

@@ -142,10 +142,11 @@ class AnswerDisplay:
         self._tell_status(activity="reading", fraction=None)
 
     def _tell_notices(self, started: AnswerStarted, tell: Callable[[str], None]) -> None:
-        """The format's notice once in a run; what the model no longer sees each time that changes."""
-        if started.notice and started.notice not in self._notices_told:
-            self._notices_told.add(started.notice)
-            tell(started.notice)
+        """Those of format and constraint once in a run; what the model no longer sees each time that changes."""
+        for notice in started.notices:
+            if notice not in self._notices_told:
+                self._notices_told.add(notice)
+                tell(notice)
         if started.context_notice:
             tell(started.context_notice)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import sys
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SuspendNotSupported
@@ -21,9 +23,11 @@ from exlchat.ui.chat_session import ChatSession
 from exlchat.ui.clipboard import copy_with_tool
 from exlchat.ui.engine_jobs import JobEvent
 from exlchat.ui.engine_thread import EngineThread
-from exlchat.ui.leaving import closing_seconds
+from exlchat.ui.interrupts import signals_taken
+from exlchat.ui.leaving import closing_seconds, kept_or_why
 from exlchat.ui.live_themes import LiveThemes
 from exlchat.ui.services import Services, open_services
+from exlchat.ui.terminal_state import APP, TerminalState
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.stylesheet import SteadyStylesheet
@@ -81,10 +85,12 @@ class ChatApp(App[int], inherit_bindings=False):
             titles=services.titles,
         )
         self.chat_screen = ChatScreen(self.session, services, self.engine_thread)
+        self._loop_of_signals: asyncio.AbstractEventLoop | None = None
+        self._ended = False
         self._warned_of_loss = False
         self._leaving = False
         self.not_kept: str | None = None
-        """Why the answer that was being written at the end is not on disk as a whole."""
+        """Why something that was written until the end is not on disk."""
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's choice; where that is its driver for terminals, ours takes its place."""
@@ -97,6 +103,10 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Load the model once the first screen has been painted."""
+        self._loop_of_signals = asyncio.get_running_loop()
+        if self._ended:
+            self.action_end()
+            return
         self.call_after_refresh(self._painted)
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
 
@@ -112,15 +122,33 @@ class ChatApp(App[int], inherit_bindings=False):
         await asyncio.to_thread(self.engine_thread.close, closing_seconds(self.engine_thread, self.session))
 
     def leave(self) -> None:
-        """Quit; while an answer is not on disk only the second time."""
-        self.chat_screen.unsent.keep()
-        try:
-            self.session.unkept.save()
-        except StoreError as error:
-            if not self._warned_of_loss:
-                self._warned_of_loss = True
-                self.chat_screen.tell(f"An answer is not on disk; quit again to lose its end. {error}", warning=True)
-                return
+        """Quit; while something is not on disk only the second time."""
+        problem = kept_or_why(self.session, self.chat_screen.unsent)
+        if problem is not None and not self._warned_of_loss:
+            self._warned_of_loss = True
+            self.chat_screen.tell(problem, warning=True)
+            return
+        self._go(problem)
+
+    def end(self, _: int) -> None:
+        """Quit as soon as the loop is free; for signal handlers."""
+        self._ended = True
+        if self._loop_of_signals is not None:
+            with contextlib.suppress(RuntimeError):  # The loop has ended by itself.
+                self._loop_of_signals.call_soon_threadsafe(self.action_end)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the terminal is in the app's modes; not before, behind, or while an editor has it."""
+        return isinstance(self._driver, TerminalDriver) and self._driver.draws
+
+    def action_end(self) -> None:
+        """Quit because a signal says so, or the terminal has gone: what cannot be kept is told behind the end."""
+        if not self._leaving:
+            self._go(kept_or_why(self.session, self.chat_screen.unsent))
+
+    def _go(self, not_kept: str | None) -> None:
+        self.not_kept = not_kept
         self._leaving = True
         self.exit(0)
 
@@ -252,8 +280,10 @@ def run_app(options: AppOptions) -> int:
     """
     services = open_services(options)
     app = ChatApp(services)
+    state = TerminalState(sys.stdin.fileno(), sys.stderr.fileno(), APP)
     try:
-        code = app.run()
+        with signals_taken(app.end, lambda: state.restore(drawn=app.draws)):
+            code = app.run()
     finally:
         services.close()
     if app.not_kept is not None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from textual.markup import escape
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.actions import ACTIONS, BY_ID
 from exlchat.ui.actions_speech import SPEECH_ACTIONS
 from exlchat.ui.cache_panel import cache_line, cache_rows
@@ -20,6 +19,7 @@ from exlchat.ui.token_commands import TokenCommands
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.screens.help import HelpScreen
 from exlchat.ui.tui.screens.rows import CacheScreen, LogScreen
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.code_commands import code_meant, free_name, saved_line
 from exlchat.ui.tui.items import message_of
 from exlchat.ui.tui.links import Links
 from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.plain_text import one_line
 from exlchat.ui import tree_actions
 from exlchat.ui.chat_session import NotPossibleError
 from exlchat.ui.tree_lines import tree_lines
 from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,12 +6,19 @@ in pasted text turns what follows it into keys, so that a line break in the past
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 from codecs import getincrementaldecoder
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    Size = tuple[int, int]
 
 PASTE_BEGINS = "\x1b[200~"
 PASTE_ENDS = "\x1b[201~"
@@ -61,8 +68,41 @@ class InputDecoder:
         return inside[:kept].replace("\x1b", ESCAPE_PICTURE) + found, after
 
 
+class _Screen:
+    """Where is drawn. Into a terminal that has gone nothing is: an error would end the thread that draws, and the app
+    would wait for that.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
 class TerminalDriver(LinuxDriver):
     """Textual's own driver with `InputDecoder` in front of its key parser."""
+
+    def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: Size | None = None) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self.draws = False
+        """Whether the terminal is in the modes of the app."""
+        self._file = cast("Any", _Screen(cast("TextIO", self._file)))
+
+    def start_application_mode(self) -> None:
+        """As Textual does."""
+        self.draws = True
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def stop_application_mode(self) -> None:
+        """As Textual does."""
+        super().stop_application_mode()
+        self.draws = False
 
     def run_input_thread(self) -> None:
         """Read keys until the driver stops. A terminal that has gone ends the app, which keeps what was written."""
@@ -74,7 +114,7 @@ class TerminalDriver(LinuxDriver):
                 if selector.select(_POLL_SECONDS):
                     data = self._read()
                     if not data:
-                        self._app.call_later(self._app.exit)
+                        self._app.call_later(self._app.run_action, "end")
                         return
                     # The parser takes an empty text for the end of everything.
                     if text := decoder.feed(data):

@@ -22,6 +22,7 @@ from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import read
 from exlchat.chat.exchange.values import seconds_of
 from exlchat.chat.exchange.writing import written
+from tests.chat.exchange.claude_export import claude_ai
 from tests.chat.exchange.test_importers import AICHAT, TALK, chatgpt, node, open_webui
 from tests.chat.exchange.trees import children, imported, imported_or_refused, is_whole, json_lines, said
 from tests.patience import within
@@ -115,7 +116,7 @@ def test_what_is_no_conversation_is_named(tmp_path: Path, content: Any, reason: 
 
 
 def test_no_file(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "none", "there is no such file"), (tmp_path, "it is not a plain file")):
+    for path, reason in ((tmp_path / "none", "there is no such file"), (tmp_path, "not a plain file")):
         with pytest.raises(ExchangeError, match=reason):
             read(path)
 
@@ -362,6 +363,7 @@ SILLY = [
 ]
 SAMPLES: list[Any] = [
     [chatgpt()],
+    [claude_ai()],
     [open_webui()],
     {"messages": TALK},
     [{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]}],

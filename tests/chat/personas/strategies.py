@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
+from exlchat.chat.personas.lorebook import SELECTIVE_LOGICS, Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona
 from exlchat.chat.sampling.wishes import SamplingWishes
 from exlchat.engine.constraint import Constraint
@@ -43,6 +43,18 @@ entries = st.builds(
     case_sensitive=st.booleans(),
     use_regex=st.booleans(),
     position=st.sampled_from(["before_char", "after_char"]),
+    selective_logic=st.sampled_from(SELECTIVE_LOGICS),
+    match_whole_words=st.booleans(),
+    scan_depth=st.none() | st.integers(0, 9),
+    probability=st.floats(0, 100),
+    delay=st.integers(0, 9),
+    group=texts,
+    group_override=st.booleans(),
+    group_weight=st.floats(0, 100),
+    exclude_recursion=st.booleans(),
+    prevent_recursion=st.booleans(),
+    delay_until_recursion=st.integers(0, 3),
+    ignore_budget=st.booleans(),
 )
 lorebooks = st.builds(
     Lorebook,
@@ -151,9 +163,11 @@ personas = st.builds(
     foreign=st.dictionaries(texts, toml_values, max_size=3),
 )
 
+_ENTRY_KEYS = ["keys", "key", "content", "enabled", "insertion_order", "constant", "extensions", "position", "x"]
+_EXTENSIONS = ["position", "selectiveLogic", "delay", "group_weight", "probability"]
 _BOOK_ENTRY = st.dictionaries(
-    st.sampled_from(["keys", "content", "enabled", "insertion_order", "constant", "extensions", "id", "position", "x"]),
-    json_values,
+    st.sampled_from(_ENTRY_KEYS),
+    json_values | st.dictionaries(st.sampled_from(_EXTENSIONS), json_values),
     max_size=6,
 )
 _BOOK = st.fixed_dictionaries(

@@ -462,7 +462,7 @@ def test_a_lorebook_alone(tmp_path: Path) -> None:
     book = {"entries": [{"keys": ["a"], "content": "b", "enabled": True, "insertion_order": 0}]}
     for content in ({"spec": "lorebook_v3", "data": book}, book, {"entries": {"0": {"key": ["a"], "content": "b"}}}):
         file.write_text(json.dumps(content))
-        assert read_lorebook(file).entries[0] == LoreEntry("b", keys=("a",))
+        assert read_lorebook(file)[0].entries[0] == LoreEntry("b", keys=("a",))
     file.write_text("{}")
     with pytest.raises(PersonaError, match="no entries"):
         read_lorebook(file)

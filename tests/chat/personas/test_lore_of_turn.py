@@ -109,3 +109,44 @@ def test_a_persona_says_whether_the_model_thinks_first(
     record = store.load(conversation.id).branch[-1].record
     assert record is not None
     assert record.thinking_on is thinking
+
+
+@pytest.mark.parametrize("count", [12, 1])
+def test_chance_gives_a_message_the_same_lore_however_often_it_is_answered(
+    store: ConversationStore, engine: ScriptedEngine, count: int
+) -> None:
+    """Also where chance gave it none, which nothing is kept of."""
+    entries = tuple(LoreEntry(f"Fact {n}.", keys=("/dragon/i",), probability=50) for n in range(count))
+    told = Persona(name="Narrator", system="You tell a tale.", lorebook=Lorebook(entries))
+    for seed in range(4):
+        frozen = freeze(told, user="Ann", now=datetime(2026, 11, 21), seed=seed)
+        first = say(store, engine, begin_conversation(store, frozen).id, "A dragon!")
+        conversation = begin_conversation(store, frozen)
+        assert say(store, engine, conversation.id, "A dragon!") == first, "the same seed, another conversation"
+        for _ in range(3):
+            engine.will_say("Again.")
+            list(answer(store, engine, conversation.id, OPTIONS, retry_of=store.load(conversation.id).branch[-1].id))
+            assert engine.text_with_special_tokens(engine.requests[-1].prompt_ids) == first
+        assert count == 1 or 0 < first.count("Fact") < count
+
+
+def test_a_constant_entry_that_may_fail_is_no_part_of_the_system_prompt() -> None:
+    entries = (
+        LoreEntry("Always.", constant=True),
+        LoreEntry("Never.", constant=True, probability=0),
+        LoreEntry("Maybe.", constant=True, probability=50),
+        LoreEntry("Later.", constant=True, delay=2),
+        LoreEntry("One of two.", constant=True, group="g"),
+    )
+    frozen = freeze(Persona("N", system="S", lorebook=Lorebook(entries)), user="A", now=datetime(2026, 11, 21), seed=1)
+    assert frozen.told == (0,)
+    assert FrozenPersona.from_json(frozen.as_json()) == frozen
+
+
+def test_patterns_see_who_said_what(store: ConversationStore, engine: ScriptedEngine) -> None:
+    entry = LoreEntry("Ann spoke of it.", keys=(r"/\x01{{user}}: [^\x01]*dragon/",))
+    told = Persona(name="Narrator", greeting="A dragon came.", lorebook=Lorebook((entry,)))
+    frozen = freeze(told, user="Ann", now=datetime(2026, 11, 21), seed=1)
+    conversation = begin_conversation(store, frozen)
+    assert "Ann spoke" not in say(store, engine, conversation.id, "Go on.")
+    assert "Ann spoke" in say(store, engine, conversation.id, "The dragon?")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from exlchat.chat.personas.decorators import Decorators, split_decorators
 from exlchat.chat.personas.frozen import FrozenPersona
-from exlchat.chat.personas.lore_keys import bounded_pattern, contains_any
-from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text, triggered
+from exlchat.chat.personas.lore_activation import triggered
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text
 from exlchat.chat.personas.opening import opening_tree, takes_over
 from exlchat.chat.personas.telling import lore_note, lore_to_tell
 from exlchat.chat.personas.told import text_for_model
@@ -141,50 +141,6 @@ def test_any_content_is_split(content: str) -> None:
         assert decorators == Decorators()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "found"),
-    [
-        (r"/dragons?/i", "two DRAGONS", True),
-        (r"\bcat\b", "concatenate", False),
-        (r"dragon.*queen", "the dragon and the queen", True),
-        (r"(red|blue) key", "a blue key", True),
-        (r"[0-9]+ gold", "30 gold", True),
-        (r"\b(elf|elves|elven|fae|fairy|sprite|dryad|nymph|pixie)\b", "an old dryad", True),
-        (r"colou?r|hue", "the color", True),
-        (r"(", "(", False),
-        (r"", "x", False),
-        (r"/ /", "x", False),
-    ],
-)
-def test_patterns(pattern: str, text: str, found: bool) -> None:
-    assert contains_any(text, [pattern], patterns=True) is found
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(a+)+$",
-        r"(a|aa)*b",
-        r"(.*)\1",
-        r".*.*.*x",
-        "a?" * 30 + "a" * 30,
-        r"(?=a)",
-        "x{1,99999}",
-        "(a|a)" * 20 + "x",
-        "((a|a)(a|a))(a|a)(a|a)(a|a)(a|a)(a|a)x",
-        "(a|b|c|d|e).*x",
-    ],
-)
-def test_patterns_that_could_run_for_ever_never_match(pattern: str) -> None:
-    assert bounded_pattern(pattern) is None
-
-
-@given(st.text(st.sampled_from("ab.*+?|()[]\\^$b/i{}"), max_size=25))
-def test_no_pattern_takes_long(pattern: str) -> None:
-    with within(1):
-        contains_any("ab" * 2_000 + "a" * 6_000, [pattern], patterns=True)
-
-
 lore_entries = st.builds(
     LoreEntry,
     content=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join),
@@ -274,14 +230,6 @@ def test_another_persona_tells_its_own_lore() -> None:
     branch = [*branch, takes_over(spoken(second), parent_id=branch[-1].id, now=1.0)]
     assert text_for_model(said(branch, "user", "dragon")[-1]) == "two\n\ndragon"
     assert lore_to_tell(branch[:0], count_tokens=words) == ()
-
-
-@pytest.mark.parametrize("key", ["a?a?a?a?a?a?x", "a?a?.*x", "(a|a|a|a|a|a|a|a)(a|a|a|a|a|a|a|a)x", "[ab]+x"])
-def test_a_lorebook_of_patterns_takes_no_time(key: str) -> None:
-    assert bounded_pattern(key) is not None
-    lore = Lorebook(tuple(entry(key, f"{n} content", use_regex=True) for n in range(1000)), recursive_scanning=True)
-    with within(3):
-        triggered(lore, ["a" * 50_000])
 
 
 def test_a_large_lorebook_takes_no_time() -> None:

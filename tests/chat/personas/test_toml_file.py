@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     latin.write_bytes(b'name = "\xe9"')
     with pytest.raises(PersonaError, match="byte 8 is not UTF-8"):
         read_persona(latin)
-    with pytest.raises(PersonaError, match="cannot be read"):
+    with pytest.raises(PersonaError, match="there is no such file"):
         read_persona(tmp_path / "none.toml")
 
 

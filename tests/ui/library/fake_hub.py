@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,8 +37,14 @@ class FakeHub:
     takes_ranges: bool = True
     pushes: int = 0
     """Each makes other commits of the same names."""
+    warning: bytes = b""
+    """What the hub has its client tell, as it does before it takes something away."""
     status: int = 200
     file_status: int = 200
+    told: Callable[[Any], Any] = lambda listing: listing
+    """What is told of a revision is made of what should be."""
+    odd: Callable[[BaseHTTPRequestHandler, str], bool] = lambda handler, path: False
+    """Answers for itself, and whether it has."""
     sent: int = 0
     """Bytes of bodies of files."""
     fetched: list[str] = field(default_factory=list)
@@ -83,9 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
+        if self.hub.odd(self, path):
+            return
         if self.hub.status != 200:
             self._send(self.hub.status, b"{}", body=body)
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree|refs)(?:/(.+))?", path):
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|refs)(?:/(.+))?", path):
             self._api(found[1], found[2], found[3] or "main", body=body)
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._file(found[1], found[2], found[3], body=body)
@@ -100,7 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
         return "RevisionNotFound" if self.hub.files(repository, revision) is None else None
 
     def _api(self, repository: str, what: str, revision: str, *, body: bool) -> None:
-        revision = revision.split("/", maxsplit=1)[0] if what == "tree" else revision
         if (code := self._denied(repository, revision)) is not None:
             self._send(403 if code == "GatedRepo" else 404, b"{}", {"X-Error-Code": code}, body=body)
             return
@@ -113,11 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
                 for one in self.hub.repositories[repository]
             ]
             content = {"branches": branches, "converts": [], "tags": []}
-        elif what == "tree":
-            content = [{"type": "file", "path": file, **_metadata(data, file)} for file, data in files.items()]
         else:
-            siblings = [{"rfilename": file, "blobId": "b", **_metadata(data, file)} for file, data in files.items()]
-            content = {"id": repository, "sha": self.hub.commit(name), "siblings": siblings}
+            siblings = [{"rfilename": file, **_metadata(data, file)} for file, data in files.items()]
+            content = self.hub.told({"id": repository, "sha": self.hub.commit(name), "siblings": siblings})
         self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"}, body=body)
 
     def _file(self, repository: str, revision: str, file: str, *, body: bool) -> None:
@@ -166,6 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
+        if self.hub.warning:
+            self.send_header("X-HF-Warning", self.hub.warning.decode("latin-1"))
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if held is not None:
@@ -189,7 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _metadata(data: bytes, file: str) -> dict[str, Any]:
-    known: dict[str, Any] = {"size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    known: dict[str, Any] = {"size": len(data), "blobId": blob}
     if file.endswith(_LFS):
         known["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
         known["lfs"]["oid"] = known["lfs"]["sha256"]

@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_there_is_a_line(tmp_path: Path) -> None:
     (missing,) = in_folder(str(tmp_path / "away"))
     assert missing.problem == f"{tmp_path / 'away'}: cannot be looked into (no such file or directory)"
     assert "begins with / or ~" in (in_folder("models")[0].problem or "")
-    assert "no such user" in (in_folder("~nobody-of-that-name/models")[0].problem or "")
+    assert "no such home folder" in (in_folder("~nobody-of-that-name/models")[0].problem or "")
 
 
 def test_a_folder_that_may_not_be_read_is_a_line() -> None:

@@ -127,7 +127,8 @@ def begun(hub: FakeHub, ending: int) -> subprocess.CompletedProcess[str]:
 
 
 def parts() -> list[Path]:
-    return list((paths.folders().models / "org--llama" / ".cache").rglob("*.part"))
+    """Of the weights; other files come before them, and are gone from here in between."""
+    return list((paths.folders().models / "org--llama" / ".cache").rglob("output.safetensors.*.part"))
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
@@ -191,8 +192,8 @@ def test_a_server_that_fails_while_files_come_is_asked_again_and_then_told(hub: 
 def test_files_that_came_whole_are_not_fetched_again(hub: FakeHub) -> None:
     hub.damaged.add("output.safetensors")
     assert pull(hub, "org/llama").returncode == 1
-    part = paths.folders().models / "org--llama" / ".cache" / "huggingface" / "download" / "x.incomplete"
-    part.write_bytes(b"left by a program that was killed")
+    part = paths.folders().models / "org--llama" / ".cache" / "exlchat" / f"model.safetensors.{'0' * 64}.part"
+    part.write_bytes(b"of another commit")
     hub.damaged.clear()
     hub.fetched.clear()
     assert pull(hub, "org/llama").returncode == 0
@@ -253,7 +254,7 @@ def test_a_gated_model_says_how_to_log_in(
 )
 def test_a_hub_that_refuses_says_how_to_log_in(hub: FakeHub, status: int, words: str) -> None:
     hub.status = status
-    line = complaint(hub, "org/llama")
+    line = complaint(hub, "org/llama", token="hf_somebody")
     assert words in line
     assert "hf auth login" in line
 
@@ -315,7 +316,7 @@ def test_what_is_no_name_is_not_asked_for(text: str) -> None:
 
 def test_a_full_disk_is_said_before_anything_large_is_fetched(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     name = HubName("org/llama")
-    model = HubModel(name, "c", (HubFile("output.safetensors", 1 << 60, None),))
+    model = HubModel(name, "c", (HubFile("output.safetensors", 1 << 60, "0" * 64),))
     with pytest.raises(PullError, match="make room there, or take fewer bits"):
         fetch(model, lambda *_: None)
     with pytest.raises(PullError, match="the disk is full; make room"), said_in_one_line(name):

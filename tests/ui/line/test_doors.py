@@ -37,6 +37,7 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "alternative": lambda line, _: _texts(line)[-1] == OTHER,
     "branch": says("This is a new conversation with what came before"),
     "cut": says("Deleted from there on"),
+    "save": says("nothing of this session is kept"),
     "rename": lambda line, _: any(one.title == "Harbour" for one in line.chat.session.store.list_conversations()),
     "delete": says("Deleted “Talk”"),
     "undo": says("Undone: "),

@@ -197,3 +197,15 @@ async def test_another_token_is_taken_by_numbers(tmp_path: Path) -> None:
         plain.type("/undo\n")
         await plain.sees("Undone: another token")
         assert plain.chat.session.branch[-1].text == "so Y more"
+
+
+async def test_what_of_a_schema_answers_are_not_held_to_is_said_once(tmp_path: Path) -> None:
+    async with plain_mode(tmp_path, ScriptedEngine("one", "two")) as plain:
+        plain.type('/schema {"type": "string", "format": "path"}\n')
+        await plain.sees("constraint: schema")
+        plain.type("first\n")
+        await plain.sees("one\nYou: ")
+        plain.type("second\n")
+        await plain.sees("two\nYou: ")
+        said = "Note: the JSON schema: answers are not held to the format 'path' (the whole)"
+        assert plain.text.lower().count(said.lower()) == 1

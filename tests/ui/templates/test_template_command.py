@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from exlchat import paths
+from exlchat.chat.file_ids import id_for
 from exlchat.chat.formats import FORMATS
 from exlchat.chat.store import ConversationStore
 from exlchat.cli import main
@@ -88,13 +90,13 @@ def test_show_takes_a_conversation(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "nested too deep"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "nested deeper than 64 levels"),
         ("[]", "holds no list of messages"),
         ('[{"role": "user"}]', "message 1 lacks a role"),
         ('[{"role": "wizard", "content": "x"}]', "message 1 lacks a role"),
         ('[{"role": "user", "content": [{"type": "image_url"}]}]', "message 1 lacks a role"),
-        ("\udcff", "is no JSON"),
+        ("\udcff", "is not UTF-8"),
     ],
     ids=range(7),
 )
@@ -113,30 +115,100 @@ def test_an_unknown_format_is_said_in_one_line(capsys: pytest.CaptureFixture[str
     assert "did you mean chatml?" in said(capsys, "show", "chatlm", code=ExitCode.ERROR)
 
 
+def test_a_template_that_writes_half_a_character_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """No text has one, and no tokenizer takes it."""
+    file = tmp_path / "half.jinja"
+    file.write_text("{{ '\\ud800' }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    printed = said(capsys, "show", str(file), code=1)
+    assert printed.count("\n") == 1
+    assert "tokenizer.json: cannot encode half a character (U+D800, character 0" in printed
+
+
 def test_import_makes_a_format_and_replaces_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path
 ) -> None:
     file = tmp_path / "Tavern.json"
     file.write_text(json.dumps({"input_sequence": "Q:", "output_sequence": "A:", "wrap": True}))
-    target = home / "Tavern.toml"
+    target = home / "tavern.toml"
     assert said(capsys, "import", file).splitlines()[0] == str(target)
     before = target.read_text()
     assert json.loads(said(capsys, "show", "Tavern", "--json"))["text"].endswith("Q:\nWhat can you do?\nA:\n")
     file.write_text("instruction_template: 'changed {{ messages[0].content }}'\n")
     assert "is there already" in said(capsys, "import", file, code=ExitCode.ERROR)
     assert target.read_text() == before
-    assert said(capsys, "import", file, "--force").splitlines()[0] == str(home / "Tavern.jinja")
+    assert said(capsys, "import", file, "--force").splitlines()[0] == str(home / "tavern.jinja")
     assert not target.exists(), "a name means one file"
     assert json.loads(said(capsys, "show", "Tavern", "--json"))["text"] == "changed Be brief."
 
 
-@pytest.mark.parametrize("name", ["../evil", "chatml", "a/b", ".hidden", "x\ny"])
-def test_names_stay_in_the_folder(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("../evil", "evil"),
+        ("a/b", "a-b"),
+        (".hidden", "hidden"),
+        ("x\ny", "x-y"),
+        ("Mistral V2 & V3", "mistral-v2-v3"),
+        ("$(touch no)", "touch-no"),
+        ("Über 3.5", "über-3-5"),
+        ("...", "format"),
+    ],
+)
+def test_a_name_becomes_that_of_a_file_in_the_folder_as_of_a_preset(
+    name: str, expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path
+) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text("instruction_template: x\n")
+    assert said(capsys, "import", file, "--name", name).splitlines()[0] == str(home / f"{expected}.jinja")
+    assert [one.name for one in home.parent.rglob("*") if one.is_file()] == [f"{expected}.jinja"]
+    assert id_for(name, "format") == expected, "as presets and personas are called"
+
+
+@pytest.mark.parametrize("name", ["chatml", "ChatML", "model"])
+def test_what_is_there_without_a_file_keeps_its_name(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path
+) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("instruction_template: x\n")
     line = said(capsys, "import", file, "--name", name, code=ExitCode.ERROR)
-    assert "--name NAME" in line
+    assert "is a built-in format; choose another with --name NAME" in line
     assert not home.exists()
+    called = file.rename(tmp_path / f"{name}.yaml")
+    assert said(capsys, "import", called).splitlines()[0] == str(home / f"{name.lower()}-text-generation-webui.jinja")
+
+
+@pytest.mark.parametrize("name", ["Mistral V2 & V3", "ChatML", "-x; echo 'no'", "日本 語", "Alpaca"])
+def test_the_hint_works_when_it_is_pasted(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps({"input_sequence": "Q:", "output_sequence": "A:", "wrap": True}))
+    program, *words = shlex.split(said(capsys, "import", file).splitlines()[1])
+    assert (program, words[0], len(words)) == ("exlchat", "--template", 2)
+    assert main(["ask", *words, "-m", "guide", "--device", "cpu", "--max-tokens", "2", "Hi"]) == ExitCode.OK
+    capsys.readouterr()
+    (answered,) = json.loads(said(capsys, "show", "--conversation", "last", words[1], "--json"))["format"].splitlines()
+    assert answered == words[1]
+    # It is found by what it was called there, too.
+    if not name.startswith("-"):
+        assert json.loads(said(capsys, "show", name, "--json"))["text"].endswith("Q:\nWhat can you do?\nA:\n")
+    for built_in in ("chatml", "alpaca"):
+        assert "Q:" not in json.loads(said(capsys, "show", built_in, "--json"))["text"]
+
+
+def test_what_is_followed_in_part_and_what_is_not_are_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path
+) -> None:
+    file = tmp_path / "x.json"
+    preset = {"input_sequence": "Q:", "output_sequence": "A:", "names_behavior": "always", "activation_regex": "/x/"}
+    file.write_text(json.dumps(preset))
+    assert main(["template", "import", str(file)]) == ExitCode.OK
+    lines = capsys.readouterr().err.splitlines()
+    assert "names_behavior always: names stand before texts where a persona speaks, and nowhere else" in lines[0]
+    assert "left out, because our formats have no place for it: activation_regex" in lines[1]
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,7 @@ EFFECTS: dict[str, Effect] = {
         lambda s: s.chat.session.conversation is not None and s.chat.session.conversation.title == "Harbour",
         argument="Harbour",
     ),
+    "save": Effect(lambda s: "all that is said is kept in" in s.heard or "nothing of this session is kept" in s.heard),
     "delete": Effect(lambda s: _many(s) == 1),
     "undo": Effect(lambda s: not _pinned(s), done("pin")),
     "redo": Effect(_pinned, done("pin", "undo")),

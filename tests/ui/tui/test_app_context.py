@@ -132,3 +132,11 @@ async def test_pins_are_shown_and_obeyed(tmp_path: Path) -> None:
         assert "remember 42" not in engine.prompts[-1]
         await talk(pilot, "/pin")
         assert chat.session.branch[-1].pinned
+
+
+async def test_a_notice_tells_once_what_of_a_schema_answers_are_not_held_to(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two"))
+    async with chat.run_test(size=SIZE) as pilot:
+        await talk(pilot, '/schema {"type": "string", "format": "path"}', "first", "second")
+        await until(pilot, lambda: "answers are not held to the format 'path'" in shown(chat))
+        assert shown(chat).count("answers are not held to") == 1

@@ -265,7 +265,7 @@ async def test_the_picker_narrows_by_typing_and_enter_loads(tmp_path: Path, mode
         assert "guide" in screen
         assert re.search("torn +cannot be loaded", screen)
         await pilot.press(*"torn")
-        await until(pilot, lambda: "not readable JSON" in read(chat))
+        await until(pilot, lambda: "not JSON" in read(chat))
         await pilot.press("enter")
         await pilot.pause(0.1)
         assert not models.begun

@@ -259,7 +259,7 @@ async def test_a_file_that_cannot_be_written_is_said_where_one_types(tmp_path: P
         opened = await go_to(pilot, "top_k")
         file.mkdir()
         await pilot.press("enter", *"3", "enter")
-        assert "is a directory" in words(chat)
+        assert "not a plain file" in words(chat)
         assert opened.field.display
 
 

@@ -219,6 +219,7 @@ async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
     async with chat.run_test(size=(100, 30)) as pilot:
         assert await offered(pilot, chat, "/", "s") == [
             "/sampling",
+            "/save",
             "/schema",
             "/search",
             "/set",
@@ -228,7 +229,7 @@ async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
             "/stop",
             "/system",
         ]
-        await pilot.press(*["down"] * 5, "tab")
+        await pilot.press(*["down"] * 6, "tab")
         assert chat.chat_screen.composer.text == "/sidebar"
         assert await offered(pilot, chat, "escape") == []
         assert chat.chat_screen.composer.text == "/sidebar"

@@ -114,7 +114,7 @@ class ChatScreen(Screen[None]):
         self.unsent = Unsent(
             session,
             services.drafts,
-            typed=lambda: self.composer.typed,
+            typed=lambda: self.composer.typed if self.query("#composer") else None,
             later=lambda seconds, keep: self.set_timer(seconds, keep).stop,
             warn=lambda line: self.tell(line, warning=True),
         )

@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.theme_colors import for_rich
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

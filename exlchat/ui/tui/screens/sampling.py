@@ -12,11 +12,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.generation_settings import NAMES
 from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
 from exlchat.ui.sampling_idle import idle_reason, order_line
 from exlchat.ui.sampling_panel import groups, is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

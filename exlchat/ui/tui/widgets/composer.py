@@ -12,13 +12,13 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
-from exlchat.chat.plain_text import REPLACEMENT
 from exlchat.ui.actions import ACTIONS, BY_SLASH, completions
 from exlchat.ui.file_mentions import begun_mention
 from exlchat.ui.keymap import Keymap
 from exlchat.ui.markdown.sanitize import printable
 from exlchat.ui.recall import Recall
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
+from exlchat.untrusted.text import REPLACEMENT
 
 if TYPE_CHECKING:
     from exlchat.ui.tui.vi_keys import ViKeys, ViText

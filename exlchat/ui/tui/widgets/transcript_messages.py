@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from rich.segment import Segment
 from textual.strip import Strip
 
-from exlchat.chat.plain_text import one_line
 from exlchat.ui.markdown.sanitize import normalize_newlines, printable
 from exlchat.ui.markdown.wrap import wrap
 from exlchat.ui.tui.widgets.transcript_heights import HeightIndex
 from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

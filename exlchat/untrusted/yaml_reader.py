@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from yaml.events import Event

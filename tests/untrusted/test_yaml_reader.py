@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from exlchat.chat.untrusted_yaml import DEEPEST, LONGEST_NUMBER, YamlError, read_yaml
+from exlchat.untrusted.yaml_reader import DEEPEST, LONGEST_NUMBER, YamlError, read_yaml
 from tests.patience import within
 
 MOST = 400_000

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any, NoReturn
 
-from exlchat.chat.plain_text import one_line
+from exlchat.untrusted.files import UntrustedFileError, read_bytes
+from exlchat.untrusted.text import one_line
 
 DEEPEST = 64
 """Lists and objects within each other; of the files read here the deepest needs about ten."""
@@ -20,12 +22,30 @@ class JsonError(Exception):
     """What is wrong with a text, as a clause behind "FILE: …"."""
 
 
-def read_json(data: bytes, *, most: int) -> Any:
+def read_json_file(path: Path, *, largest: int, kind: str, endless: bool = False) -> Any:
+    """The value that a file writes.
+
+    Args:
+        path, largest, kind: as of `files.read_bytes`.
+        endless: as of `read_json`.
+
+    Raises:
+        UntrustedFileError: as of `files.read_bytes`, or what `read_json` says of it.
+    """
+    try:
+        return read_json(read_bytes(path, largest=largest, kind=kind), most=largest, endless=endless)
+    except JsonError as error:
+        raise UntrustedFileError(path, str(error)) from None
+
+
+def read_json(data: bytes, *, most: int, endless: bool = False) -> Any:
     """The value that `data` writes in UTF-8, UTF-16 or UTF-32.
 
     Args:
         data: of one value.
         most: bytes it may have.
+        endless: whether NaN and Infinity are taken, and what no float can hold as Infinity: neither is JSON, but Python
+            writes and reads them so, and with it the programs that write model folders.
 
     Raises:
         JsonError: too large, too deep, another encoding, or not JSON.
@@ -37,13 +57,17 @@ def read_json(data: bytes, *, most: int) -> Any:
     except UnicodeDecodeError as error:
         raise JsonError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        value = (
+            json.loads(text, parse_int=_whole)
+            if endless
+            else json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        )
     except RecursionError:
-        raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels") from None
+        raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels; mend it") from None
     except ValueError as error:
-        raise JsonError(f"not JSON: {one_line(str(error))}") from None
+        raise JsonError(f"not JSON: {one_line(str(error))}; mend it") from None
     if _depth(value) > DEEPEST:
-        raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels")
+        raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels; mend it")
     return value
 
 

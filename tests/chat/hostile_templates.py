@@ -1,0 +1,142 @@
+"""Templates that would take all time or memory, crash their process or reach out of it, each in its own way."""
+
+from __future__ import annotations
+
+_BIG = "{% set x = 'x' * 10**7 %}"
+_NESTED = "{% set l = [[0] * 4000] * 4000 %}"
+_DEEP = "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [ns.l] %}{% endfor %}"
+
+ENDLESS = (
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{% set a = f(n - 1) + f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% set ns = namespace(n=0) %}{% for i in range(99999) recursive %}"
+    "{% if loop.depth < 50 %}{% set x = loop(range(99999)) %}{% endif %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}four{% endfor %}{% endfor %}",
+    "{% for a in range(99999) %}{{ range(99999) | list | length }}{% endfor %}",
+    "{{ range(99999) | map('string') | map('list') | list | string * 999 }}",
+    _BIG + "{% for i in range(99999) %}{% set a = x.rfind('y' ~ i) %}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{% set a = (x ~ i) == (x ~ (i + 1)) %}{% endfor %}",
+    _BIG + "{% for i in range(99999) %}{% set a = x.count('xxxxxxxy') %}{% endfor %}",
+    "{% set x = ('ab' * 10**5) + 'c' %}{% for i in range(9999) %}"
+    "{% set a = (x * 50).find('ab' * 9999 + 'd') %}{% endfor %}",
+    "{{ ('x ' * 10**6) | wordwrap(1) | wordwrap(1) | title | wordcount * 10**9 }}{% for i in range(99999) %}"
+    "{{ ('a ' * 10**5) | wordcount }}{% endfor %}",
+    "{% for i in range(99999) %}{{ 3 ** 9999999 % 7 }}{% endfor %}",
+    "{{ (10 ** 4000000) | string | length }}",
+    "{{ range(99999) | sum(start=10 ** 9999999) }}",
+    "{% for i in range(99999) %}{{ range(99999) | sort(reverse=true) | first }}{% endfor %}",
+    "{% for i in range(99999) %}{{ range(99999) | map('string') | unique | list | length }}{% endfor %}",
+    "{% for i in range(99999) %}{{ range(99999) | groupby('real') | length }}{% endfor %}",
+    "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{% for i in range(99999) %}{{ caller }}{{ f() }}{% endfor %}",
+    "{% for i in range(99999) %}{{ ('<b>' * 99999) | striptags }}{% endfor %}",
+    "{% for i in range(99999) %}{{ ('http://a.b ' * 10**5) | urlize | length }}{% endfor %}",
+)
+
+HUGE = (
+    "{% for i in range(10**9) %}x{% endfor %}",
+    "{{ 'x' * 10**10 }}",
+    "{{ [0] * 10**10 }}",
+    "{{ 10**10**10 }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%(a)3000000000d' % {'a': 1} }}",
+    "{{ '%*d' % (10**10, 1) }}",
+    "{{ '%.*f' % (2000000000, 1.5) }}",
+    "{{ '{:10000000000}'.format(1) }}",
+    "{{ '{:{w}}'.format(1, w=10000000000) }}",
+    "{{ '{0:{1}}'.format('x', 9999999999) }}",
+    "{{ '{x:>{y}}'.format_map({'x': 1, 'y': 9999999999}) }}",
+    "{{ 'x'.encode() * 5000000000 }}",
+    "{{ (1).to_bytes(5000000000, 'big') }}",
+    "{{ 'x'.translate({120: 'y' * 10**9}) * 9 }}",
+    "{{ ('x' * 10**5).translate({120: 'y' * 10**5}) }}",
+    "{{ ('x' * 10**6).join(['y'] * 10**6) }}",
+    "{{ ('x' * 10**5).replace('x', 'y' * 10**6) }}",
+    "{{ ('x' * 10**5) | replace('x', 'y' * 10**6) }}",
+    "{{ ([1] * 10**6) | replace('1', 'y' * 10**6) }}",
+    "{{ 'x'.center(10**10) }}",
+    "{{ 'x' | center(10**10) }}",
+    "{{ '1'.zfill(10**10) }}",
+    "{{ 'x'.ljust(width=10**10) }}",
+    "{{ '\t\t'.expandtabs(2 * 10**9) }}",
+    "{{ '%10000000000d' | format(1) }}",
+    "{{ 'a\nb' | indent(10**10) }}",
+    "{{ ('a\n' * 10**6) | indent('x' * 10**5) }}",
+    "{{ [1] | batch(10**9, 0) | list }}",
+    "{{ [1] | slice(10**9) | list }}",
+    "{{ messages | tojson(indent=10**9) }}",
+    "{{ messages | tojson(separators=('x' * 10**9, 'y' * 10**9)) }}",
+    "{{ messages | pprint * 10**9 }}",
+    "{{ ('x' * 10**8) | upper | list }}",
+    "{{ 'x' * 10**8 | int }}{{ ('x' * 10**9) | urlencode }}",
+    "{{ dict.fromkeys(range(99999), 'x' * 10**5) | string }}",
+    "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+    "{% set ns = namespace(s='xxxx') %}{% for i in range(9) %}{% set ns.s = ns.s.replace('x', ns.s) %}{% endfor %}",
+    "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% set ns = namespace(s={'a': 1}) %}{% for i in range(60) %}{% set ns.s = {'a': ns.s, 'b': ns.s} %}{% endfor %}"
+    "{{ ns.s | tojson }}",
+    _NESTED + "{{ l }}",
+    _NESTED + "{{ l | join }}",
+    _NESTED + "{{ l | tojson }}",
+    _NESTED + "{{ l | pprint }}",
+    _NESTED + "{{ l == ([[0] * 4000] * 4000) }}{{ l | string }}",
+    _NESTED + "{{ l | sum(start=[]) }}",
+    _NESTED + "{{ l | map('list') | list }}",
+    _NESTED + "{{ ([l] * 4000) | sum(start=[]) }}",
+    "{% set x = 'x' * 10**7 %}{% set y = [x] * 4000 %}{{ y | join }}",
+    "{% set x = 'x' * 10**7 %}{% set y = [x] * 4000 %}{{ y | tojson }}",
+    "{% set x0 = 'x' * 10**7 %}"
+    + "".join(f"{{% set x{n + 1} %}}{{{{ x{n} }}}}{{{{ x{n} }}}}{{% endset %}}" for n in range(12)),
+    "{% macro f(x) %}{{ x }}{{ x }}{% endmacro %}" + _BIG + "{% set y = f(f(f(f(f(f(f(f(x)))))))) %}",
+    _BIG + "".join(f"{{% set y{n} = x ~ {n} %}}" for n in range(200)) + "{{ y0 }}" + "{{ x }}" * 200,
+    _BIG + "{% filter upper %}" * 15 + "{{ x * 99 }}" + "{% endfilter %}" * 15,
+    _BIG + "{% for c in x %}{% for d in x %}{{ x }}{% endfor %}{% endfor %}",
+)
+
+CRASHING = (
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% block a %}{{ self.a() }}{% endblock %}",
+    "{% block a %}{{ self.b() }}{% endblock %}{% block b %}{{ self.a() }}{% endblock %}",
+    "{% macro f(x) %}{{ caller(x) }}{% endmacro %}{% macro g() %}{% call(x) f(1) %}{{ g() }}{% endcall %}{% endmacro %}"
+    "{{ g() }}",
+    "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    _DEEP + "{{ ns.l }}",
+    _DEEP + "{{ ns.l | tojson }}",
+    _DEEP + "{{ ns.l == ns.l }}{{ ns.l | pprint }}",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "{{ " + "[" * 90 + "]" * 90 + " }}",
+    "{{ " + "not " * 20000 + "1 }}",
+    "{{ " + "-" * 20000 + "1 }}",
+    "{{ 1" + " + 1" * 50000 + " }}",
+    "{{ 'x'" + " ~ 'x'" * 50000 + " }}",
+    "{% if 1 %}" * 300 + "x" + "{% endif %}" * 300,
+    "{% for a in [1] %}" * 60 + "x" + "{% endfor %}" * 60,
+    "{{ x" + ".y" * 50000 + " }}",
+    "{{ x" + "|upper" * 50000 + " }}",
+    "{% set x = 1 %}{{ x }}{% if x %}y{% endif %}" * 60000,
+)
+
+ESCAPING = (
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.append({}) }}",
+    "{{ messages[0].update(role='x') }}",
+    "{{ render.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ namespace(__class__=1) }}",
+    "{% set ns = namespace() %}{% set ns.__html__ = 1 %}",
+    "{{ lipsum.__globals__ }}",
+    "{{ lipsum(n=10**9) }}",
+    "{{ raise_exception.__globals__['json'] }}",
+    "{{ (messages | attr('__class__')).mro() }}",
+    "{{ strftime_now.__self__.__class__.__subclasses__() }}",
+    "{{ '{0.__class__.__mro__[1].__subclasses__}'.format(1).x.y }}",
+    "{{ dict.__base__.__subclasses__() }}",
+    "{{ joiner.__init__.__globals__ }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os.system('true') }}",
+    "{% extends '/etc/passwd' %}",
+)
+
+ALL = (*ENDLESS, *HUGE, *CRASHING, *ESCAPING)
