@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exlchat.chat.conversation import AnswerRecord
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.events import GenerationStats
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.sampling import SamplingSettings
 
 CONVERSATIONS = 500
 MESSAGES = 20_000

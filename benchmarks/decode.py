@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
+from exlchat.cli.bench.table import render
 from exlchat.engine.bench.figures import BenchSettings, Figure, Report
 from exlchat.engine.bench.measure import benchmark
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.ui.bench.table import render
 
 MIX = "4.1bpw"
 OTHER_MIXES = ("2.5bpw", "3bpw", "5bpw", "6bpw", "8bpw", "gptq-g128", "gptq-g128-actorder")

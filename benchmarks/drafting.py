@@ -25,19 +25,19 @@ from tokenizers import Tokenizer
 from benchmarks.compiled import compiled_library
 from benchmarks.rows import open_model
 from benchmarks.timing import copy_bandwidth
-from exlchat.engine.decode_step import CapturedStep
-from exlchat.engine.device_sampling import DeviceDraws
-from exlchat.engine.draft_model import ModelDrafter
-from exlchat.engine.drafting import DraftCount, DraftedTokens, Drafter, DraftLength
-from exlchat.engine.events import DecodePath
-from exlchat.engine.feeding import Feeder
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.ngram_drafter import NgramDrafter
-from exlchat.engine.run_ahead import RunAheadTokens
-from exlchat.engine.sampling_settings import GREEDY
-from exlchat.engine.transformer import Transformer
-from exlchat.engine.verify_step import CapturedRows
+from exlchat.engine.decode.decode_step import CapturedStep
+from exlchat.engine.decode.verify_step import CapturedRows
+from exlchat.engine.draft.draft_model import ModelDrafter
+from exlchat.engine.draft.drafting import DraftCount, DraftedTokens, Drafter, DraftLength
+from exlchat.engine.draft.ngram_drafter import NgramDrafter
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.engine.schedule.feeding import Feeder
+from exlchat.engine.schedule.run_ahead import RunAheadTokens
 from exlchat.ext.ops import Kernels
+from exlchat.llm.events import DecodePath
+from exlchat.llm.sampling import GREEDY
 from exlchat.paths import bundled_model
 
 HOUSE = Path(__file__).resolve().parents[1] / "exlchat"
@@ -189,7 +189,7 @@ def main() -> None:
     print(f"{typed.shape}, {typed.mix}; draft model {typed.draft_shape}\n")
     print("| answer | tokens | guesses | right | tok/s without | tok/s with | times |\n|:--|--:|--:|--:|--:|--:|--:|")
     cases: list[tuple[str, list[int], list[int], Callable[[], Drafter]]] = []
-    for name in ("engine/kv_cache.py", "engine/pages/pool.py", "chat/turn_plan.py"):
+    for name in ("engine/kv/cache.py", "engine/kv/pool.py", "chat/turn_plan.py"):
         before = (HOUSE / name).read_text("utf-8")
         ids = tokenizer.encode(before, add_special_tokens=False).ids
         answer = tokenizer.encode(edit(before), add_special_tokens=False).ids[:MOST]

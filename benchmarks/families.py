@@ -24,14 +24,14 @@ from torch import Tensor
 
 from benchmarks.kernels import exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
+from exlchat.engine.decode.step_fit import open_chain, why_not
 from exlchat.engine.formats.exl2_writer import Section
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.linear import Linear
-from exlchat.engine.operations import KernelOperations
-from exlchat.engine.quantized_linear import QuantizedLinear, Scratch
-from exlchat.engine.step_fit import open_chain, why_not
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.linear import Linear
+from exlchat.engine.layers.operations import KernelOperations
+from exlchat.engine.layers.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.model.architecture import read_spec
 from exlchat.ext.attention import best_splits
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.page_disk.file import MakeBuffer, PageLayout, PageTensor, StoredPage
-from exlchat.engine.page_disk.store import PageFiles
-from exlchat.engine.pages.hash import page_hash
+from exlchat.engine.kv.disk.file import MakeBuffer, PageLayout, PageTensor, StoredPage
+from exlchat.engine.kv.disk.store import PageFiles
+from exlchat.engine.kv.hash import page_hash
 
 LAYERS, HEADS, TOKENS = 32, 8, 256
 LAYOUT = PageLayout(

@@ -27,8 +27,9 @@ from exlchat.engine.bench.measure import benchmark
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.events import Finished, GenerationRequest, GenerationStats
-from exlchat.engine.page_disk.rates import RATES_FILE
+from exlchat.engine.kv.disk.rates import RATES_FILE
+from exlchat.llm.events import Finished, GenerationStats
+from exlchat.llm.request import GenerationRequest
 
 KINDS = ("fp16", "fp8", "q8", "q6", "q4")
 CONTEXTS = (16384, 32768)

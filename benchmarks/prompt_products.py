@@ -17,7 +17,7 @@ import torch
 from benchmarks.compiled import compiled_library
 from benchmarks.kernels import DEVICE, STRUCTURES, Layer, random_layers
 from benchmarks.timing import copy_bandwidth, event_seconds
-from exlchat.engine.quantized_linear import Scratch
+from exlchat.engine.layers.quantized_linear import Scratch
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.ops import Kernels
 

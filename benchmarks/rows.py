@@ -18,17 +18,17 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import copy_bandwidth, graph_seconds
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.decode_step import launch_all, splits_of
+from exlchat.engine.decode.decode_step import launch_all, splits_of
+from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.verify_step import CapturedRows
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.step_chain import StepChain
-from exlchat.engine.transformer import Transformer
-from exlchat.engine.verify_step import CapturedRows
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.library import open_library

@@ -14,12 +14,12 @@ import torch
 from benchmarks.compiled import compiled_library
 from benchmarks.timing import event_seconds
 from exlchat.engine import GREEDY, SamplingSettings
-from exlchat.engine.device_sampling import DeviceDraws
-from exlchat.engine.sampling_controls import STEPS as SAMPLING_STEPS
+from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.ext.chain import ChainState
 from exlchat.ext.job import Job
 from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import SamplerState
+from exlchat.llm.controls import STEPS as SAMPLING_STEPS
 
 VOCABULARIES = {"32k": 32000, "128k": 128256, "256k": 262144}
 STEP_SECONDS = 1.546e-3

@@ -24,7 +24,7 @@ from textual import events
 from textual.app import App, ComposeResult
 
 from exlchat import paths
-from exlchat.ui.theme_files import load_themes
+from exlchat.ui.render.theme_files import load_themes
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 

@@ -11,8 +11,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
-from exlchat.ui.markdown.render import Renderer
-from exlchat.ui.markdown.styles import TextStyles
+from exlchat.ui.render.markdown.render import Renderer
+from exlchat.ui.render.markdown.styles import TextStyles
 from exlchat.ui.tui.widgets.transcript import PAINT_INTERVAL, Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from exlchat.engine.quantized_linear import Launch
+from exlchat.engine.layers.quantized_linear import Launch
 
 
 def graph_seconds(jobs: Sequence[Launch], *, dependent: bool) -> float:

@@ -2,7 +2,7 @@
 
 import sys
 
-from exlchat.cli import main
+from exlchat.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from exlchat import engine
-from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.prompt_format import MODEL_FORMAT, choose_format
-from exlchat.engine.events import Finished, GenerationRequest
+from exlchat.llm.events import Finished
+from exlchat.llm.port import EnginePort
+from exlchat.llm.request import GenerationRequest
 from guide.held_out import HeldOut
 
 LONGEST = 200

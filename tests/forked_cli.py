@@ -142,7 +142,7 @@ def _stream(number: int, encoding: str, errors: str) -> io.TextIOWrapper:
 
 
 def _program(arguments: Sequence[str]) -> Any:
-    from exlchat import cli
+    from exlchat.cli import main as cli
 
     try:
         return cli.main(arguments)
@@ -155,10 +155,5 @@ def _program(arguments: Sequence[str]) -> Any:
 
 if __name__ == "__main__":
     # What the commands import when they run.
-    import exlchat.chat.prompt_layout
-    import exlchat.cli
-    import exlchat.engine.engine
-    import exlchat.ui.headless
-    import exlchat.ui.themes_cli.commands  # noqa: F401
 
     _serve()

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 SEQUENCES = (

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import cli, paths
-from exlchat.ui.config.command_line import config_parser
-from exlchat.ui.personas.command_line import personas_parser
-from exlchat.ui.presets.command_line import presets_parser
-from exlchat.ui.sessions.parser import sessions_parser
-from exlchat.ui.templates.arguments import template_parser
-from exlchat.ui.themes_cli.command_line import themes_parser
+from exlchat import paths
+from exlchat.cli import main as cli
+from exlchat.cli.config.command_line import config_parser
+from exlchat.cli.personas.command_line import personas_parser
+from exlchat.cli.presets.command_line import presets_parser
+from exlchat.cli.sessions.parser import sessions_parser
+from exlchat.cli.templates.arguments import template_parser
+from exlchat.cli.themes.command_line import themes_parser
 from tests.forked_cli import ForkedCli, Run
 from tests.hostile import HIDDEN, HOSTILE, furnish
 from tests.ui.library.fake_hub import FakeHub, serving

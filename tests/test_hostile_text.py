@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from tests.hostile import HOSTILE, NAME, furnish, harm_in, on_a_terminal
 from tests.ui.line.harness import line_mode, plain_mode
 from tests.ui.scripted_engine import ScriptedEngine
@@ -90,6 +90,6 @@ async def test_plain_lines_obey_none_of_it(home: Path) -> None:
     ],
 )
 def test_a_command_on_a_terminal_obeys_none_of_it(home: Path, command: str) -> None:
-    _, raw = on_a_terminal([sys.executable, "-m", "exlchat.cli", *command.split()], {"EXLCHAT_HOME": str(home)})
+    _, raw = on_a_terminal([sys.executable, "-m", "exlchat", *command.split()], {"EXLCHAT_HOME": str(home)})
     assert harm_in(raw) == []
     assert b"hostile" in raw or b"evil" in raw

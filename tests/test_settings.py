@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
-from exlchat.engine.sampling_controls import CONTROLS
-from exlchat.engine.sampling_settings import SamplingSettings, order_with_last
-from exlchat.setting_kinds import TomlValue
-from exlchat.setting_sampling import CONTROL_NAMES, OWN_KEYS
-from exlchat.settings import (
+from exlchat.cli.parsers import chat_parser
+from exlchat.config.kinds import TomlValue
+from exlchat.config.sampling_table import CONTROL_NAMES, OWN_KEYS
+from exlchat.config.settings import (
     GROUPS,
     SETTINGS,
     Reading,
@@ -27,7 +26,8 @@ from exlchat.settings import (
     save_setting,
     unknown_variables,
 )
-from exlchat.ui.command_line import chat_parser
+from exlchat.llm.controls import CONTROLS
+from exlchat.llm.sampling import SamplingSettings, order_with_last
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 
 
@@ -411,5 +411,7 @@ def test_what_is_unknown_can_be_taken_out(file: Path) -> None:
 
 
 def test_settings_are_imported_without_torch_and_textual() -> None:
-    code = "import sys, exlchat.settings; print([m for m in ('textual', 'torch', 'tomlkit') if m in sys.modules])"
+    code = (
+        "import sys, exlchat.config.settings; print([m for m in ('textual', 'torch', 'tomlkit') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

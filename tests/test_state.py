@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.state import State, load_state, save_state
+from exlchat.config.state import State, load_state, save_state
 
 
 def test_what_was_saved_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

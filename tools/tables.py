@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from exlchat.ui.config.telling import control_rows, key_rows, page_rows
+from exlchat.cli.config.telling import control_rows, key_rows, page_rows
 from exlchat.ui.tui.screens.help import help_rows
 
 CONTROLS_HEAD = "| control | group | what it does | allowed | off | to begin with |"

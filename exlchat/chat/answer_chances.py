@@ -6,21 +6,22 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
-from exlchat.chat.answer_ids import answer_ids, with_own_ids
-from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort, closing_events
-from exlchat.chat.inspection import to_ask
-from exlchat.chat.kept_chances import unpack_chances
+from exlchat.chat.prompt.answer_ids import answer_ids, with_own_ids
+from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.ids import prompt_ids
+from exlchat.chat.prompt.inspection import to_ask
+from exlchat.chat.prompt.layout import single_texts, token_texts
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import prompt_ids
-from exlchat.chat.prompt_layout import single_texts, token_texts
 from exlchat.chat.reproduce import changed, prompt_by_record
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.stop_conditions import stop_conditions
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.kept_chances import unpack_chances
 from exlchat.chat.turn_plan import Beginning
-from exlchat.engine.events import PlaceChances, PrefillProgress, Scored, ScoreRequest, TokenChance
+from exlchat.llm.events import PlaceChances, PrefillProgress, Scored, TokenChance
+from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.request import ScoreRequest
 
 TOP = 10
 """How many of the likeliest tokens are told at a place."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from exlchat import paths
-from exlchat.chat.sampling.control_values import texts_from, texts_to
-from exlchat.engine.constraint import LARGEST, Constraint, ConstraintKind
+from exlchat.chat.presets.control_values import texts_from, texts_to
+from exlchat.llm.constraint import LARGEST, Constraint, ConstraintKind
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from exlchat.chat.conversation import Message, MessageStatus
-from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.kept_chances import pack_chances
 from exlchat.chat.reproduce import prompt_hash
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.store.journal import AnswerJournal
+from exlchat.chat.store.kept_chances import pack_chances
 from exlchat.chat.turn_plan import Plan
-from exlchat.engine.events import Finished, TextDelta
+from exlchat.llm.events import Finished, TextDelta
 
 
 @dataclass(frozen=True, slots=True)

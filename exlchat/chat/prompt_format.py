@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
-from exlchat.chat import template_process
 from exlchat.chat.file_ids import id_for
-from exlchat.chat.formats import FORMATS, guess
-from exlchat.chat.formats.table_source import named
-from exlchat.chat.thinking import ThinkingMarks, detect
+from exlchat.chat.prompt import template_process
+from exlchat.chat.prompt.formats import FORMATS, guess
+from exlchat.chat.prompt.formats.table_source import named
+from exlchat.chat.prompt.thinking import ThinkingMarks, detect
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from exlchat.engine.events import ModelInfo
+    from exlchat.llm.info import ModelInfo
 
 MODEL_FORMAT = "model"
 """The name that stands for the template a model brings along."""
@@ -262,7 +262,7 @@ def read_format(file: Path) -> PromptFormat:
     Raises:
         PromptError: it cannot be read or is wrong: one line that names the file.
     """
-    from exlchat.chat.formats.table import TableError, from_table
+    from exlchat.chat.prompt.formats.table import TableError, from_table
 
     source = _read(file)
     if file.suffix.lower() != ".toml":

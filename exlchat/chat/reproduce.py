@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat import paths
-from exlchat.chat.answer_ids import begun_text, with_own_ids
-from exlchat.chat.context import Seen, seen_since
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.engine_port import EnginePort, TextPort
+from exlchat.chat.prompt.answer_ids import begun_text, with_own_ids
+from exlchat.chat.prompt.context import Seen, seen_since
+from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
+from exlchat.chat.prompt.sight import messages_seen
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
-from exlchat.chat.rows import pack_ids
-from exlchat.chat.sight import messages_seen
 from exlchat.chat.speaking import speaker_names
 from exlchat.chat.speech import Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import DraftKind, GenerationRequest
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.rows import pack_ids
+from exlchat.llm.port import EnginePort, TextPort
+from exlchat.llm.request import DraftKind, GenerationRequest
 
 
 class NotReproducibleError(Exception):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
-from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import Summarising, SummaryCancelled
+from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_plan import TurnOptions, ground_of, planned
-from exlchat.engine.events import PrefillProgress, TextDelta
+from exlchat.llm.events import PrefillProgress, TextDelta
+from exlchat.llm.port import EnginePort, closing_events
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import DraftKind
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.request import DraftKind
 
 DraftChoice = Literal["auto", "off", "ngram", "model"]
 DRAFTS: tuple[DraftChoice, ...] = get_args(DraftChoice)

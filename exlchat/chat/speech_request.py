@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from exlchat.chat.answer_ids import encode_after
-from exlchat.chat.context import Seen
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import TextPort
+from exlchat.chat.prompt.answer_ids import encode_after
+from exlchat.chat.prompt.context import Seen
+from exlchat.chat.prompt.ids import prompt_ids
+from exlchat.chat.prompt.sight import messages_seen
+from exlchat.chat.prompt.thinking import ThinkingMarks, ThinkingSplitter
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import prompt_ids
-from exlchat.chat.sight import messages_seen
 from exlchat.chat.speech import Speech
-from exlchat.chat.thinking import ThinkingMarks, ThinkingSplitter
-from exlchat.engine.events import ThoughtLimit
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.port import TextPort
+from exlchat.llm.request import ThoughtLimit
+from exlchat.llm.sampling import SamplingSettings
 
 
 def thought_limit(engine: TextPort, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> ThoughtLimit | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from exlchat.chat.constraints import constraint_text, constraint_words, typed_constraint
-from exlchat.chat.sampling.control_values import texts_from, texts_to
+from exlchat.chat.presets.control_values import texts_from, texts_to
 from exlchat.chat.speech import DRAFTS, PLAIN
 from exlchat.untrusted.text import one_line
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.prompt.ids import template_variables
 from exlchat.chat.prompt_format import PromptError, PromptFormat
-from exlchat.chat.prompt_ids import template_variables
+from exlchat.llm.port import EnginePort
 
 _MARK = "\ufdd0"
 

@@ -7,17 +7,18 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort, closing_events
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
+from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, split
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.stop_conditions import stop_conditions
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.thinking import THINK, ThinkingMarks, opens_thinking, split
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.titles import clean_title
-from exlchat.engine.events import Finished, GenerationRequest
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.events import Finished
+from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.request import GenerationRequest
+from exlchat.llm.sampling import GREEDY
 
 _EXCERPT = 1200
 """Characters of each message: what a conversation is about stands at its beginning."""

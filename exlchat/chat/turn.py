@@ -6,15 +6,15 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 
-from exlchat.chat.answer_ids import begun_text
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.engine_port import EnginePort, closing_events
 from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
+from exlchat.chat.prompt.answer_ids import begun_text
+from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
 from exlchat.chat.speaking import TurnError
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import Summarising, SummaryCancelled
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned
-from exlchat.engine.events import Finished, PrefillProgress, TextDelta
+from exlchat.llm.events import Finished, PrefillProgress, TextDelta
+from exlchat.llm.port import EnginePort, closing_events
 
 __all__ = [
     "AnswerClosed",

@@ -6,24 +6,24 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
-from exlchat.chat.context import ContextPolicy, seen_since
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.cost import shared_beginning
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.prompt.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
+from exlchat.chat.prompt.context import ContextPolicy, seen_since
+from exlchat.chat.prompt.cost import shared_beginning
+from exlchat.chat.prompt.ids import prompt_messages, prompt_text
+from exlchat.chat.prompt.sight import see
+from exlchat.chat.prompt.summary import Summarising
+from exlchat.chat.prompt.thinking import ThinkingMarks, opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
-from exlchat.chat.prompt_ids import prompt_messages, prompt_text
 from exlchat.chat.reproduce import prompt_hash
-from exlchat.chat.sight import see
 from exlchat.chat.speaking import TurnError, speaker_name, speaker_names, speaker_thinks, with_lore_told
 from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import Summarising
-from exlchat.chat.thinking import ThinkingMarks, opens_thinking
-from exlchat.engine.events import GenerationRequest
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.llm.port import EnginePort
+from exlchat.llm.request import GenerationRequest
+from exlchat.llm.sampling import SamplingSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from exlchat.engine.events import (
-    Event,
-    Finished,
-    FitReport,
-    GenerationRequest,
-    GenerationStats,
-    LoadProgress,
-    ModelCard,
-    ModelError,
-    ModelInfo,
-    PrefillProgress,
-    RequestError,
-    TextDelta,
-)
-from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+from exlchat.llm.events import Event, Finished, GenerationStats, PrefillProgress, TextDelta
+from exlchat.llm.info import FitReport, LoadProgress, ModelCard, ModelError, ModelInfo
+from exlchat.llm.request import GenerationRequest, RequestError
+from exlchat.llm.sampling import GREEDY, SamplingSettings
 
 if TYPE_CHECKING:
     from exlchat.engine.engine import Engine, load

@@ -11,26 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.cache_budget import CacheWishes, plan_cache
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.draft_model import ModelDrafter
-from exlchat.engine.events import (
-    CacheReport,
-    Event,
-    Footprint,
-    GenerationRequest,
-    LoadProgress,
-    MemoryReport,
-    ModelError,
-    ModelInfo,
-    OneOfSeveral,
-    PrefillProgress,
-    RequestError,
-    Scored,
-    ScoreRequest,
-)
+from exlchat.engine.decode.several_step import CapturedSeveral
+from exlchat.engine.draft.draft_model import ModelDrafter
 from exlchat.engine.formats.inventory import (
     describe_format,
     has_float_head,
@@ -39,17 +21,19 @@ from exlchat.engine.formats.inventory import (
     weight_sizes,
 )
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.formats.sections import ROUNDED_HEAD_BITS
-from exlchat.engine.generator import Generator
 from exlchat.engine.grammar import constraint_notice
-from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.kv.archive import PageArchive, open_archive
+from exlchat.engine.kv.budget import CacheWishes, plan_cache
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.disk.folder import clear_pages
+from exlchat.engine.kv.hash import KEYS_AND_VALUES, root_hash
+from exlchat.engine.kv.rows import OpenRows, TorchLayerRows, kernel_rows
+from exlchat.engine.kv.sizes import MOST_AT_ONCE, cache_kind
+from exlchat.engine.layers.operations import KernelOperations, TorchOperations
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.loading import capture_step, check_vocabulary, load_weights, open_extension, open_rows, warm_up
-from exlchat.engine.operations import KernelOperations, TorchOperations
-from exlchat.engine.page_disk.folder import clear_pages
-from exlchat.engine.pages.archive import PageArchive, open_archive
-from exlchat.engine.pages.hash import KEYS_AND_VALUES, root_hash
-from exlchat.engine.pages.rows import OpenRows, TorchLayerRows, kernel_rows
-from exlchat.engine.pages.sizes import MOST_AT_ONCE, cache_kind
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import (
     card_memory,
     choose_device,
@@ -59,12 +43,23 @@ from exlchat.engine.placement import (
     resident_memory,
     usable_memory,
 )
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.engine.several_step import CapturedSeveral
-from exlchat.engine.spec import ModelSpec
-from exlchat.engine.template_files import DEFAULT, read_templates
-from exlchat.engine.tokenizer import Tokenizer, TokenizerToCome
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.schedule.generator import Generator
+from exlchat.engine.text.template_files import DEFAULT, read_templates
+from exlchat.engine.text.tokenizer import Tokenizer, TokenizerToCome
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
+from exlchat.llm.info import (
+    ROUNDED_HEAD_BITS,
+    CacheReport,
+    Footprint,
+    LoadProgress,
+    MemoryReport,
+    ModelError,
+    ModelInfo,
+)
+from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
+from exlchat.llm.sampling import SamplingSettings
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.

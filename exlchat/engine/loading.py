@@ -7,23 +7,23 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.assembly import load_transformer
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.decode_step import CapturedStep
-from exlchat.engine.events import LoadProgress, ModelError
+from exlchat.engine.decode.decode_step import CapturedStep
+from exlchat.engine.decode.step_fit import why_not
+from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.operations import Operations
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.operations import Operations
+from exlchat.engine.layers.quantized_linear import MEDIUM_ROWS
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import NO_MEMORY, is_shortage
-from exlchat.engine.quantized_linear import MEDIUM_ROWS
-from exlchat.engine.spec import ModelSpec
-from exlchat.engine.step_fit import why_not
-from exlchat.engine.transformer import Transformer
-from exlchat.engine.verify_step import CapturedRows, why_no_rows
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.open import open_kernels
 from exlchat.ext.ops import Kernels
+from exlchat.llm.info import LoadProgress, ModelError
 
 OnProgress = Callable[[LoadProgress], None]
 

@@ -7,10 +7,6 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.cache_budget import CacheWishes, plan_cache
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import FitReport, ModelCard, ModelError
 from exlchat.engine.formats.inventory import (
     describe_format,
     is_quantized,
@@ -18,9 +14,13 @@ from exlchat.engine.formats.inventory import (
     stored_bits,
     weight_sizes,
 )
-from exlchat.engine.pages.sizes import cache_kind
+from exlchat.engine.kv.budget import CacheWishes, plan_cache
+from exlchat.engine.kv.sizes import cache_kind
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import choose_device, dtypes_for, room_without_models
-from exlchat.engine.spec import ModelSpec
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import FitReport, ModelCard, ModelError
 
 
 @dataclass(frozen=True, slots=True)

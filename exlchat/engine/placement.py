@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
 from exlchat.engine.formats.dense import FLOAT_DTYPES
 from exlchat.engine.formats.inventory import WeightSizes
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.driver import hidden_cards
+from exlchat.llm.info import ModelError
 
 # Below this many weights a step is so short that threads wait for each other longer than they compute. On 2 cores
 # shared with other programs the 10 M guide ran at 358 to 374 tok/s on one thread and at 185 to 412 on two.

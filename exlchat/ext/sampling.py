@@ -69,7 +69,7 @@ def c_draw(
 
     Args:
         temperature: logits are divided by it; 0 takes the best.
-        top_k, top_p, min_p: as `exlchat.engine.sampling_settings` has them; 0, 1 and 0 are off.
+        top_k, top_p, min_p: as `exlchat.llm.sampling` has them; 0, 1 and 0 are off.
         seed, index, attempt: of the next draw, see `philox.uniform_bits`.
         sequence: number of the last step before; the next reports one more.
         mu: Mirostat's, of a chain that has it.

@@ -7,9 +7,9 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from exlchat.chat.check_file import check_file
-from exlchat.chat.journal import AnswerJournal
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.repair.check_file import check_file
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.journal import AnswerJournal
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 

@@ -12,22 +12,12 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import (
-    CacheReport,
-    Event,
-    Finished,
-    FinishReason,
-    GenerationRequest,
-    GenerationStats,
-    MemoryReport,
-    ModelInfo,
-    OneOfSeveral,
-    PrefillProgress,
-    TextDelta,
-)
 from exlchat.engine.grammar import constraint_notice
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import Event, Finished, FinishReason, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
+from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
+from exlchat.llm.request import GenerationRequest
+from exlchat.llm.sampling import SamplingSettings
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 _TRAINING = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from exlchat.chat.context import ContextPolicy
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerStarted, Summarising, TurnEvent, TurnOptions, answer
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.scripted_engine import Reply, ScriptedEngine
 
 LIMIT = 1024

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from exlchat.app.chat.answering import was_cut
 from exlchat.chat.answer_chances import AnswerChances, Beginning, answer_chances
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort
+from exlchat.chat.prompt.ids import prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import choose_format
-from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
 from exlchat.chat.reproduce import prompt_by_record, request_again
 from exlchat.chat.speaking import TurnError
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
 from exlchat.engine import Engine, load
-from exlchat.engine.events import Finished, PrefillProgress
-from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+from exlchat.llm.events import Finished, PrefillProgress
+from exlchat.llm.port import EnginePort
+from exlchat.llm.sampling import GREEDY, SamplingSettings
 from exlchat.paths import bundled_model
-from exlchat.ui.answering import was_cut
 
 WARM = SamplingSettings(temperature=3.0, top_k=0, top_p=1.0, min_p=0.0)
 

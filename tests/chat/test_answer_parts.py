@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.exchange import html_page, markdown, openai
-from exlchat.chat.thinking import HARMONY, THINK, ThinkingMarks
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.prompt.thinking import HARMONY, THINK, ThinkingMarks
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.sampling import GREEDY
 
 
 def recorded(marks: ThinkingMarks | None) -> AnswerRecord:

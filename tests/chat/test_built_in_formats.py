@@ -10,9 +10,9 @@ from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from exlchat.chat.formats import FORMATS, guess
+from exlchat.chat.prompt.formats import FORMATS, guess
+from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids
 from exlchat.chat.stop_conditions import stop_conditions
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer

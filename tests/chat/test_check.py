@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import cli
-from exlchat.chat.backup import backups
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.backup import backups
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.cli import main as cli
 
 DAMAGES = {
     "a parent that is not there": ("UPDATE message SET parent_id = 'nobody' WHERE text = 'Q2'", "follows one"),

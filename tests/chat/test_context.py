@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.context import ANSWER_RESERVE, ContextFull, Seen, plan_context, require_room, turns_of
 from exlchat.chat.conversation import Message
+from exlchat.chat.prompt.context import ANSWER_RESERVE, ContextFull, Seen, plan_context, require_room, turns_of
 
 
 def test_a_prompt_that_leaves_room_for_an_answer_fits() -> None:

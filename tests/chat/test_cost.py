@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.context import ContextPolicy
-from exlchat.chat.cost import prompt_cost
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import SUMMARY_HEAD
+from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.cost import prompt_cost
+from exlchat.chat.prompt.summary import SUMMARY_HEAD
+from exlchat.chat.store.conversations import ConversationStore
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.chat.talk import Talk

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat import template_process
+from exlchat.chat.prompt import template_process
 from exlchat.chat.prompt_format import BUILT_IN, PromptError, render
 from exlchat.untrusted.child import Child
 from tests.chat import hostile_templates
@@ -25,7 +25,7 @@ SECONDS, MEMORY = 0.25, 300_000_000
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that what runs into them does so soon."""
-    child = Child("exlchat.chat.template_sandbox", seconds=SECONDS, memory=MEMORY, largest=5_000_000)
+    child = Child("exlchat.chat.prompt.template_sandbox", seconds=SECONDS, memory=MEMORY, largest=5_000_000)
     monkeypatch.setattr(template_process, "_CHILD", child)
     yield
     child.close()

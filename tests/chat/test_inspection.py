@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.inspection import inspected
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.prompt.inspection import inspected
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import TurnOptions, answer
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.sampling import GREEDY
 from tests.chat.scripted_engine import ScriptedEngine
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from exlchat.chat.formats.presets import read_preset
-from exlchat.chat.formats.table import from_table
-from exlchat.chat.formats.table_source import named
+from exlchat.chat.prompt.formats.presets import read_preset
+from exlchat.chat.prompt.formats.table import from_table
+from exlchat.chat.prompt.formats.table_source import named
 from exlchat.chat.prompt_format import PromptFormat
 
 BEGIN = "Let's get started. Please respond based on the information and instructions provided above."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 
 ANSWERER = """
 import os, sys, time

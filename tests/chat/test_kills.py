@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from exlchat.chat.backup import backups
-from exlchat.chat.check_file import check_file
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.repair.check_file import check_file
+from exlchat.chat.store.backup import backups
+from exlchat.chat.store.conversations import ConversationStore
 from tests.chat.killed_writer import open_until_killed, repair_until_killed, write_until_killed
 from tests.chat.test_migrations import of_version
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore, LostFileError
+from exlchat.chat.store.conversations import ConversationStore, LostFileError
 
 
 def remove(path: Path) -> None:

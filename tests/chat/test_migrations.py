@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.backup import backups
-from exlchat.chat.schema import MIGRATIONS
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.backup import backups
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.store.schema import MIGRATIONS
 from tests.chat.test_store import _VERSION_1, RECORD
 
 _CONTENT = """
@@ -104,7 +104,7 @@ def test_a_copy_that_cannot_be_made_stops_the_migration(tmp_path: Path, monkeypa
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("exlchat.chat.backup.os.rename", full)
+    monkeypatch.setattr("exlchat.chat.store.backup.os.rename", full)
     with pytest.raises(StoreError, match="no space left on device"):
         ConversationStore(path)
     assert [file.name for file in tmp_path.iterdir() if "wal" not in file.name and "shm" not in file.name] == ["c.db"]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from exlchat import paths
-from exlchat.chat.formats.presets import read_preset
-from exlchat.chat.inspection import inspected
+from exlchat.chat.prompt.formats.presets import read_preset
+from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.reproduce import prompt_again
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.sampling import GREEDY
 from tests.chat.scripted_engine import ScriptedEngine
 
 PRESET = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.answer_ids import with_own_ids
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.cost import prompt_cost
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.prompt.answer_ids import with_own_ids
+from exlchat.chat.prompt.cost import prompt_cost
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.sampling import GREEDY
 from tests.chat import templates
 from tests.chat.scripted_engine import Reply, ScriptedEngine, space_prefixing_tokenizer
 

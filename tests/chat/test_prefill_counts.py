@@ -9,12 +9,12 @@ import pytest
 
 from exlchat.chat import turn
 from exlchat.chat.conversation import Message
-from exlchat.chat.cost import prompt_cost
+from exlchat.chat.prompt.cost import prompt_cost
+from exlchat.chat.prompt.ids import prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import choose_format
-from exlchat.chat.prompt_ids import prompt_ids, prompt_messages
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.engine import Engine, GenerationRequest, load
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 from tests.engine.counting import PassedTokens
 from tests.random_models import edit_json, save_random_llama
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, render
-from exlchat.engine.events import ModelInfo
+from exlchat.llm.info import ModelInfo
 from tests.chat import families, templates
 
 Messages = list[dict[str, str]]
@@ -289,7 +289,7 @@ def test_a_format_that_is_not_there_is_named(tmp_path: Path, wanted: str, part: 
 
 def test_jinja_is_imported_by_the_first_rendering_only() -> None:
     heavy = "{'jinja2', 'torch', 'tokenizers', 'textual'}"
-    code = f"import sys, exlchat.chat.turn, exlchat.chat.store; assert not {heavy} & set(sys.modules)"
+    code = f"import sys, exlchat.chat.turn, exlchat.chat.store.conversations; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from exlchat.chat.answer_ids import agreement, answer_ids
 from exlchat.chat.conversation import Message, Role
+from exlchat.chat.prompt.answer_ids import agreement, answer_ids
+from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import BUILT_IN, PromptError, PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages
 from exlchat.chat.stop_conditions import stop_conditions
 from tests.chat import templates
 from tests.chat.scripted_engine import (

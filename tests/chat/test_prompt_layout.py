@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import AddedToken
 
+from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
+from exlchat.chat.prompt.layout import lay_out
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_text
-from exlchat.chat.prompt_layout import lay_out
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer, space_prefixing_tokenizer
 

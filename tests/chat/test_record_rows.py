@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from exlchat.chat.conversation import AnswerRecord
-from exlchat.chat.rows import pack_record, unpack_record
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.events import GenerationStats
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.store.rows import pack_record, unpack_record
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import sampling as wishes
 
 RECORD = AnswerRecord(

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from exlchat.chat.conversation import Message
-from exlchat.chat.engine_port import EnginePort
 from exlchat.chat.reproduce import NotReproducibleError, request_again
 from exlchat.chat.speech import Speech
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
 from exlchat.engine import load
-from exlchat.engine.events import Finished
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.events import Finished
+from exlchat.llm.port import EnginePort
+from exlchat.llm.sampling import SamplingSettings
 from exlchat.paths import bundled_model
 
 # With the whole vocabulary in play, last bits would decide now and then: a prompt that is read again has others.

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from exlchat import cli
-from exlchat.chat.check_file import check_file
-from exlchat.chat.salvage_pages import Record
-from exlchat.chat.salvage_rows import collect
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.repair.check_file import check_file
+from exlchat.chat.repair.salvage_pages import Record
+from exlchat.chat.repair.salvage_rows import collect
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.cli import main as cli
 from tests.patience import within
 
 PAGE = 4096
@@ -66,7 +66,7 @@ def with_wal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("wal") / "conversations.db"
     fill(path)
     code = (
-        "import os, sys; from pathlib import Path; from exlchat.chat.store import ConversationStore\n"
+        "import os, sys; from pathlib import Path; from exlchat.chat.store.conversations import ConversationStore\n"
         "store = ConversationStore(Path(sys.argv[1]))\n"
         "store._db.execute('PRAGMA wal_autocheckpoint = 0')\n"
         "for number in range(60):\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.search import match_query
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.search import match_query
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from exlchat.chat.reproduce import request_again
 from exlchat.chat.several_answers import OneAnswer, several_answers
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnOptions
 from exlchat.engine import load
-from exlchat.engine.events import Finished, PrefillProgress
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.events import Finished, PrefillProgress
+from exlchat.llm.sampling import SamplingSettings
 from exlchat.paths import bundled_model
 from tests.chat.scripted_engine import Reply, ScriptedEngine
 from tests.chat.templates import CHATML

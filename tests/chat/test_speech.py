@@ -11,16 +11,16 @@ import pytest
 
 from exlchat.chat.answer_chances import AnswerChances, answer_chances
 from exlchat.chat.conversation import Message
-from exlchat.chat.kept_chances import pack_chances, unpack_chances
 from exlchat.chat.reproduce import request_again
-from exlchat.chat.rows import pack_record, unpack_record
 from exlchat.chat.speech import Speech
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.kept_chances import pack_chances, unpack_chances
+from exlchat.chat.store.rows import pack_record, unpack_record
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
 from exlchat.engine import Engine, load
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import Finished, PlaceChances, TokenChance
-from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import Finished, PlaceChances, TokenChance
+from exlchat.llm.sampling import GREEDY, SamplingSettings
 from exlchat.paths import bundled_model
 from tests.chat.scripted_engine import ScriptedEngine
 
@@ -229,7 +229,7 @@ def test_who_drafts_unless_it_is_said() -> None:
 
 
 def test_a_draft_model_is_loaded_and_changes_no_token(store: ConversationStore) -> None:
-    from exlchat.engine.draft_loading import load_draft
+    from exlchat.engine.draft.loading import load_draft
 
     small = load_draft(
         Path(bundled_model()),

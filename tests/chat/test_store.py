@@ -15,10 +15,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import AnswerRecord
-from exlchat.chat.schema import MIGRATIONS
-from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.engine.events import GenerationStats
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.store.schema import MIGRATIONS
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.sampling import SamplingSettings
 from tests.patience import within
 
 RECORD = AnswerRecord(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.database import MIGRATIONS
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.store.database import MIGRATIONS
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 
 
@@ -46,7 +46,7 @@ def test_each_migration_applies_to_the_schema_before_it(path: Path, monkeypatch:
     store.add_message(conversation.id, "user", "kept")
     store.close()
     later = (*MIGRATIONS, ("ALTER TABLE conversation ADD COLUMN note TEXT", "CREATE TABLE extra (x)"))
-    monkeypatch.setattr("exlchat.chat.database.MIGRATIONS", later)
+    monkeypatch.setattr("exlchat.chat.store.database.MIGRATIONS", later)
     store = ConversationStore(path)
     assert [message.text for message in store.load(conversation.id).branch] == ["kept"]
     store.close()
@@ -56,7 +56,8 @@ def test_each_migration_applies_to_the_schema_before_it(path: Path, monkeypatch:
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ConversationStore(path).close()
     monkeypatch.setattr(
-        "exlchat.chat.database.MIGRATIONS", (*MIGRATIONS, ("CREATE TABLE extra (x)", "CREATE TABLE conversation (x)"))
+        "exlchat.chat.store.database.MIGRATIONS",
+        (*MIGRATIONS, ("CREATE TABLE extra (x)", "CREATE TABLE conversation (x)")),
     )
     with pytest.raises(StoreError):
         ConversationStore(path)
@@ -163,7 +164,7 @@ def test_a_full_disk_fails_one_message_and_nothing_else(path: Path) -> None:
 
 
 def test_a_busy_database_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exlchat.chat.database.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("exlchat.chat.store.database.BUSY_SECONDS", 0.1)
     store = ConversationStore(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.conversation import Message
+from exlchat.chat.prompt.ids import PromptMessage
+from exlchat.chat.prompt.summary import SUMMARY_HEAD, summarise, summary_possible, with_summary
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.prompt_ids import PromptMessage
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import SUMMARY_HEAD, summarise, summary_possible, with_summary
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerStarted, Summarising, answer
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format, with_thinking
-from exlchat.chat.prompt_ids import PromptMessage, prompt_ids, prompt_messages, prompt_text
-from exlchat.chat.thinking import (
+from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_messages, prompt_text
+from exlchat.chat.prompt.thinking import (
     GRANITE,
     HARMONY,
     KNOWN,
@@ -28,7 +27,8 @@ from exlchat.chat.thinking import (
     split_stored,
     unpack_marks,
 )
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format, with_thinking
+from exlchat.llm.sampling import GREEDY
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.chat.prompt.thinking import THINK
 from exlchat.chat.speech import Speech
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.thinking import THINK
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import TurnOptions, answer
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.sampling import GREEDY
 from tests.chat import families
 from tests.chat.scripted_engine import ScriptedEngine
 

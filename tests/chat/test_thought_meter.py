@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.thinking import THINK
-from exlchat.chat.thought_meter import Thought, ThoughtMeter
+from exlchat.chat.prompt.thinking import THINK
+from exlchat.chat.prompt.thought_meter import Thought, ThoughtMeter
 
 SAID = "<think>\nLet me see.\n</think>\n\nYes."
 BEGINS = SAID.index("Yes")

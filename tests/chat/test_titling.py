@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.titling import TitleMade, make_title
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from exlchat.chat.conversation import Message, Role
 from exlchat.chat.speech import Speech
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.constraint import Constraint
+from exlchat.llm.constraint import Constraint
 from tests.chat.test_store import RECORD
 
 SPEECH = Speech(stop=("x", 5), ban=("y",), constraint=Constraint("choice", "a\nb"))

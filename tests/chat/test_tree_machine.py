@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from exlchat.chat.conversation import Message
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 
 PICK = st.integers(0, 10**6)
 

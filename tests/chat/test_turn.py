@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.context import ContextFull
 from exlchat.chat.conversation import Message
+from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.speech import Speech
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta, TurnError, TurnEvent, TurnOptions, answer
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import PrefillProgress, RequestError
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import PrefillProgress
+from exlchat.llm.request import RequestError
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat import templates
 from tests.chat.scripted_engine import Reply, ScriptedEngine
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.context import ContextFull, ContextPolicy
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.summary import SUMMARY_HEAD
+from exlchat.chat.prompt.context import ContextFull, ContextPolicy
+from exlchat.chat.prompt.summary import SUMMARY_HEAD
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent, TurnOptions, answer
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.chat.talk import ANSWER, LIMIT, QUESTION, Talk, options, started

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from exlchat.chat.formats.presets import PresetError, read_preset
-from exlchat.chat.formats.table import from_table
+from exlchat.chat.prompt.formats.presets import PresetError, read_preset
+from exlchat.chat.prompt.formats.table import from_table
 from exlchat.chat.prompt_format import PromptFormat
 
 

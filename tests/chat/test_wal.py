@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.check_file import check_file
-from exlchat.chat.store import ConversationStore
-from exlchat.chat.wal import is_cut, read_wal
+from exlchat.chat.repair.check_file import check_file
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.wal import is_cut, read_wal
 
 WRITER = """
 import os, signal, sqlite3, sys

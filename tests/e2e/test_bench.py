@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.e2e]
 
-BENCH = [sys.executable, "-m", "exlchat.cli", "bench"]
+BENCH = [sys.executable, "-m", "exlchat", "bench"]
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ def script(folder: Path, text: str) -> str:
 def test_the_message_is_written_in_the_editor_and_comes_back_in_the_next_run(tmp_path: Path) -> None:
     editor = script(tmp_path, 'cat "$1"; echo " EDITOR HERE"; read line; printf "%s" " and $line" >> "$1"')
     environment = {"EXLCHAT_HOME": str(tmp_path), "LANG": "C.UTF-8", "EDITOR": editor, "VISUAL": ""}
-    command = [sys.executable, "-m", "exlchat.cli", "guide"]
+    command = [sys.executable, "-m", "exlchat", "guide"]
     with Tmux(command, environment=environment) as terminal:
         terminal.wait_for("Write a message", LOAD_SECONDS)
         terminal.type("help")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from tests.e2e.test_journey import LOAD_SECONDS, READY, exlchat, only_conversation
 from tests.e2e.tmux import Tmux, needs_tmux
 from tests.endless_model import save_endless_llama
@@ -135,7 +135,7 @@ def wait_for_answers(home: Path, many: int) -> None:
 
 
 def test_the_line_mode_is_a_job_of_the_shell_and_a_pipe_gets_the_answer_alone(endless: Path, tmp_path: Path) -> None:
-    program = f"{sys.executable} -m exlchat.cli"
+    program = f"{sys.executable} -m exlchat"
     environment = {"EXLCHAT_HOME": str(tmp_path), "LANG": "C.UTF-8", "PS1": "shell> "}
     with Tmux(["bash", "--norc", "-i"], environment=environment) as terminal:
         terminal.wait_for("shell>")
@@ -174,7 +174,7 @@ def test_the_line_mode_is_a_job_of_the_shell_and_a_pipe_gets_the_answer_alone(en
 @needs_guide
 def test_a_terminal_of_any_language_without_colours_and_mouse(tmp_path: Path) -> None:
     environment = {"EXLCHAT_HOME": str(tmp_path), "LANG": "C", "LC_ALL": "C", "NO_COLOR": "1", "TERM": "vt220"}
-    command = [sys.executable, "-m", "exlchat.cli", "guide"]
+    command = [sys.executable, "-m", "exlchat", "guide"]
     with Tmux(command, environment=environment, size=(400, 120)) as terminal:
         terminal.wait_for("Write a message|You:")
         terminal.type("hi there")

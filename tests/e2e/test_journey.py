@@ -13,7 +13,7 @@ import pytest
 
 from exlchat import paths
 from exlchat.chat.conversation import Conversation
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from tests.e2e.tmux import Tmux, needs_tmux
 from tests.endless_model import save_endless_llama
 from tests.patience import PATIENCE
@@ -31,7 +31,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exlchat(home: Path, *arguments: str, size: tuple[int, int] = (140, 40)) -> Tmux:
-    command = [sys.executable, "-m", "exlchat.cli", *arguments]
+    command = [sys.executable, "-m", "exlchat", *arguments]
     # A model of random weights has no titles to give.
     environment = {"EXLCHAT_HOME": str(home), "LANG": "C.UTF-8", "EXLCHAT_TITLE_BY": "first line"}
     return Tmux(command, environment=environment, size=size)
@@ -136,7 +136,7 @@ def program_of(home: Path) -> int:
             environment = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"exlchat.cli" in command and b"python" in command[0] and f"EXLCHAT_HOME={home}".encode() in environment:
+        if b"exlchat" in command and b"python" in command[0] and f"EXLCHAT_HOME={home}".encode() in environment:
             return int(process.name)
     raise AssertionError("the program is not running")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from tests.e2e.test_journey import LOAD_SECONDS, only_conversation, program_of, wait_for_text
 from tests.e2e.tmux import Tmux, needs_tmux
 from tests.endless_model import save_endless_llama
@@ -37,7 +37,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exlchat(home: Path, *arguments: str, size: tuple[int, int] = (100, 30), **environment: str) -> Tmux:
-    command = [sys.executable, "-m", "exlchat.cli", *arguments]
+    command = [sys.executable, "-m", "exlchat", *arguments]
     return Tmux(command, environment={"EXLCHAT_HOME": str(home), "LANG": "C.UTF-8", **environment}, size=size)
 
 
@@ -152,7 +152,7 @@ def test_a_dumb_terminal_gets_plain_lines_and_is_told_so(tmp_path: Path, term: s
 def test_plain_lines_hold_no_escape_sequence(tmp_path: Path) -> None:
     log = tmp_path / "log"
     # `script` has a terminal of its own and writes down every byte that the program sends to it.
-    command = f"{sys.executable} -m exlchat.cli --plain guide"
+    command = f"{sys.executable} -m exlchat --plain guide"
     environment = {"EXLCHAT_HOME": str(tmp_path), "LANG": "C.UTF-8"}
     with Tmux(["script", "-q", "-f", "-c", command, str(log)], environment=environment, size=(100, 30)) as terminal:
         terminal.wait_for("Note: guide is loaded.", LOAD_SECONDS)

@@ -16,7 +16,7 @@ LOAD_SECONDS = 60.0
 
 
 def exlchat(home: Path, *arguments: str, size: tuple[int, int] = (80, 30), **environment: str) -> Tmux:
-    command = [sys.executable, "-m", "exlchat.cli", "guide", *arguments]
+    command = [sys.executable, "-m", "exlchat", "guide", *arguments]
     return Tmux(command, environment={"EXLCHAT_HOME": str(home), "LANG": "C.UTF-8", **environment}, size=size)
 
 

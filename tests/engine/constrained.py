@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.constraint import Constraint
 from exlchat.engine.grammar import GrammarMatcher, GrammarVocabulary
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.tokenizer import Tokenizer
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.constraint import Constraint
 from tests.engine.decoding import open_transformer
 
 _ENDS = '}]",:'

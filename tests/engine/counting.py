@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.layers.transformer import Transformer
 
 
 class PassedTokens:

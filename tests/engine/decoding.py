@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
-from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.weights.checkpoint import Checkpoint
 
 
 def open_transformer(

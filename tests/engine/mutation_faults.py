@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from exlchat.engine import GenerationRequest, ModelError, load
-from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.weights.checkpoint import Checkpoint
 from tests.engine.decoding import relative_error
 from tests.engine.mutations import Mutation, mutated
 

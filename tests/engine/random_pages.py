@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.page_disk.file import PageLayout, PageName, PageTensor, StoredPage
-from exlchat.engine.page_disk.store import PageFiles
-from exlchat.engine.pages.hash import page_hash
+from exlchat.engine.kv.disk.file import PageLayout, PageName, PageTensor, StoredPage
+from exlchat.engine.kv.disk.store import PageFiles
+from exlchat.engine.kv.hash import page_hash
 
 ROOT = bytes(range(16))
 OTHER_ROOT = bytes(range(1, 17))

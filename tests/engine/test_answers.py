@@ -20,9 +20,9 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import ThoughtLimit
-from exlchat.engine.repetition_watch import LEAST_TOKENS, RepetitionWatch
+from exlchat.engine.schedule.repetition_watch import LEAST_TOKENS, RepetitionWatch
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.request import ThoughtLimit
 from exlchat.paths import bundled_model
 from tests.random_models import edit_json, save_random_llama
 
@@ -164,7 +164,8 @@ def test_an_answer_that_goes_on_is_held_to_the_whole(engine: Engine) -> None:
 
 
 def test_the_chances_of_every_token_are_those_of_a_score(engine: Engine) -> None:
-    from exlchat.engine.events import Scored, ScoreRequest
+    from exlchat.llm.events import Scored
+    from exlchat.llm.request import ScoreRequest
 
     request = GenerationRequest(PROMPT, SamplingSettings(1.2), seed=4, max_new_tokens=12, alternatives=3)
     events = list(engine.generate(request))

@@ -23,8 +23,8 @@ from exlchat.engine.bench.mixes import MeanBits
 from exlchat.engine.bench.probes import MemoryProbe, copy_rates
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.sampling import GREEDY
 from tests.random_models import edit_json, save_random_llama
 
 CPU = torch.device("cpu")

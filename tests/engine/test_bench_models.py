@@ -23,9 +23,9 @@ from exlchat.engine.bench.mixes import (
 )
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.sections import HEAD_RECIPES, Section, stored_bits
+from exlchat.engine.weights.checkpoint import Checkpoint
 
 # Weights of Llama 3.2 1B, Llama 3.1 8B and 70B without the embedding, from the sizes in their config.json.
 PUBLISHED = {"llama-1b": 973_078_528, "llama-8b": 6_979_321_856, "llama-70b": 68_451_041_280}

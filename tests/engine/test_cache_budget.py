@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from exlchat.engine.cache_budget import CachePlan, CacheWishes, plan_cache
-from exlchat.engine.events import ModelError
+from exlchat.engine.kv.budget import CachePlan, CacheWishes, plan_cache
 from exlchat.ext.kv_formats import KINDS
+from exlchat.llm.info import ModelError
 from tests.engine.test_kv_cache import spec
 
 PER_TOKEN = 2 * 2 * (64 + 64) * 2  # layers, key-value heads, elements of key and value, bytes

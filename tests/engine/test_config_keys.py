@@ -17,9 +17,9 @@ import pytest
 from transformers import AutoConfig
 
 from exlchat.engine import ModelError
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.families import FAMILIES, TEXT_MODELS
-from exlchat.engine.spec import ModelSpec
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.families import FAMILIES, TEXT_MODELS
+from exlchat.engine.model.spec import ModelSpec
 from tests.engine.decoding import open_transformer
 from tests.engine.family_models import CASES, save_case
 from tests.random_models import edit_json

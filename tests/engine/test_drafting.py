@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
-from exlchat.engine.drafting import MOST_ROWS, DraftLength
-from exlchat.engine.generator import Generator
-from exlchat.engine.ngram_drafter import NgramDrafter
+from exlchat.engine.draft.drafting import MOST_ROWS, DraftLength
+from exlchat.engine.draft.ngram_drafter import NgramDrafter
+from exlchat.engine.schedule.generator import Generator
 from exlchat.paths import bundled_model
 from tests.random_models import edit_json, save_random_llama
 

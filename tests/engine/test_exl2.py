@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from exlchat.engine.events import ModelError
 from exlchat.engine.formats import exl2, exl2_writer
 from exlchat.engine.formats.exl2_writer import Section
+from exlchat.llm.info import ModelError
 from tests.shared_data import DATA, needs_shared
 
 DEVICE_CASES = ("b2", "b3", "b4", "b5", "b6", "b8", "mix32", "mix653", "mix842")

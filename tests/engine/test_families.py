@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.families import FAMILIES
 from exlchat.engine.formats import mxfp4
 from exlchat.engine.formats.inventory import describe_format, parameter_count
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.families import FAMILIES
 from exlchat.engine.model_card import describe, look_around
+from exlchat.engine.weights.checkpoint import Checkpoint
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case, with_images
 from tests.engine.family_table import ErrorTable

@@ -19,7 +19,7 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.layers.transformer import Transformer
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))

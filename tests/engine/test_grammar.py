@@ -21,13 +21,13 @@ from sentencepiece import SentencePieceTrainer
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.constraint import Constraint, ConstraintKind
-from exlchat.engine.events import ModelError
 from exlchat.engine.grammar import ConstraintError, GrammarMatcher, GrammarVocabulary, check_constraint
-from exlchat.engine.token_bytes import token_bytes
-from exlchat.engine.tokenizer import Tokenizer
-from exlchat.engine.tokenizer_files import open_tokenizer
+from exlchat.engine.text.token_bytes import token_bytes
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.text.tokenizer_files import open_tokenizer
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.constraint import Constraint, ConstraintKind
+from exlchat.llm.info import ModelError
 from tests.engine.constrained import SmallModel, answer, open_small, unpacked, with_layers
 from tests.engine.random_schemas import RandomSchemas
 from tests.patience import within

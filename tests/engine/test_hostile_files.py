@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from exlchat.engine import model_files
+from exlchat.engine.weights import files as model_files
 from tests.random_models import save_random_llama
 from tests.untrusted.no_files import NOT_PLAIN, sparse
 from tests.untrusted.trials import Trial, Trials, trials

@@ -13,12 +13,14 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as FastTokenizer
 
-from exlchat.engine import load, tokenizer_process
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError, RequestError
-from exlchat.engine.tokenizer import Tokenizer
-from exlchat.engine.tokenizer_alone import TokenizerAlone
-from exlchat.engine.tokenizer_growth import encoding_growth
+from exlchat.engine import load
+from exlchat.engine.text import tokenizer_process
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.text.tokenizer_alone import TokenizerAlone
+from exlchat.engine.text.tokenizer_growth import encoding_growth
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import ModelError
+from exlchat.llm.request import RequestError
 from exlchat.untrusted.child import Child
 from tests.engine import hostile_tokenizers as hostile
 from tests.patience import PATIENCE, within
@@ -31,7 +33,7 @@ TEXTS = ["", "a", "a" * 3000, " " * 3000 + "!", "zq", "日本 \u0644\ufdfa 👍"
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that what runs into them does so soon."""
-    child = Child("exlchat.engine.tokenizer_trial", seconds=2, memory=300_000_000, largest=100_000)
+    child = Child("exlchat.engine.text.tokenizer_trial", seconds=2, memory=300_000_000, largest=100_000)
     monkeypatch.setattr(tokenizer_process, "_CHILD", child)
     yield
     child.close()
@@ -181,7 +183,7 @@ def test_a_trial_may_begin_before_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_does_not_wait_for_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Child("exlchat.engine.tokenizer_trial", seconds=600, memory=10**9, largest=100_000)
+    child = Child("exlchat.engine.text.tokenizer_trial", seconds=600, memory=10**9, largest=100_000)
     monkeypatch.setattr(tokenizer_process, "_CHILD", child)
     content = hostile.ENDLESS["words of any length"]
     trial = tokenizer_process.take(folder_of(tmp_path, content))
@@ -194,7 +196,7 @@ def test_a_program_that_ends_does_not_wait_for_a_trial(tmp_path: Path, monkeypat
 
 
 def test_what_cannot_be_opened_there_is_not_opened_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exlchat.engine.tokenizer.open_tokenizer", None)
+    monkeypatch.setattr("exlchat.engine.text.tokenizer.open_tokenizer", None)
     for name in ("a charsmap that is none", "forty doublings", "20 MB while decoding", "two hundred levels"):
         with pytest.raises(ModelError):
             opened(folder_of(tmp_path, REFUSED[name]))
@@ -226,7 +228,7 @@ def test_a_quarter_of_a_million_tokens_pass(tmp_path: Path, monkeypatch: pytest.
     content = hostile.content(model={"vocab": vocab, "merges": merges})
     content["decoder"] = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     child = Child(
-        "exlchat.engine.tokenizer_trial",
+        "exlchat.engine.text.tokenizer_trial",
         seconds=tokenizer_process.SECONDS,
         memory=tokenizer_process.MEMORY,
         largest=100_000,

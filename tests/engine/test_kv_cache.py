@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.events import ModelError
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.pages.rows import Seen
-from exlchat.engine.spec import ModelSpec
+from exlchat.app.options import KvCacheChoice
+from exlchat.config.settings import Settings
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.rows import Seen
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.kv_formats import CODES4, KINDS, Element, decode, encode
 from exlchat.ext.reference_pages import cached_rows
-from exlchat.settings import Settings
-from exlchat.ui.options import KvCacheChoice
+from exlchat.llm.info import ModelError
 from tests.engine.decoding import logits_in_steps, open_transformer
 from tests.shared_data import DATA, needs_shared
 

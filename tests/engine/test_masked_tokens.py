@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from exlchat.engine import RequestError, SamplingSettings
-from exlchat.engine.device_sampling import DeviceDraws
-from exlchat.engine.masked_tokens import MaskedTokens
 from exlchat.engine.sampling import NothingAllowedError, NotNumbersError
+from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.engine.schedule.masked_tokens import MaskedTokens
 from exlchat.ext.chain import token_words
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, NOTHING_ALLOWED, TokenRing
 

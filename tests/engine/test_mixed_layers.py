@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from exlchat.engine import load
-from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats import awq_writer, exl2_writer, gptq, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.linear import SideBySide
-from exlchat.engine.quantized_linear import QuantizedLinear
+from exlchat.engine.layers.linear import SideBySide
+from exlchat.engine.layers.quantized_linear import QuantizedLinear
+from exlchat.engine.weights.checkpoint import Checkpoint
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case
 from tests.engine.test_quantized_linear import CPU, open_quantized

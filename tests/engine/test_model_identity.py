@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.engine import engine, model_identity
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.model_identity import identify
+from exlchat.engine import engine
+from exlchat.engine.weights import identity as model_identity
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.engine.weights.identity import identify
 from tests.random_models import save_random_llama
 
 SIZE = 2**20

@@ -12,10 +12,10 @@ import torch
 
 from exlchat.engine import Engine, GenerationRequest, load
 from exlchat.engine import engine as engine_module
-from exlchat.engine.page_disk.store import PageFiles
-from exlchat.engine.pages.archive import PageArchive, page_layout
-from exlchat.engine.pages.pool import Page, PagePool
-from exlchat.engine.pages.store import PageStore
+from exlchat.engine.kv.archive import PageArchive, page_layout
+from exlchat.engine.kv.disk.store import PageFiles
+from exlchat.engine.kv.pool import Page, PagePool
+from exlchat.engine.kv.tensors import PageStore
 from exlchat.ext.kv_formats import KINDS
 from tests.engine.random_pages import PLENTY, ROOT, WAIT
 from tests.engine.test_prefix_reuse import finish, ids

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from exlchat.engine.page_disk.file import HEADER_BYTES, PageLayout, PageName, PageTensor, StoredPage
+from exlchat.engine.kv.disk.file import HEADER_BYTES, PageLayout, PageName, PageTensor, StoredPage
 from tests.engine.random_pages import (
     CODED,
     OTHER_ROOT,

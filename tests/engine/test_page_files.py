@@ -16,10 +16,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.engine.page_disk.file import StoredPage
-from exlchat.engine.page_disk.index import PageIndex
-from exlchat.engine.page_disk.root import PageRoot
-from exlchat.engine.page_disk.store import PageFiles
+from exlchat.engine.kv.disk.file import StoredPage
+from exlchat.engine.kv.disk.index import PageIndex
+from exlchat.engine.kv.disk.root import PageRoot
+from exlchat.engine.kv.disk.store import PageFiles
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.engine.random_pages import (
     OTHER_ROOT,

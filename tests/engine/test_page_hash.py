@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.engine.pages.hash import pack_ids, page_hash, root_hash, unpack_ids
+from exlchat.engine.kv.hash import pack_ids, page_hash, root_hash, unpack_ids
 
 PARTS = st.dictionaries(st.from_regex(r"[a-z_]{1,5}", fullmatch=True), st.text(max_size=5), max_size=4)
 

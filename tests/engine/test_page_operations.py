@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from exlchat.engine.events import ModelError
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.pages.archive import PageArchive, open_archive
+from exlchat.engine.kv.archive import PageArchive, open_archive
+from exlchat.engine.kv.cache import KVCache
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
 from exlchat.ext.reference_pages import cached_rows
+from exlchat.llm.info import ModelError
 from tests.engine.test_kv_cache import CPU, spec
 
 SIZES = spec(32, layers=2)
@@ -177,7 +177,7 @@ def test_random_operations(kind: str) -> None:
 )
 def test_random_sequences_with_windows(answers: list[tuple[int, int, list[int], int]]) -> None:
     """One layer sees 300 tokens, and fewer pages have memory there than there are."""
-    with patch("exlchat.engine.kv_cache.window_slots", lambda *_: 6):
+    with patch("exlchat.engine.kv.cache.window_slots", lambda *_: 6):
         sizes = replace(SIZES, windows=(300, 0))
         cache = KVCache(sizes, "fp16", torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
     told: list[list[int]] = [[]]

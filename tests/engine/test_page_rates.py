@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.engine.page_disk.rates import Average, Rates
+from exlchat.engine.kv.disk.rates import Average, Rates
 from tests.engine.random_pages import hash_of, make_page, opened, put_all
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from exlchat.engine import ModelError, load, placement
-from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats.inventory import WeightSizes
+from exlchat.engine.weights.checkpoint import Checkpoint
 from tests.random_models import save_random_llama
 
 CPU = torch.device("cpu")

@@ -9,20 +9,20 @@ import torch
 from safetensors.torch import load_file
 
 from exlchat.engine import ModelError
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
-from exlchat.engine.checkpoint import Checkpoint
+from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.step_fit import why_not
 from exlchat.engine.formats import awq_writer, exl2_writer, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.head import pack_head
 from exlchat.engine.formats.inventory import has_float_head, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.linear import Linear
-from exlchat.engine.quantized_linear import QuantizedLinear
-from exlchat.engine.step_chain import StepChain
-from exlchat.engine.step_fit import why_not
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.linear import Linear
+from exlchat.engine.layers.quantized_linear import QuantizedLinear
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import decode
 from tests.engine.decoding import logits_in_steps, relative_error
 from tests.engine.reference_kernels import ReferenceKernels

@@ -10,10 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.experts import Experts
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2 import dequantize
 from exlchat.engine.formats.exl2_tiles import pack_exl2
@@ -21,9 +17,13 @@ from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.linear import Linear, SideBySide, join
-from exlchat.engine.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.experts import Experts
+from exlchat.engine.layers.linear import Linear, SideBySide, join
+from exlchat.engine.layers.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import PackedMatrix
 from tests.engine.decoding import logits_in_steps, relative_error
 from tests.engine.family_models import CASES, save_case

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.text_stream import TextStream
-from exlchat.engine.tokenizer import Tokenizer
+from exlchat.engine.text.stream import TextStream
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.weights.checkpoint import Checkpoint
 from tests.patience import within
 from tests.random_models import save_tokenizer
 

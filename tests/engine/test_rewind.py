@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
-from exlchat.engine.text_stream import TextStream
+from exlchat.engine.text.stream import TextStream
 from tests.engine.test_text_stream import TOKENIZERS
 from tests.random_models import edit_json, save_random_llama
 

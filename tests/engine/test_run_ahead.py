@@ -23,9 +23,9 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
-from exlchat.engine.device_sampling import DeviceDraws
-from exlchat.engine.generator import Generator
 from exlchat.engine.sampling import NotNumbersError, probabilities
+from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.engine.schedule.generator import Generator
 from exlchat.ext.functions import CDraw
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, TokenRing

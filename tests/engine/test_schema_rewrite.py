@@ -12,12 +12,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
-from exlchat.engine.constraint import Constraint, ConstraintError
 from exlchat.engine.grammar import check_constraint, constraint_notice
 from exlchat.engine.grammar.matcher import open_matcher
 from exlchat.engine.grammar.schema_rewrite import FORMATS
 from exlchat.engine.grammar.source import source_of
 from exlchat.engine.grammar.vocabulary import single_bytes
+from exlchat.llm.constraint import Constraint, ConstraintError
 from tests.engine.random_schemas import ConditionedSchemas
 from tests.patience import within
 

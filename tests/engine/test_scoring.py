@@ -11,10 +11,12 @@ import pytest
 import torch
 from transformers import MistralForCausalLM
 
-from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, RequestError, load, scoring
-from exlchat.engine.events import PlaceChances, PrefillProgress, Scored, ScoreRequest
+from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, RequestError, load
 from exlchat.engine.sampling import NotNumbersError
-from exlchat.engine.scoring import chances
+from exlchat.engine.schedule import scoring
+from exlchat.engine.schedule.scoring import chances
+from exlchat.llm.events import PlaceChances, PrefillProgress, Scored
+from exlchat.llm.request import ScoreRequest
 from tests.engine.counting import PassedTokens
 from tests.random_models import edit_json, save_random_llama
 

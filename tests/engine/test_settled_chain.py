@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from exlchat.engine.experts import Experts
+from exlchat.engine.decode.step_chain import why_not_fused
+from exlchat.engine.decode.step_fit import why_not
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
-from exlchat.engine.operations import TorchOperations
-from exlchat.engine.step_chain import why_not_fused
-from exlchat.engine.step_fit import why_not
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.layers.experts import Experts
+from exlchat.engine.layers.operations import TorchOperations
+from exlchat.engine.layers.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, Case, save_case
 from tests.engine.test_quantized_linear import open_quantized

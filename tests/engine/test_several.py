@@ -23,19 +23,20 @@ from exlchat.engine import (
     SamplingSettings,
     TextDelta,
     load,
-    several,
 )
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.device_rules import DeviceRules
-from exlchat.engine.events import OneOfSeveral, PrefillProgress, ThoughtLimit
-from exlchat.engine.kv_cache import KVCache
+from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
-from exlchat.engine.several import SideBySide
-from exlchat.engine.several_ahead import Row, SeveralAhead
-from exlchat.engine.step_chain import StepChain
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.sampling.device_rules import DeviceRules
+from exlchat.engine.schedule import several
+from exlchat.engine.schedule.several import SideBySide
+from exlchat.engine.schedule.several_ahead import Row, SeveralAhead
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import OneOfSeveral, PrefillProgress
+from exlchat.llm.request import ThoughtLimit
 from exlchat.paths import bundled_model
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -44,7 +45,7 @@ from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, w
 from tests.random_models import edit_json, save_random_llama
 
 if TYPE_CHECKING:
-    from exlchat.engine.answer_step import AnswerStep
+    from exlchat.engine.decode.answer_step import AnswerStep
 
 PROMPT = list(range(10, 310))  # more than a page, and a part of one
 WARM = SamplingSettings(temperature=1.0)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from exlchat.engine.decode.step_chain import why_not_fused
+from exlchat.engine.decode.step_fit import open_chain, why_not
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.step_chain import why_not_fused
-from exlchat.engine.step_fit import open_chain, why_not
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized

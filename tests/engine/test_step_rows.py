@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.step_chain import StepChain
-from exlchat.engine.transformer import Transformer
-from exlchat.engine.verify_step import why_no_rows
+from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.verify_step import why_no_rows
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.ext.reference_pages import cached_rows
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
 from exlchat.engine import load
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
-from exlchat.engine.template_files import read_templates
+from exlchat.engine.text.template_files import read_templates
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import ModelError
 from tests.random_models import save_random_llama, save_tokenizer
 
 NAMED = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}, {"name": "rag", "template": "R"}]

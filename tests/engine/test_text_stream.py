@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from exlchat.engine.text_stream import TextStream, whole_characters
+from exlchat.engine.text.stream import TextStream, whole_characters
 from tests.random_models import save_tokenizer
 
 

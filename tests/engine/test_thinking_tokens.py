@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken
 
-from exlchat.chat.thinking import HARMONY, MAGISTRAL, split
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.text_stream import TextStream
-from exlchat.engine.tokenizer import Tokenizer
+from exlchat.chat.prompt.thinking import HARMONY, MAGISTRAL, split
+from exlchat.engine.text.stream import TextStream
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.weights.checkpoint import Checkpoint
 from tests.chat.scripted_engine import byte_level_tokenizer
 
 

@@ -21,11 +21,13 @@ from transformers import AutoTokenizer as PeerTokenizer
 from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from exlchat.engine import load
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import Finished, GenerationRequest, ModelError
-from exlchat.engine.sentencepiece_model import parse
-from exlchat.engine.text_stream import TextStream
-from exlchat.engine.tokenizer import Tokenizer
+from exlchat.engine.text.sentencepiece_model import parse
+from exlchat.engine.text.stream import TextStream
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.events import Finished
+from exlchat.llm.info import ModelError
+from exlchat.llm.request import GenerationRequest
 from tests.patience import within
 from tests.random_models import save_random_llama
 

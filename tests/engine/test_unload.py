@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exlchat.engine import GenerationRequest, LoadProgress, load
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.paths import bundled_model
 from tests.random_models import save_random_llama
 

@@ -11,11 +11,11 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from exlchat.engine import Engine, Finished, GenerationRequest, load
-from exlchat.engine.cache_budget import CacheWishes, plan_cache
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.pages.pool import Page, PoolFullError
-from exlchat.engine.pages.sizes import cache_bytes, window_slots
-from exlchat.engine.pages.windows import WindowSlots
+from exlchat.engine.kv.budget import CacheWishes, plan_cache
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.pool import Page, PoolFullError
+from exlchat.engine.kv.sizes import cache_bytes, window_slots
+from exlchat.engine.kv.windows import WindowSlots
 from exlchat.ext.kv_formats import KINDS
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.test_kv_cache import CPU, spec

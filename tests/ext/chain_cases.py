@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 import torch
 
-from exlchat.engine.device_sampling import DeviceDraws
-from exlchat.engine.sampling_controls import STEPS
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.ext import chain, sampling
 from exlchat.ext.job import Job
 from exlchat.ext.library import Library
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.reference_chain import Chain
 from exlchat.ext.sampling import SamplerState
+from exlchat.llm.controls import STEPS
+from exlchat.llm.sampling import SamplingSettings
 
 SEED = 2**63 + 12345
 

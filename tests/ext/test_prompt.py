@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from exlchat.engine.norms import Norm
-from exlchat.engine.operations import TorchOperations
+from exlchat.engine.layers.norms import Norm
+from exlchat.engine.layers.operations import TorchOperations
 from exlchat.ext import reference_prompt
 from exlchat.ext.library import Library
 from exlchat.ext.products import Activation

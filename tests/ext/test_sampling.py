@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from exlchat.engine.sampling import Sampler, probabilities
-from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.library import Library
 from exlchat.ext.reference_sampling import draw, kept_weights, scale_logits, weights
 from exlchat.ext.sampling import NOT_NUMBERS, RING_SLOTS, SamplerKernels, SamplerState, TokenRing, c_draw
+from exlchat.llm.sampling import SamplingSettings
 from tests.ext.never_called import NeverCalled
 
 SETTINGS = [

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from exlchat.engine import Engine, Finished, GenerationRequest, SamplingSettings, load
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.drafting import DraftLength
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.engine.draft.drafting import DraftLength
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.sampling import GREEDY
 from tests.shared_data import DATA, needs_shared
 
 pytestmark = [needs_shared, pytest.mark.timeout(600)]

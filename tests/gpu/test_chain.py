@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from exlchat.engine import SamplingSettings
-from exlchat.engine.decode_step import CapturedStep
-from exlchat.engine.device_sampling import DeviceDraws, c_chain
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.masked_tokens import MaskedTokens
-from exlchat.engine.run_ahead import RunAheadTokens
+from exlchat.engine.decode.decode_step import CapturedStep
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.sampling.device import DeviceDraws, c_chain
+from exlchat.engine.schedule.masked_tokens import MaskedTokens
+from exlchat.engine.schedule.run_ahead import RunAheadTokens
 from exlchat.ext.chain import FOREVER, TokenRules, token_words
 from exlchat.ext.job import Job
 from exlchat.ext.library import Library

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from exlchat.engine import GenerationRequest, load
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.step_fit import why_not
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.decode.step_fit import why_not
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.ext.ops import Kernels
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, Case, save_case

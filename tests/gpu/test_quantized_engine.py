@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from exlchat.engine import GREEDY, Engine, Finished, GenerationRequest, ModelError, SamplingSettings, load
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.decode_step import CapturedStep
-from exlchat.engine.device_sampling import DeviceDraws
+from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.formats import exl2_writer
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
 from exlchat.engine.formats.grouped_tiles import pack_gptq
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.transformer import Transformer
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.ops import Kernels
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.gptq_vectors import DEVICE_CASES, device_case, weights_of

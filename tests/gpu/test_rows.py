@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.engine.architecture import read_spec
-from exlchat.engine.assembly import load_transformer
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import Shape
-from exlchat.engine.decode_step import CapturedStep
+from exlchat.engine.decode.decode_step import CapturedStep
+from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
 from exlchat.engine.formats.layers import LayerLoader
-from exlchat.engine.kv_cache import KVCache
-from exlchat.engine.transformer import Transformer
-from exlchat.engine.verify_step import CapturedRows, why_no_rows
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
 from exlchat.ext import reference
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.build import ensure_library

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from exlchat.engine import Engine, Finished, GenerationRequest, load
-from exlchat.engine.events import PlaceChances, Scored, ScoreRequest
+from exlchat.llm.events import PlaceChances, Scored
+from exlchat.llm.request import ScoreRequest
 from tests.shared_data import DATA, needs_shared
 
 EXL2 = DATA / "tiny-llama-exl2-4.0bpw"

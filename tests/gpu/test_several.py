@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from exlchat.engine import Engine, Finished, GenerationRequest, SamplingSettings, load
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import OneOfSeveral, PrefillProgress
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import OneOfSeveral, PrefillProgress
+from exlchat.llm.sampling import GREEDY
 from tests.gpu.test_answers import EXL2, FULL, finish, prompts
 from tests.shared_data import needs_shared
 

@@ -9,28 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from exlchat import cli
+from exlchat.app.commands.actions import ACTIONS, BY_SLASH
+from exlchat.app.generation_settings import NAMES
+from exlchat.app.keys.names import EDITING
+from exlchat.cli import main as cli
+from exlchat.cli.bench.command_line import bench_parser
+from exlchat.cli.config.command_line import config_parser
+from exlchat.cli.parsers import ask_parser, build_ext_parser, chat_parser, doctor_parser, models_parser, pull_parser
+from exlchat.cli.personas.command_line import personas_parser
+from exlchat.cli.presets.command_line import presets_parser
+from exlchat.cli.sessions.parser import sessions_parser
+from exlchat.cli.templates.arguments import template_parser
+from exlchat.cli.themes.command_line import themes_parser
+from exlchat.config.settings import Settings
 from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model
-from exlchat.settings import Settings
-from exlchat.ui.actions import ACTIONS, BY_SLASH
-from exlchat.ui.bench.command_line import bench_parser
-from exlchat.ui.command_line import (
-    ask_parser,
-    build_ext_parser,
-    chat_parser,
-    doctor_parser,
-    models_parser,
-    pull_parser,
-)
-from exlchat.ui.config.command_line import config_parser
-from exlchat.ui.generation_settings import NAMES
-from exlchat.ui.key_names import EDITING
-from exlchat.ui.personas.command_line import personas_parser
-from exlchat.ui.presets.command_line import presets_parser
-from exlchat.ui.sessions.parser import sessions_parser
-from exlchat.ui.templates.arguments import template_parser
-from exlchat.ui.themes_cli.command_line import themes_parser
 from guide.corpus import dialogs
 from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised

@@ -41,7 +41,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_everything_the_program_reads_is_shipped(names: set[str]) -> None:
     package = ROOT / "exlchat"
     data = [*package.glob("models/guide/*"), *package.glob("themes/*.toml"), *package.glob("ui/**/*.tcss")]
-    data += package.glob("chat/formats/*.jinja")
+    data += package.glob("chat/prompt/formats/*.jinja")
     assert data
     missing = {str(file.relative_to(ROOT)) for file in data} - names
     assert not missing

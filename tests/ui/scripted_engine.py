@@ -7,26 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.events import (
-    CacheReport,
+from exlchat.engine.grammar import constraint_notice
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.events import (
     Event,
     Finished,
     FinishReason,
-    GenerationRequest,
     GenerationStats,
-    MemoryReport,
-    ModelInfo,
     OneOfSeveral,
     PlaceChances,
     PrefillProgress,
     Scored,
-    ScoreRequest,
     TextDelta,
     TokenChance,
 )
-from exlchat.engine.grammar import constraint_notice
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
+from exlchat.llm.request import GenerationRequest, ScoreRequest
+from exlchat.llm.sampling import SamplingSettings
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.ui.actions import ACTIONS, Situation, completions
-from exlchat.ui.generation_settings import GenerationSettings
-from exlchat.ui.typed_input import BadCommand, Command, Prompt, parse_input
+from exlchat.app.commands.actions import ACTIONS, Situation, completions
+from exlchat.app.composer.typed_input import BadCommand, Command, Prompt, parse_input
+from exlchat.app.generation_settings import GenerationSettings
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.llm.sampling import SamplingSettings
 
 
 def test_ids_and_slash_commands_are_unique() -> None:
@@ -45,9 +45,8 @@ def test_the_commands_of_the_product_exist() -> None:
 
 
 def test_importing_the_registry_loads_no_terminal_library() -> None:
-    code = (
-        "import sys, exlchat.ui.actions; print([m for m in ('textual', 'prompt_toolkit', 'torch') if m in sys.modules])"
-    )
+    code = """import sys, exlchat.app.commands.actions
+print([m for m in ('textual', 'prompt_toolkit', 'torch') if m in sys.modules])"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

@@ -9,17 +9,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from exlchat import cli
+from exlchat.cli import main as cli
+from exlchat.cli.bench.command_line import bench_parser
+from exlchat.cli.bench.options import BenchOptions, RandomModel, bench_options
+from exlchat.cli.bench.plot import draw
+from exlchat.cli.bench.runner import run_bench
+from exlchat.cli.bench.table import render
 from exlchat.engine import ModelError
 from exlchat.engine.bench import measure
 from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Report, Result, Setting, Skipped
 from exlchat.engine.bench.mixes import Gptq, MeanBits
-from exlchat.engine.events import Footprint
-from exlchat.ui.bench.command_line import bench_parser
-from exlchat.ui.bench.options import BenchOptions, RandomModel, bench_options
-from exlchat.ui.bench.plot import draw
-from exlchat.ui.bench.runner import run_bench
-from exlchat.ui.bench.table import render
+from exlchat.llm.info import Footprint
 
 SETTING = Setting("cuda:0", "NVIDIA H200", 8, "0.1.0", "2.11.0", "13.0", "3.12.3", "Linux 6", (4.2e12, 4.3e12, 4.4e12))
 RESULTS: list[Result] = [

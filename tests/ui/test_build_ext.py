@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from exlchat import cli
+from exlchat.cli import build_ext
+from exlchat.cli import main as cli
+from exlchat.cli.build_ext import BuildExtOptions, run_build_ext
 from exlchat.ext.driver import Driver
 from exlchat.ext.record import LIBRARY, read_record
 from exlchat.ext.targets import FAT
-from exlchat.ui import build_ext
-from exlchat.ui.build_ext import BuildExtOptions, run_build_ext
 from tests.ext.small_library import COMPILES, fake_nvcc, until
 
 CODES = (75, 80, 86, 89, 90, 100, 120)
@@ -121,7 +121,7 @@ def test_what_cannot_be_built_is_one_line_and_exit_code_1(
 
 
 def start(*arguments: str, stdout: int = subprocess.DEVNULL, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "exlchat.cli", "build-ext", "--arch", "9.0", *arguments]
+    command = [sys.executable, "-m", "exlchat", "build-ext", "--arch", "9.0", *arguments]
     return subprocess.Popen(command, stdout=stdout, stderr=stderr)
 
 
@@ -180,7 +180,7 @@ def test_torch_is_never_imported(nvcc: Path) -> None:
         "-X",
         "importtime",
         "-m",
-        "exlchat.cli",
+        "exlchat",
         "build-ext",
         "--arch",
         "9.0",

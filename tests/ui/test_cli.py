@@ -15,18 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import __version__, cli, paths
-from exlchat.ui.bench.command_line import bench_parser
-from exlchat.ui.command_line import (
-    ask_parser,
-    chat_parser,
-    doctor_parser,
-    models_parser,
-    pull_parser,
-)
-from exlchat.ui.personas.command_line import personas_parser
-from exlchat.ui.presets.command_line import presets_parser
-from exlchat.ui.sessions.parser import sessions_parser
+from exlchat import __version__, paths
+from exlchat.cli import main as cli
+from exlchat.cli.bench.command_line import bench_parser
+from exlchat.cli.parsers import ask_parser, chat_parser, doctor_parser, models_parser, pull_parser
+from exlchat.cli.personas.command_line import personas_parser
+from exlchat.cli.presets.command_line import presets_parser
+from exlchat.cli.sessions.parser import sessions_parser
 
 PARSERS = [
     chat_parser,
@@ -48,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "exlchat.cli", *arguments]
+    command = [sys.executable, "-m", "exlchat", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL, **options
     )
@@ -57,7 +52,7 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
 def test_version_and_help_import_neither_torch_nor_textual() -> None:
     for option in ("--version", "--help"):
         result = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", "exlchat.cli", option],
+            [sys.executable, "-X", "importtime", "-m", "exlchat", option],
             capture_output=True,
             text=True,
             check=True,
@@ -134,7 +129,7 @@ def test_a_wrong_model_is_one_line_and_exit_code_1(command: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", ["ask hello", "bench", "doctor"])
 def test_a_closed_stdout_is_one_line_and_exit_code_1(arguments: str) -> None:
-    command = f"{shlex.quote(sys.executable)} -m exlchat.cli {arguments} >&-"
+    command = f"{shlex.quote(sys.executable)} -m exlchat {arguments} >&-"
     result = subprocess.run(
         command, check=False, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60
     )
@@ -168,7 +163,7 @@ def test_the_line_mode_needs_a_terminal_too(option: str) -> None:
 def in_a_terminal(*arguments: str, stderr: str = "") -> tuple[int, str]:
     """Exit code and output of the program with a terminal of its own; `stderr` is a shell redirection."""
     master, slave = pty.openpty()
-    command = f'"$0" -m exlchat.cli "$@" {stderr}'
+    command = f'"$0" -m exlchat "$@" {stderr}'
     program = subprocess.Popen(
         ["sh", "-c", command, sys.executable, *arguments],
         stdin=slave,

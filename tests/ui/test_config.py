@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.settings import SETTINGS, Settings, load_settings
-from exlchat.ui.config.telling import new_file
+from exlchat.cli.config.telling import new_file
+from exlchat.config.settings import SETTINGS, Settings, load_settings
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def file(home: Path) -> Path:
 def config(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("EDITOR", "VISUAL")}
     return subprocess.run(
-        [sys.executable, "-m", "exlchat.cli", "config", *arguments],
+        [sys.executable, "-m", "exlchat", "config", *arguments],
         env={**clean, "EXLCHAT_HOME": str(home), **environment},
         capture_output=True,
         text=True,

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.sampling.shelf import all_presets
-from exlchat.engine.sampling_controls import STEPS
-from exlchat.ui.command_line import ask_parser
-from exlchat.ui.config.command_line import config_parser
-from exlchat.ui.config.telling import control_rows, key_rows, page_rows
-from exlchat.ui.presets.command_line import presets_parser
-from exlchat.ui.sessions.parser import sessions_parser
-from exlchat.ui.theme_files import load_themes
-from exlchat.ui.themes import PALETTE_NEEDED, STYLES, USES
-from exlchat.ui.themes_cli.command_line import themes_parser
+from exlchat.chat.presets.shelf import all_presets
+from exlchat.cli.config.command_line import config_parser
+from exlchat.cli.config.telling import control_rows, key_rows, page_rows
+from exlchat.cli.parsers import ask_parser
+from exlchat.cli.presets.command_line import presets_parser
+from exlchat.cli.sessions.parser import sessions_parser
+from exlchat.cli.themes.command_line import themes_parser
+from exlchat.llm.controls import STEPS
+from exlchat.ui.render.theme_files import load_themes
+from exlchat.ui.render.themes import PALETTE_NEEDED, STYLES, USES
 from exlchat.ui.tui.screens.help import help_rows
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.cli.doctor import facts as gathering
+from exlchat.cli.doctor import kernels as kernels_module
+from exlchat.cli.doctor import report as reporting
+from exlchat.cli.doctor.facts import DriverFacts, FolderFacts, MachineFacts, TerminalFacts, Tried, read_nvidia_smi
+from exlchat.cli.doctor.finding import Finding
+from exlchat.cli.doctor.kernels import KernelFacts, ask_kernels
+from exlchat.cli.doctor.report import examine, report_lines
 from exlchat.engine.machine import GpuFacts, TorchFacts, probe_torch
 from exlchat.ext.build import build_library
 from exlchat.ext.driver import Driver
 from exlchat.ext.nvcc import ask_nvcc
 from exlchat.ext.record import SOURCES
 from exlchat.ext.targets import Targets
-from exlchat.ui.doctor import facts as gathering
-from exlchat.ui.doctor import kernels as kernels_module
-from exlchat.ui.doctor import report as reporting
-from exlchat.ui.doctor.facts import DriverFacts, FolderFacts, MachineFacts, TerminalFacts, Tried, read_nvidia_smi
-from exlchat.ui.doctor.finding import Finding
-from exlchat.ui.doctor.kernels import KernelFacts, ask_kernels
-from exlchat.ui.doctor.report import examine, report_lines
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.ext.small_library import COMPILES, fake_nvcc
 
@@ -308,7 +308,7 @@ def test_a_database_in_a_folder_that_may_not_be_entered_is_named() -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "EXLCHAT_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "exlchat.cli", "doctor"]
+    command = [sys.executable, "-m", "exlchat", "doctor"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False)
     assert done.returncode == 1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.app.chat.drafts import Drafts
+from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.paths import FolderError
-from exlchat.ui.drafts import Drafts
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from exlchat.chat.engine_port import EnginePort
-from exlchat.engine.events import GenerationRequest, LoadProgress, ModelError, TextDelta
-from exlchat.ui.engine_jobs import Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
-from exlchat.ui.engine_thread import EngineThread
+from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
+from exlchat.llm.events import TextDelta
+from exlchat.llm.info import LoadProgress, ModelError
+from exlchat.llm.port import EnginePort
+from exlchat.llm.request import GenerationRequest
 from tests.ui.scripted_engine import ScriptedEngine
 
 OnProgress = Callable[[LoadProgress], None]

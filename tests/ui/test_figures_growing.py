@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.ui.figures import GrowingFigures
-from exlchat.ui.sparkline import bars
+from exlchat.app.panels.figures import GrowingFigures
+from exlchat.ui.render.sparkline import bars
 
 
 def test_tokens_are_counted_in_intervals_of_half_a_second_that_are_over() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.ui.code_files import code_blocks
-from exlchat.ui.file_mentions import (
+from exlchat.app.commands.code_files import code_blocks
+from exlchat.app.composer.file_mentions import (
     BegunMention,
     MentionError,
     begun_mention,
@@ -19,7 +19,7 @@ from exlchat.ui.file_mentions import (
     with_files,
     without_files,
 )
-from exlchat.ui.file_names import FileNames
+from exlchat.app.composer.file_names import FileNames
 
 
 @pytest.fixture

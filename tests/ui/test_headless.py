@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli
-from exlchat.chat import database
 from exlchat.chat.conversation import Conversation
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import Finished, GenerationStats
-from exlchat.ui.headless_output import JsonLinesOutput, TextOutput
-from exlchat.ui.typed_text import PromptInputError, read_prompt
+from exlchat.chat.store import database
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
+from exlchat.llm.events import Finished, GenerationStats
+from exlchat.ui.headless.output import JsonLinesOutput, TextOutput
+from exlchat.ui.terminal.typed_text import PromptInputError, read_prompt
 from tests.endless_model import save_endless_llama
 from tests.patience import PATIENCE
 
@@ -282,7 +282,18 @@ def test_json_is_exact_and_what_it_holds_steers_nothing(monkeypatch: pytest.Monk
 
 
 def start(endless: Path, *arguments: str, **streams: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "exlchat.cli", "ask", "-m", str(endless), "--temperature", "0", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "exlchat",
+        "ask",
+        "-m",
+        str(endless),
+        "--temperature",
+        "0",
+        "--device",
+        "cpu",
+    ]
     # Unbuffered, because `communicate` does not see what a buffered `read` has taken ahead.
     streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **streams}
     return subprocess.Popen([*command, *arguments, "hello"], bufsize=0, **streams)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import TurnOptions, answer
-from exlchat.engine.sampling_settings import GREEDY
-from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.headless_answer import AnswerTelling
-from exlchat.ui.headless_output import AnswerOutput, JsonLinesOutput, TextOutput
-from exlchat.ui.standard_streams import ErrorLines
+from exlchat.llm.sampling import GREEDY
+from exlchat.ui.headless.answer import AnswerTelling
+from exlchat.ui.headless.output import AnswerOutput, JsonLinesOutput, TextOutput
+from exlchat.ui.terminal.exit_codes import ExitCode
+from exlchat.ui.terminal.standard_streams import ErrorLines
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
 
 THINKING = CHATML + "{# thoughts: <think> </think> #}"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli
 from exlchat.chat.conversation import Conversation
 from exlchat.chat.personas.opening import persona_of
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
 from tests.endless_model import save_endless_llama
 
 GREEDY = ["--temperature", "0", "--device", "cpu"]
@@ -140,7 +140,7 @@ def test_continue_goes_on_with_an_edited_answer(
 def test_continue_of_an_answer_that_ended_is_refused_before_a_model_is_loaded(
     ask: Any, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exlchat.ui.headless.load_wanted", None)
+    monkeypatch.setattr("exlchat.ui.headless.ask.load_wanted", None)
     ident = store.create_conversation().id
     asked = store.add_message(ident, "user", "first")
     begun = store.begin_answer(ident, asked.id)
@@ -315,7 +315,7 @@ def test_a_program_that_has_the_conversation_open_loses_nothing_and_neither_does
 def test_a_database_that_another_program_holds_for_long_is_one_line(
     ask: Any, store: ConversationStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from exlchat.chat import database
+    from exlchat.chat.store import database
 
     ask("first")
     before = last(store)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
+from exlchat.config.settings import save_setting
 from exlchat.paths import bundled_model
-from exlchat.settings import save_setting
 from tests.random_models import save_random_llama
 
 SCHEMA = (

@@ -10,9 +10,9 @@ from textual.binding import Binding
 from textual.events import Key
 from textual.widgets import TextArea
 
-from exlchat.ui.actions import ACTIONS, BY_ID
-from exlchat.ui.key_names import EDITING, MOVING, KeyNameError, key_name
-from exlchat.ui.keymap import PAIRS, keymap, with_keys
+from exlchat.app.commands.actions import ACTIONS, BY_ID
+from exlchat.app.keys.keymap import PAIRS, keymap, with_keys
+from exlchat.app.keys.names import EDITING, MOVING, KeyNameError, key_name
 from exlchat.ui.tui.widgets.composer import Composer
 
 

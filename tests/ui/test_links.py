@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.ui.links import OpenError, links_of, look_at, open_link
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.ui.render.links import OpenError, links_of, look_at, open_link
+from exlchat.untrusted.sanitize import printable
 
 
 @pytest.mark.parametrize(

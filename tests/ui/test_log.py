@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import StoreError
-from exlchat.ui.errors import told_error
-from exlchat.ui.log import Log
+from exlchat.app.log import Log
+from exlchat.app.runtime.errors import told_error
+from exlchat.chat.store.conversations import StoreError
 
 
 def test_warnings_stand_in_a_private_file_and_the_rest_in_this_run_only(tmp_path: Path) -> None:

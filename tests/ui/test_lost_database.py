@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from exlchat.chat.exchange.reading import read
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from tests.endless_model import save_endless_llama
 from tests.patience import PATIENCE

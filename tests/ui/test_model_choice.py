@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.engine.events import ModelError
-from exlchat.ui.model_choice import choose_model
+from exlchat.app.library.choice import choose_model
+from exlchat.llm.info import ModelError
 
 
 def model_at(path: Path) -> Path:

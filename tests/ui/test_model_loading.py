@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli, engine, paths
-from exlchat.engine.events import ModelError
-from exlchat.settings import Settings, save_setting
-from exlchat.ui import typed_options
-from exlchat.ui.engine_jobs import Loaded
-from exlchat.ui.library.memory import ModelSettings
-from exlchat.ui.model_loading import load_wanted
-from exlchat.ui.model_state import ModelState
-from exlchat.ui.options import AppOptions, DeviceChoice
-from exlchat.ui.services import open_services
+from exlchat import engine, paths
+from exlchat.app.library.memory import ModelSettings
+from exlchat.app.options import AppOptions, DeviceChoice
+from exlchat.app.runtime.jobs import Loaded
+from exlchat.app.runtime.model_loading import load_wanted
+from exlchat.app.runtime.model_state import ModelState
+from exlchat.app.services import open_services
+from exlchat.cli import main as cli
+from exlchat.cli import typed_options
+from exlchat.config.settings import Settings, save_setting
+from exlchat.llm.info import ModelError
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.random_models import save_random_llama
 
@@ -126,7 +127,7 @@ def test_a_draft_model_is_of_the_model_that_it_was_typed_with(
     save_random_llama(tmp_path / "first")
     save_random_llama(tmp_path / "other")
     drafts: list[Path] = []
-    monkeypatch.setattr("exlchat.engine.draft_loading.load_draft", lambda path, **_: drafts.append(path))
+    monkeypatch.setattr("exlchat.engine.draft.loading.load_draft", lambda path, **_: drafts.append(path))
     options = AppOptions(tmp_path / "first", device="cpu", draft_model=paths.bundled_model())
     for name in ("first", "other"):
         with pytest.raises(ModelError, match="far enough"):

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import cli, paths
+from exlchat import paths
+from exlchat.app.options import AppOptions
+from exlchat.app.speaking import with_persona
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.opening import begin_conversation
 from exlchat.chat.personas.persona import Example
-from exlchat.chat.prompt_ids import OPENER, prompt_messages
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.ui.options import AppOptions
-from exlchat.ui.personas.speaking import with_persona
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.prompt.ids import OPENER, prompt_messages
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.test_card_files import asset_chunk, charx, png_card
 from tests.chat.personas.test_card_files import contents as zip_contents
 from tests.chat.personas.test_cards import DAMAGED, V2, V3

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli, paths
-from exlchat.engine.events import ModelError
-from exlchat.settings import SETTINGS, save_setting
-from exlchat.ui import model_loading
-from exlchat.ui.command_line import chat_parser
-from exlchat.ui.library.memory import ModelMemory, ModelSettings
-from exlchat.ui.overriding import given
-from exlchat.ui.services import Services, open_services
-from exlchat.ui.typed_options import app_options
+from exlchat import paths
+from exlchat.app.library.memory import ModelMemory, ModelSettings
+from exlchat.app.overriding import given
+from exlchat.app.runtime import model_loading
+from exlchat.app.services import Services, open_services
+from exlchat.cli import main as cli
+from exlchat.cli.parsers import chat_parser
+from exlchat.cli.typed_options import app_options
+from exlchat.config.settings import SETTINGS, save_setting
+from exlchat.llm.info import ModelError
 from tests.ui.scripted_engine import ScriptedEngine
 
 

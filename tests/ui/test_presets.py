@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli, paths
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.settings import Settings
-from exlchat.ui.command_line import chat_parser
-from exlchat.ui.generation_settings import at_start
-from exlchat.ui.typed_options import app_options
+from exlchat import paths
+from exlchat.app.generation_settings import at_start
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
+from exlchat.cli.parsers import chat_parser
+from exlchat.cli.typed_options import app_options
+from exlchat.config.settings import Settings
+from exlchat.llm.sampling import SamplingSettings
 from tests.endless_model import save_endless_llama
 
 ENIGMA = "temperature: 0.98\ntop_p: 0.37\ntop_k: 100\nrepetition_penalty: 1.18\npenalty_alpha: 0.6\n"

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
-from exlchat.chat.sampling.control_values import from_plain, from_text, to_plain, to_text
-from exlchat.chat.sampling.toml_file import parse_preset
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.sampling_controls import CONTROLS
-from exlchat.engine.sampling_settings import SamplingSettings, order_with_last
-from exlchat.settings import SETTINGS, Settings, SettingsError
-from exlchat.ui.generation_settings import EXPLAINED, MAIN, NAMES, GenerationSettings, at_start
-from exlchat.ui.options import AppOptions
-from exlchat.ui.sampling_idle import order_line
-from exlchat.ui.sampling_panel import groups, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.app.generation_settings import EXPLAINED, MAIN, NAMES, GenerationSettings, at_start
+from exlchat.app.options import AppOptions
+from exlchat.app.panels.sampling import groups, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.app.panels.sampling_idle import order_line
+from exlchat.chat.presets.control_values import from_plain, from_text, to_plain, to_text
+from exlchat.chat.presets.toml_file import parse_preset
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.config.settings import SETTINGS, Settings, SettingsError
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.controls import CONTROLS
+from exlchat.llm.sampling import SamplingSettings, order_with_last
 from tests.chat.personas.strategies import control_values
 
 NOW = GenerationSettings(SamplingSettings(temperature=0.7, min_p=0.05))

@@ -18,12 +18,12 @@ from exlchat.chat.exchange.jsonl import conversations
 from exlchat.chat.exchange.limits import Problems
 from exlchat.chat.exchange.parse import parse
 from exlchat.chat.exchange.writing import written
-from exlchat.chat.store import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.cli import main
-from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.sessions.parser import sessions_parser
-from exlchat.ui.sessions_exchange import run
+from exlchat.cli.main import main
+from exlchat.cli.sessions.exchange import run
+from exlchat.cli.sessions.parser import sessions_parser
+from exlchat.ui.terminal.exit_codes import ExitCode
 from tests.chat.exchange.trees import trees
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
-from exlchat.ui.interrupts import LEAVE_SECONDS
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.ui.terminal.interrupts import LEAVE_SECONDS
 from tests.endless_model import save_endless_llama
 from tests.pseudo_terminal import Terminal
 

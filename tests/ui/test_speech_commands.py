@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.engine import Engine, load
-from exlchat.engine.constraint import Constraint
+from exlchat.llm.constraint import Constraint
 from exlchat.paths import bundled_model
 from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen

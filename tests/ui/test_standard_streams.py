@@ -12,26 +12,26 @@ from pathlib import Path
 import pytest
 
 import exlchat
-from exlchat.engine.events import LoadProgress
-from exlchat.ui import standard_streams
-from exlchat.ui.command_line import ask_parser
-from exlchat.ui.exit_codes import ExitCode
-from exlchat.ui.standard_streams import ErrorLines, print_file, print_json, print_lines, print_text
+from exlchat.cli.parsers import ask_parser
+from exlchat.llm.info import LoadProgress
+from exlchat.ui.terminal import standard_streams
+from exlchat.ui.terminal.exit_codes import ExitCode
+from exlchat.ui.terminal.standard_streams import ErrorLines, print_file, print_json, print_lines, print_text
 
 SOURCE = Path(exlchat.__file__).parent
 ELSEWHERE = {
     # asks whether the streams are terminals, and whether the app can draw on them
-    "cli.py": {"sys.stdout", "sys.stderr"},
+    "cli/main.py": {"sys.stdout", "sys.stderr"},
     # tells of the terminal itself: whether it is one, and its encoding
-    "ui/doctor/facts.py": {"sys.stdout"},
+    "cli/doctor/facts.py": {"sys.stdout"},
     # hands standard output to the line mode, whose ink makes every line safe
     "ui/line/run.py": {"sys.stdout"},
     # asks for the number of what the app draws on, to be restored
     "ui/tui/app.py": {"sys.stderr"},
     # restores the terminal at the end of a signal, with codes of our own
-    "ui/terminal_state.py": {"os.write"},
+    "ui/terminal/terminal_state.py": {"os.write"},
     # wakes the loop of events
-    "ui/interrupts.py": {"os.write"},
+    "ui/terminal/interrupts.py": {"os.write"},
     # keep to themselves what libraries warn of
     "engine/machine.py": {"warnings.catch_warnings", "warnings.simplefilter"},
     "engine/grammar/schema_lengths.py": {"warnings.catch_warnings", "warnings.simplefilter"},
@@ -70,8 +70,8 @@ def test_everything_is_printed_by_the_one_module() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if name := what_prints(node):
                 found.setdefault(file.relative_to(SOURCE).as_posix(), set()).add(name)
-    assert {"sys.stdout", "sys.stderr", "Console"} <= found.pop("ui/standard_streams.py")
-    assert found == ELSEWHERE, "print it with exlchat.ui.standard_streams"
+    assert {"sys.stdout", "sys.stderr", "Console"} <= found.pop("ui/terminal/standard_streams.py")
+    assert found == ELSEWHERE, "print it with exlchat.ui.terminal.standard_streams"
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from rich.style import Style
 from textual.color import Color
 from textual.strip import Strip
 
-from exlchat.ui.markdown.highlight import highlight_line
-from exlchat.ui.theme_colors import ANSI_COLORS
-from exlchat.ui.theme_files import MOST_BYTES, ThemeError, load_themes
-from exlchat.ui.themes import DEFAULT_THEME, USES, ThemeFile
+from exlchat.ui.render.markdown.highlight import highlight_line
+from exlchat.ui.render.theme_colors import ANSI_COLORS
+from exlchat.ui.render.theme_files import MOST_BYTES, ThemeError, load_themes
+from exlchat.ui.render.themes import DEFAULT_THEME, USES, ThemeFile
 from exlchat.ui.tui.widgets.transcript_items import Role
 from exlchat.ui.tui.widgets.transcript_paint import framed
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import cli, paths
-from exlchat.ui.theme_files import load_themes
+from exlchat import paths
+from exlchat.cli import main as cli
+from exlchat.ui.render.theme_files import load_themes
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -33,7 +34,7 @@ def on_terminal(*arguments: str, **environment: str) -> str:
     taken_away = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
     env = {key: value for key, value in os.environ.items() if key not in taken_away}
     env |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", **environment}
-    command = [sys.executable, "-m", "exlchat.cli", "themes", *arguments]
+    command = [sys.executable, "-m", "exlchat", "themes", *arguments]
     with subprocess.Popen(command, stdout=theirs, stdin=theirs, env=env) as process:
         os.close(theirs)
         shown = b""

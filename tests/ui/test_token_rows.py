@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from exlchat.ui.token_rows import TokenRows
-from exlchat.ui.token_words import percent, token_name
+from exlchat.app.panels.token_words import percent, token_name
+from exlchat.ui.render.token_rows import TokenRows
 
 PIECES = st.lists(st.text(st.sampled_from("ab \n\t漢\x1b\u200b\u0301🙂"), max_size=9), min_size=1, max_size=30)
 

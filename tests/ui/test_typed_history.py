@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.history import FileHistory
 
-from exlchat.ui.recall import Recall
-from exlchat.ui.typed_history import TypedHistory
+from exlchat.app.composer.history import TypedHistory
+from exlchat.app.composer.recall import Recall
 
 
 def test_it_outlives_the_run_in_a_private_file_that_prompt_toolkit_reads(tmp_path: Path) -> None:

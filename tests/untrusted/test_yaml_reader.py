@@ -358,6 +358,6 @@ def test_any_text_is_a_plain_value_or_refused(text: str) -> None:
 
 
 def test_no_start_waits_for_yaml() -> None:
-    rooms = "exlchat.chat.exchange.reading, exlchat.chat.personas.files, exlchat.chat.formats.presets"
+    rooms = "exlchat.chat.exchange.reading, exlchat.chat.personas.files, exlchat.chat.prompt.formats.presets"
     code = f"import sys, {rooms}; sys.exit('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -143,7 +143,7 @@ def _run(folder: Path, arguments: Sequence[str], memory: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        from exlchat import cli
+        from exlchat.cli import main as cli
 
         code = cli.main(arguments)
         (folder / "modules").write_text(json.dumps(sorted(sys.modules)))

@@ -10,24 +10,18 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat.chat.engine_port import closing_events
-from exlchat.engine.events import Finished, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
+from exlchat.llm.events import Finished, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
+from exlchat.llm.port import closing_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from exlchat.chat.engine_port import EnginePort
-    from exlchat.engine.constraint import Constraint
-    from exlchat.engine.events import (
-        CacheReport,
-        Event,
-        GenerationRequest,
-        MemoryReport,
-        ModelInfo,
-        Scored,
-        ScoreRequest,
-    )
-    from exlchat.engine.sampling_settings import SamplingSettings
+    from exlchat.llm.constraint import Constraint
+    from exlchat.llm.events import Event, Scored
+    from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
+    from exlchat.llm.port import EnginePort
+    from exlchat.llm.request import GenerationRequest, ScoreRequest
+    from exlchat.llm.sampling import SamplingSettings
 
 FIRST_TOKEN_SECONDS = 0.1
 """What is told of the first token: one frame of the tour later."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.engine.events import FitReport, ModelCard
-from exlchat.ui.library.listing import Entry
-from exlchat.ui.theme_files import load_themes
+from exlchat.app.library.listing import Entry
+from exlchat.llm.info import FitReport, ModelCard
+from exlchat.ui.render.theme_files import load_themes
 from tools.pictures import texts
 from tools.pictures.line_mode import line_mode
 from tools.pictures.stage import stage

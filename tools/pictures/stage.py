@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from textual.widgets import Input, TextArea
 
 from exlchat import paths
-from exlchat.chat.store import ConversationStore
-from exlchat.ui.drafts import Drafts
-from exlchat.ui.figures import GrowingFigures, StatusFacts
-from exlchat.ui.options import AppOptions
-from exlchat.ui.services import Services, open_services
+from exlchat.app.chat.drafts import Drafts
+from exlchat.app.options import AppOptions
+from exlchat.app.panels.figures import GrowingFigures, StatusFacts
+from exlchat.app.services import Services, open_services
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from tools.pictures.cells import Row, rows_of
 from tools.pictures.played import PlayedEngine
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from exlchat.chat.engine_port import EnginePort
-    from exlchat.engine.events import LoadProgress
+    from exlchat.llm.info import LoadProgress
+    from exlchat.llm.port import EnginePort
 
 _PATIENCE_SECONDS = 20.0
 _LOOK_SECONDS = 0.02

@@ -7,11 +7,11 @@ from typing import Any
 
 from pygments.formatters import HtmlFormatter
 
-from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.exchange.branch import active_branch, places
 from exlchat.chat.exchange.html_text import escaped, rendered
 from exlchat.chat.exchange.markdown import about, alternative, heading, speaker
 from exlchat.chat.exchange.values import shown_time
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.tree import ConversationTree, TreeMessage
 
 _LIGHT, _DARK = "default", "github-dark"

@@ -17,9 +17,9 @@ from exlchat.chat.exchange.limits import ExchangeError, Problems
 from exlchat.chat.exchange.mending import known_tip, mended
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import clean, listing, mapping, text_of
-from exlchat.chat.rows import pack_record, unpack_record
+from exlchat.chat.store.rows import pack_record, unpack_record
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.events import DecodePath, FinishReason, GenerationStats
+from exlchat.llm.events import DecodePath, FinishReason, GenerationStats
 
 MARK = "exlchat"
 VERSION = 1

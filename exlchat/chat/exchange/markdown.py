@@ -8,9 +8,9 @@ from functools import cache
 
 from markdown_it import MarkdownIt
 
-from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.exchange.branch import Place, active_branch, model_of, places
 from exlchat.chat.exchange.values import shown_time
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.untrusted.text import one_line, visible
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exlchat.chat.answer_parts import answer_parts
 from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.branch import active_branch, model_of
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
@@ -27,6 +26,7 @@ from exlchat.chat.exchange.values import (
     split_thinking,
     text_of,
 )
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.tree import ConversationTree
 
 _ROLES: dict[str, Role] = {

@@ -12,7 +12,7 @@ from exlchat.chat.personas.lorebook import Lore, Lorebook
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.persona import Character, Example, ExamplesAs, Persona, PersonaError
 from exlchat.chat.personas.toml_file import persona_of_table, table_of_persona
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.untrusted.text import one_line
 
 CHARACTER_PROMPT = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from exlchat.chat.personas.card_values import number_value, text_value
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.untrusted.text import one_line
 from exlchat.untrusted.yaml_reader import YamlError, read_yaml
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from exlchat.chat.personas.lorebook import Lorebook
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.presets.wishes import SamplingWishes
 
 ExamplesAs = Literal["messages", "system"]
 EXAMPLES_AS: tuple[ExamplesAs, ...] = get_args(ExamplesAs)

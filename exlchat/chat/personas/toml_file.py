@@ -10,7 +10,7 @@ from typing import Any, get_args
 from exlchat.chat.personas.lorebook import SELECTIVE_LOGICS, Lorebook, LoreEntry, Position
 from exlchat.chat.personas.macros import BUILT_IN_NAMES
 from exlchat.chat.personas.persona import EXAMPLES_AS, Character, Example, Persona, PersonaError
-from exlchat.chat.sampling.toml_file import table_of_wishes, wishes_of_table
+from exlchat.chat.presets.toml_file import table_of_wishes, wishes_of_table
 from exlchat.chat.toml_values import (
     NUMBER,
     SWITCH,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from exlchat.engine.events import DecodePath, Footprint
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.events import DecodePath
+from exlchat.llm.info import Footprint
+from exlchat.llm.sampling import SamplingSettings
 
 # What people chat with, about: every sampler has something to do.
 ALL_SAMPLERS = SamplingSettings(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)

@@ -15,18 +15,20 @@ from typing import Any
 
 import torch
 
-from exlchat.engine.architecture import read_spec
 from exlchat.engine.bench.figures import BenchSettings, Figure, FigureKind, Memory, Model, Result, Skipped, fitting
 from exlchat.engine.bench.probes import MemoryProbe, describe_setting
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
-from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.engine import Engine, load
-from exlchat.engine.events import Finished, GenerationRequest, GenerationStats, LoadProgress, ModelError
 from exlchat.engine.formats.inventory import is_quantized
 from exlchat.engine.loading import open_extension
+from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.placement import choose_device
-from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.kv_formats import KINDS
+from exlchat.llm.events import Finished, GenerationStats
+from exlchat.llm.info import LoadProgress, ModelError
+from exlchat.llm.request import GenerationRequest
+from exlchat.llm.sampling import GREEDY, SamplingSettings
 
 Say = Callable[[str], None]
 

@@ -23,11 +23,11 @@ from torch import Tensor
 from exlchat.engine.bench.byte_tokenizer import tokenizer_json
 from exlchat.engine.bench.mixes import Gptq, MeanBits, Mix, OneRecipe, layer_recipes, matrix_sizes
 from exlchat.engine.bench.shapes import Shape
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
 from exlchat.engine.formats.sections import HEAD_RECIPES, Section, group_sizes
-from exlchat.engine.model_files import LARGEST_JSON, read_bytes
-from exlchat.engine.model_identity import identify
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.engine.weights.files import LARGEST_JSON, read_bytes
+from exlchat.engine.weights.identity import identify
+from exlchat.llm.info import ModelError
 
 _CONVERTER = "0.3.2"
 _SHARD_BYTES = 2**31

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.events import ModelError
 from exlchat.engine.formats import grouped
 from exlchat.engine.formats.grouped import TENSORS, GroupedLayer
+from exlchat.llm.info import ModelError
 
 BITS = 4
 CODES_PER_WORD = 8

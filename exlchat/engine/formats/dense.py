@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import ModelError
 
 FLOAT_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 

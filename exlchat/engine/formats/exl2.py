@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.events import ModelError
+from exlchat.llm.info import ModelError
 
 TENSORS = ("q_weight", "q_invperm", "q_scale", "q_scale_max", "q_groups")
 BIT_WIDTHS = (2, 3, 4, 5, 6, 8)

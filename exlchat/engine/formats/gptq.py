@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.events import ModelError
 from exlchat.engine.formats import grouped
 from exlchat.engine.formats.exl2 import unpack
 from exlchat.engine.formats.grouped import GROUP_INDEX, TENSORS, GroupedLayer
+from exlchat.llm.info import ModelError
 
 BIT_WIDTHS = (2, 3, 4, 8)
 CHECKPOINT_FORMATS = ("gptq", "gptq_v2")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.events import ModelError
+from exlchat.llm.info import ModelError
 
 TENSORS = ("qweight", "qzeros", "scales")
 GROUP_INDEX = "g_idx"

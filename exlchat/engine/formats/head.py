@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.events import ModelError
 from exlchat.ext.layout import (
     BLOCK_ROWS,
     NO_FEATURE,
@@ -21,6 +20,7 @@ from exlchat.ext.layout import (
     plain_scales,
 )
 from exlchat.ext.tiles import pack_tiles
+from exlchat.llm.info import ModelError
 
 _GROUP_ROWS = 32
 # Of the layout's scales with a zero point of every column.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from exlchat.engine.checkpoint import Checkpoint
 from exlchat.engine.formats import awq, gptq, grouped
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import PIECE_ROWS
 
 QUANTIZED = ("q_weight", "qweight")

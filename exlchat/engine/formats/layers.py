@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
+from exlchat.engine.decode.step_kernels import ModelKernels
 from exlchat.engine.formats import awq, dense, exl2, gptq, grouped, mxfp4
 from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.exl2_tiles import pack_exl2
@@ -22,10 +21,11 @@ from exlchat.engine.formats.grouped_tiles import pack_grouped
 from exlchat.engine.formats.head import pack_head
 from exlchat.engine.formats.inventory import QUANTIZED, is_awq
 from exlchat.engine.formats.quantization_config import read_quantization
-from exlchat.engine.linear import Linear
-from exlchat.engine.quantized_linear import QuantizedLinear, Scratch
-from exlchat.engine.step_kernels import ModelKernels
+from exlchat.engine.layers.linear import Linear
+from exlchat.engine.layers.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import PackedMatrix
+from exlchat.llm.info import ModelError
 
 
 @dataclass(frozen=True, slots=True)

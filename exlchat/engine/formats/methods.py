@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from exlchat.engine.events import ModelError
+from exlchat.llm.info import ModelError
 
 READ = ("exl2", "gptq", "awq", "mxfp4")
 _MEND = "get the model as EXL2, GPTQ, AWQ (gemm) or unquantized"

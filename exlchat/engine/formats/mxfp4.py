@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from exlchat.engine.checkpoint import Checkpoint
-from exlchat.engine.events import ModelError
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import ModelError
 
 BLOCK = 32
 # What the codes 0 to 15 stand for: a sign, two bits of exponent and one of mantissa.

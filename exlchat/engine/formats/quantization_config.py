@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from exlchat.engine.config_reader import ConfigReader
 from exlchat.engine.formats.awq import BITS as AWQ_BITS
 from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.gptq import BIT_WIDTHS, CHECKPOINT_FORMATS, GptqSettings
+from exlchat.engine.model.config_reader import ConfigReader
 
 _MEND = "get the model as EXL2, GPTQ or AWQ (gemm)"
 

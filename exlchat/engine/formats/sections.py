@@ -29,9 +29,6 @@ HEAD_RECIPES = {
     8: EIGHT_BITS,
 }
 
-# What a head that the file has in floats may be rounded to at load.
-ROUNDED_HEAD_BITS = (4, 6, 8)
-
 
 def group_sizes(features: int, sections: Sequence[Section]) -> list[tuple[int, int]]:
     """`(bits, rows)` of every group; the last is cut short at the end of the rows.

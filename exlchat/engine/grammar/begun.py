@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from exlchat.engine.constraint import ConstraintError
-from exlchat.engine.events import GenerationRequest
 from exlchat.engine.grammar.matcher import GrammarMatcher
 from exlchat.engine.grammar.vocabulary import GrammarVocabulary
+from exlchat.llm.constraint import ConstraintError
+from exlchat.llm.request import GenerationRequest
 
 
 def begun_matcher(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from exlchat.engine.constraint import ConstraintError
+from exlchat.llm.constraint import ConstraintError
 
 BODY = "exlchat-answer"
 """What a grammar's own `start` is called where another one is put before it."""

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from exlchat.engine.constraint import Constraint, ConstraintError
 from exlchat.engine.grammar.lark import terminals
 from exlchat.engine.grammar.source import source_of
 from exlchat.engine.grammar.vocabulary import GrammarVocabulary, single_bytes
+from exlchat.llm.constraint import Constraint, ConstraintError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from exlchat.engine.constraint import ConstraintError
 from exlchat.engine.grammar.schema_ends import check_ends
 from exlchat.engine.grammar.schema_references import Document
 from exlchat.engine.grammar.schema_rewrite import Rewriting
+from exlchat.llm.constraint import ConstraintError
 
 # The library's parser gives up at 128, and the walks here need no more.
 _DEEPEST = 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from exlchat.engine.constraint import ConstraintError
 from exlchat.engine.grammar.schema_references import parts
 from exlchat.engine.grammar.schema_rewrite import Rewriting, named
+from exlchat.llm.constraint import ConstraintError
 
 _ROUNDS = 50
 # Of schemas within schemas, references followed. The library calls itself for each, and at some thousands the program

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from exlchat.engine.constraint import ConstraintError
+from exlchat.llm.constraint import ConstraintError
 
 Schema = dict[str, Any]
 """A JSON schema that is an object; true and false are schemas too."""

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from exlchat.engine.constraint import ConstraintError
 from exlchat.engine.grammar.schema_lengths import held_length
 from exlchat.engine.grammar.schema_logic import MOST_WAYS, SchemaLogic, TooManyWaysError, conditions, every
 from exlchat.engine.grammar.schema_references import LISTS, MAPS, SINGLE, Document, Schema
 from exlchat.engine.grammar.schema_values import KINDS, as_key, bars_texts, kind_of
+from exlchat.llm.constraint import ConstraintError
 
 # Those that the library holds an answer to.
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})

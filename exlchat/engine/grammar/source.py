@@ -6,9 +6,9 @@ import functools
 import re
 from dataclasses import dataclass
 
-from exlchat.engine.constraint import Constraint, ConstraintError
 from exlchat.engine.grammar.lark import behind_a_space, check_grammar
 from exlchat.engine.grammar.schema import read_schema
+from exlchat.llm.constraint import Constraint, ConstraintError
 
 # Without `no_forcing` the library would allow only its own choice of tokens where the text is forced, ask Python for it
 # while it computes a mask, and put a million forced characters into tokens at once; with it each token is allowed

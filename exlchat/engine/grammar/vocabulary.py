@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from exlchat.engine.token_bytes import Swallowed
-from exlchat.engine.tokenizer import Tokenizer
+from exlchat.engine.text.token_bytes import Swallowed
+from exlchat.engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -14,8 +14,8 @@ from exlchat.engine.sampling.errors import NothingAllowedError, NotNumbersError
 from exlchat.engine.sampling.penalties import penalise, said
 from exlchat.engine.sampling.repetition import dry, ngram_ends
 from exlchat.engine.sampling.vocabulary import TokenTexts
-from exlchat.engine.sampling_controls import TokenName
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.controls import TokenName
+from exlchat.llm.sampling import SamplingSettings
 
 
 def check_sampling(settings: SamplingSettings, texts: TokenTexts) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.sampling.candidates import Candidates
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 
 _LOWEST = -1e60  # of a logit below the best: its probability is 0 long before, and its cube is still a number
 _COLDEST = 1e-2

@@ -12,8 +12,8 @@ from torch import Tensor
 from exlchat.engine.sampling.adjustments import Adjustments, check_numbers
 from exlchat.engine.sampling.distribution import Moment, distribution, drawn, next_surprise
 from exlchat.engine.sampling.vocabulary import TokenTexts
-from exlchat.engine.sampling_settings import SamplingSettings
 from exlchat.ext.philox import uniform_bits
+from exlchat.llm.sampling import SamplingSettings
 
 _WHOLE = 2**53
 

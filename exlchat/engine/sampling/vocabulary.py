@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from exlchat.engine.sampling_controls import TokenName
+from exlchat.llm.controls import TokenName
 
 _SHOWN = 60
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.ui.markdown.blocks import Code
+from exlchat.ui.render.markdown.blocks import Code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.chat.thinking import Piece
+    from exlchat.chat.prompt.thinking import Piece
     from exlchat.ui.line.ink import Ink, Part
     from exlchat.ui.line.paper import Fragments
-    from exlchat.ui.markdown.blocks import Block
+    from exlchat.ui.render.markdown.blocks import Block
 
 
 class AnswerLines:
@@ -137,7 +137,7 @@ class _Section:
         whole = len(code.lines) - 1
         if whole <= self._code_given:
             return []
-        from exlchat.ui.markdown.render import needs_gap
+        from exlchat.ui.render.markdown.render import needs_gap
 
         lines: list[Fragments] = []
         if not self._code_given:

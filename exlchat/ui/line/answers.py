@@ -6,30 +6,21 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of
+from exlchat.app.runtime.jobs import Answered, JobEnded, JobEvent, Loaded, LoadFailed, Loading, LoadRefused, WentBack
 from exlchat.chat.several_answers import OneAnswer
-from exlchat.chat.store import StoreError
+from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
-from exlchat.engine.events import PrefillProgress, TextDelta
-from exlchat.ui.engine_jobs import (
-    Answered,
-    JobEnded,
-    JobEvent,
-    Loaded,
-    LoadFailed,
-    Loading,
-    LoadRefused,
-    WentBack,
-)
-from exlchat.ui.figures import GrowingFigures, StatusFacts, facts_of
+from exlchat.llm.events import PrefillProgress, TextDelta
 from exlchat.ui.line.answer import AnswerLines
 
 if TYPE_CHECKING:
-    from exlchat.ui.answering import Answering
-    from exlchat.ui.engine_jobs import Report
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.runtime.jobs import Report
+    from exlchat.app.runtime.model_state import ModelReport
     from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.paper import Fragments
-    from exlchat.ui.model_state import ModelReport
 
 _PAINT_EVERY_SECONDS = 1 / 30
 _SAVE_AGAIN_SECONDS = 3.0

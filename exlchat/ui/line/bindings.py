@@ -10,8 +10,8 @@ from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, merge_ke
 from prompt_toolkit.key_binding.bindings.auto_suggest import load_auto_suggest_bindings
 from prompt_toolkit.keys import Keys
 
-from exlchat.ui.actions import BY_SLASH, completions
-from exlchat.ui.chat_commands import situation_of
+from exlchat.app.commands.actions import BY_SLASH, completions
+from exlchat.app.commands.chat import situation_of
 from exlchat.ui.line.input_text import fence_is_open
 from exlchat.ui.line.own_keys import line_keys
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from prompt_toolkit.key_binding import KeyBindingsBase, KeyPressEvent
 
-    from exlchat.ui.action import Action
-    from exlchat.ui.keymap import Keymap
+    from exlchat.app.commands.action import Action
+    from exlchat.app.keys.keymap import Keymap
     from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.own_keys import LineKey
     from exlchat.ui.line.screen import LineScreen

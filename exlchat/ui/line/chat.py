@@ -7,37 +7,37 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exlchat.chat.store import StoreError
-from exlchat.settings import SettingsError, save_setting
-from exlchat.ui.chat_session import ChatSession
-from exlchat.ui.engine_thread import EngineThread
-from exlchat.ui.errors import told_error
-from exlchat.ui.figures import StatusFacts
-from exlchat.ui.file_mentions import MentionError, with_files
-from exlchat.ui.leaving import kept_or_why
+from exlchat.app.chat.leaving import kept_or_why
+from exlchat.app.chat.message_words import welcome_lines
+from exlchat.app.chat.session import ChatSession
+from exlchat.app.chat.unsent import Unsent
+from exlchat.app.commands.model import ModelCommands
+from exlchat.app.composer.file_mentions import MentionError, with_files
+from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
+from exlchat.app.panels.figures import StatusFacts
+from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.errors import told_error
+from exlchat.app.runtime.model_state import ModelState
+from exlchat.chat.store.conversations import StoreError
+from exlchat.config.settings import SettingsError, save_setting
 from exlchat.ui.line.answers import Answers
 from exlchat.ui.line.commands import LineCommands
 from exlchat.ui.line.comparing import Comparing
 from exlchat.ui.line.editing import Editing
 from exlchat.ui.line.settings_lines import LineSettings
 from exlchat.ui.line.transcript import Transcript
-from exlchat.ui.live_themes import LiveThemes
-from exlchat.ui.message_words import welcome_lines
-from exlchat.ui.model_commands import ModelCommands
-from exlchat.ui.model_state import ModelState
-from exlchat.ui.typed_input import BadCommand, Command, parse_input
-from exlchat.ui.unsent import Unsent
+from exlchat.ui.render.live_themes import LiveThemes
 from exlchat.untrusted.text import one_line, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-    from exlchat.ui.engine_jobs import Load, Report
-    from exlchat.ui.generation_settings import GenerationSettings
-    from exlchat.ui.keymap import Keymap
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.keys.keymap import Keymap
+    from exlchat.app.runtime.jobs import Load, Report
+    from exlchat.app.services import Services
     from exlchat.ui.line.paper import Fragments, Paper
-    from exlchat.ui.services import Services
-    from exlchat.ui.themes import ThemeFile
+    from exlchat.ui.render.themes import ThemeFile
 
 _EDITOR_SECONDS = 0.05
 _KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."

@@ -5,26 +5,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from exlchat.chat.store import StoreError
-from exlchat.ui import tree_actions
-from exlchat.ui.actions import ACTIONS, BY_ID
-from exlchat.ui.cache_panel import cache_rows
-from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
-from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.code_commands import code_meant, free_name, saved_line
-from exlchat.ui.library.listing import fit_text, summary
+from exlchat.app.chat import tree_actions
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.actions import ACTIONS, BY_ID
+from exlchat.app.commands.chat import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
+from exlchat.app.commands.code import code_meant, free_name, saved_line
+from exlchat.app.commands.token import TokenCommands
+from exlchat.app.library.listing import fit_text, summary
+from exlchat.app.panels.cache import cache_rows
+from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.line.key_words import IN_LINES, PLAIN_KEYS
 from exlchat.ui.line.looking import Looking, day_of
 from exlchat.ui.line.message_lists import about
-from exlchat.ui.token_commands import TokenCommands
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from exlchat.app.library.listing import Entry
     from exlchat.chat.answer_chances import AnswerChances
-    from exlchat.engine.events import CacheReport
-    from exlchat.ui.library.listing import Entry
+    from exlchat.llm.info import CacheReport
     from exlchat.ui.line.chat import LineChat
 
 _TYPED_CELLS = 200
@@ -98,7 +98,7 @@ class LineCommands(ChatCommands):
         super()._retry(back)
 
     def _list_templates(self) -> None:
-        from exlchat.ui.templates.sample import formats_there_are
+        from exlchat.app.panels.template_sample import formats_there_are
 
         now = self.front.session.template or "model"
         lines = [f"/template NAME chooses one of these; now it is {now}:"]
@@ -171,7 +171,7 @@ class LineCommands(ChatCommands):
     def _tell_chances(self, chances: AnswerChances | None) -> None:
         if chances is not None:
             # No start needs it.
-            from exlchat.ui.token_words import chance_lines
+            from exlchat.app.panels.token_words import chance_lines
 
             self.front.note("\n".join(chance_lines(chances)))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from exlchat.app.chat.session import NotPossibleError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
-from exlchat.ui.chat_session import NotPossibleError
 
 if TYPE_CHECKING:
-    from exlchat.ui.answering import Answering
-    from exlchat.ui.comparison import Comparison
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.comparison import Comparison
     from exlchat.ui.line.chat import LineChat
 
 
@@ -33,7 +33,7 @@ class Comparing:
         if many and not many.isdecimal():
             raise NotPossibleError(f"{many!r} is no number of answers, such as 3")
         # No start needs it.
-        from exlchat.ui.comparison import Comparison
+        from exlchat.app.chat.comparison import Comparison
 
         chat = self._chat
         given = chat.session.last_answer

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, TypeVar
 from prompt_toolkit.completion import Completer, Completion
 
 from exlchat import paths
-from exlchat.chat.answer_parts import answer_parts
+from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.app.commands.actions import BY_SLASH, completions
+from exlchat.app.commands.chat import situation_of
+from exlchat.app.commands.settings import DEFAULT
+from exlchat.app.generation_settings import EXPLAINED
+from exlchat.app.library.memory import NAMES as MODEL_NAMES
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.speech import DRAFTS
-from exlchat.chat.store import StoreError
-from exlchat.engine.events import MOST_ANSWERS
-from exlchat.ui.actions import BY_SLASH, completions
-from exlchat.ui.chat_commands import situation_of
-from exlchat.ui.generation_settings import EXPLAINED
-from exlchat.ui.library.memory import NAMES as MODEL_NAMES
+from exlchat.chat.store.conversations import StoreError
+from exlchat.llm.request import MOST_ANSWERS
 from exlchat.ui.line.message_lists import WHO, about, numbered_back
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
-from exlchat.ui.settings_commands import DEFAULT
-from exlchat.ui.tree_lines import tree_lines
+from exlchat.untrusted.sanitize import PRINTABLE_LINE
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class CommandCompleter(Completer):
 
     def _settings(self, typed: str) -> Iterator[tuple[str, str]]:
         """The keys; behind one of them the values to choose from."""
-        from exlchat.ui.settings_rows import groups
+        from exlchat.app.panels.settings_rows import groups
 
         key, space, _ = typed.partition(" ")
         for row in (row for _, _, rows in groups() for row in rows):
@@ -160,14 +160,14 @@ def _personas() -> Iterator[tuple[str, str]]:
 
 
 def _presets() -> Iterator[tuple[str, str]]:
-    from exlchat.chat.sampling.shelf import all_presets
+    from exlchat.chat.presets.shelf import all_presets
 
     for one in all_presets().presets:
         yield one.id, one.preset.description
 
 
 def _templates() -> Iterator[tuple[str, str]]:
-    from exlchat.chat.formats import FORMATS
+    from exlchat.chat.prompt.formats import FORMATS
     from exlchat.chat.prompt_format import MODEL_FORMAT, format_files
 
     yield MODEL_FORMAT, "the model's own"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exlchat.ui import tree_actions
-from exlchat.ui.chat_session import NotPossibleError
+from exlchat.app.chat import tree_actions
+from exlchat.app.chat.session import NotPossibleError
 
 if TYPE_CHECKING:
     from exlchat.ui.line.chat import LineChat

@@ -9,7 +9,7 @@ from prompt_toolkit.history import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from exlchat.ui.typed_history import TypedHistory
+    from exlchat.app.composer.history import TypedHistory
 
 
 class LineHistory(History):

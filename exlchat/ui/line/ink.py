@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from exlchat.chat.conversation import Role
     from exlchat.ui.line.paper import Fragments
-    from exlchat.ui.markdown.blocks import Block
-    from exlchat.ui.markdown.document import Source
+    from exlchat.ui.render.markdown.blocks import Block
+    from exlchat.ui.render.markdown.document import Source
 
 Part = Literal["thinking", "answer"]
 Remark = Literal["note", "warning", "footer"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
-from exlchat.ui import tree_actions
-from exlchat.ui.chat_session import NotPossibleError
+from exlchat.app.chat import tree_actions
+from exlchat.app.chat.session import NotPossibleError
 from exlchat.ui.line.message_lists import (
     MOST,
     about,
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from exlchat.chat.conversation import Message
-    from exlchat.chat.inspection import Inspected
-    from exlchat.chat.search import SearchHit
+    from exlchat.chat.prompt.inspection import Inspected
+    from exlchat.chat.store.search import SearchHit
     from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.message_lists import Listed
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from prompt_toolkit.completion import Completer, Completion
 
-from exlchat.ui.file_mentions import begun_mention, described_file, named_so_far
-from exlchat.ui.file_names import FileNames
+from exlchat.app.composer.file_mentions import begun_mention, described_file, named_so_far
+from exlchat.app.composer.file_names import FileNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from exlchat.chat.answer_parts import answer_parts
-from exlchat.ui.tree_lines import tree_lines
+from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from exlchat.chat.conversation import Message
-    from exlchat.chat.search import SearchHit
+    from exlchat.chat.store.search import SearchHit
     from exlchat.chat.tree import TreeMessage
 
 WHO: Final = {"user": "you", "assistant": "answer", "system": "system"}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from prompt_toolkit.keys import ALL_KEYS
 
-from exlchat.ui.actions import ACTIONS, BY_ID
+from exlchat.app.commands.actions import ACTIONS, BY_ID
 from exlchat.ui.line.key_words import IN_LINES, LINE_KEYS, TYPING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from exlchat.ui.actions import Action
-    from exlchat.ui.keymap import Keymap
+    from exlchat.app.commands.actions import Action
+    from exlchat.app.keys.keymap import Keymap
 
 EDITING: Final = {
     "ctrl+b": "goes back a character",

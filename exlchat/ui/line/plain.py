@@ -11,13 +11,13 @@ import sys
 import termios
 from typing import TYPE_CHECKING, TextIO
 
-from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.clipboard import copy_with_tool, has_tool
-from exlchat.ui.interrupts import is_ending
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.composer.typed_input import Prompt, parse_input
 from exlchat.ui.line.ink import text_of
 from exlchat.ui.line.input_text import goes_on
 from exlchat.ui.line.plain_ink import PlainInk
-from exlchat.ui.typed_input import Prompt, parse_input
+from exlchat.ui.terminal.clipboard import copy_with_tool, has_tool
+from exlchat.ui.terminal.interrupts import is_ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,7 +154,7 @@ class PlainPaper:
     async def _in_editor(self, text: str) -> str | None:
         """What the editor made of a text, `None` if nothing; what comes meanwhile is written after it."""
         # No start needs it.
-        from exlchat.ui.editor import EditorError, write
+        from exlchat.ui.terminal.editor import EditorError, write
 
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from exlchat.ui.line.ink import Part, Remark, clean_name
-from exlchat.ui.markdown.sanitize import expand_tabs, normalize_newlines, printable
+from exlchat.untrusted.sanitize import expand_tabs, normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from exlchat.chat.conversation import Role
     from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments
-    from exlchat.ui.markdown.blocks import Block
-    from exlchat.ui.markdown.document import Source
+    from exlchat.ui.render.markdown.blocks import Block
+    from exlchat.ui.render.markdown.document import Source
 
 _REMARKS: Final[dict[Remark, str]] = {"note": "Note: ", "warning": "Warning: ", "footer": ""}
 
@@ -24,7 +24,7 @@ class PlainInk:
 
     def source(self, part: Part) -> Source:
         """Line by line."""
-        from exlchat.ui.markdown.document import PlainDocument
+        from exlchat.ui.render.markdown.document import PlainDocument
 
         del part
         return PlainDocument()

@@ -8,8 +8,8 @@ from exlchat.ui.line.ink import TokenPiece
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from exlchat.chat.inspection import Inspected
-    from exlchat.chat.prompt_layout import MessageSpan
+    from exlchat.chat.prompt.inspection import Inspected
+    from exlchat.chat.prompt.layout import MessageSpan
 
 _MOST_TOKENS: Final = 1_000
 """How many are written, the last ones: some fifty lines."""

@@ -8,22 +8,22 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from exlchat.chat.store import StoreError
-from exlchat.engine.events import ModelError
-from exlchat.ui.errors import told_error
-from exlchat.ui.interrupts import signals_taken
-from exlchat.ui.leaving import closing_seconds
+from exlchat.app.chat.leaving import closing_seconds
+from exlchat.app.runtime.errors import told_error
+from exlchat.app.services import open_services
+from exlchat.chat.store.conversations import StoreError
+from exlchat.llm.info import ModelError
 from exlchat.ui.line.chat import LineChat
-from exlchat.ui.services import open_services
-from exlchat.ui.terminal_state import LINE, TerminalState
+from exlchat.ui.terminal.interrupts import signals_taken
+from exlchat.ui.terminal.terminal_state import LINE, TerminalState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from exlchat.app.options import AppOptions
+    from exlchat.app.services import Services
     from exlchat.ui.line.plain import PlainPaper
     from exlchat.ui.line.screen import LineScreen
-    from exlchat.ui.options import AppOptions
-    from exlchat.ui.services import Services
 
 BROKEN: Final = "something could not be shown; this is an error in exlchat"
 

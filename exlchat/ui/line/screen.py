@@ -26,8 +26,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import DynamicStyle, Style
 
-from exlchat.ui.clipboard import copy_with_tool
-from exlchat.ui.file_mentions import begun_mention
+from exlchat.app.composer.file_mentions import begun_mention
 from exlchat.ui.line.bindings import line_bindings
 from exlchat.ui.line.completion import CommandCompleter
 from exlchat.ui.line.ink import EDIT_PROMPT, PROMPT
@@ -39,7 +38,8 @@ from exlchat.ui.line.styled_ink import StyledInk
 from exlchat.ui.line.styles import rules_of
 from exlchat.ui.line.toolbar import toolbar_text
 from exlchat.ui.line.typed_count import TypedCount
-from exlchat.ui.markdown.sanitize import normalize_newlines, printable
+from exlchat.ui.terminal.clipboard import copy_with_tool
+from exlchat.untrusted.sanitize import normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,7 +231,7 @@ class LineScreen:
     async def edit(self) -> None:
         """Write the message in $EDITOR; what comes meanwhile is shown after it."""
         # No start needs it.
-        from exlchat.ui.editor import EditorError, write
+        from exlchat.ui.terminal.editor import EditorError, write
 
         if self._held is not None:
             return

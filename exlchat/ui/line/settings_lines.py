@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.ui.settings_commands import DEFAULT, SettingsCommands
+from exlchat.app.commands.settings import DEFAULT, SettingsCommands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exlchat.ui.keymap import Keymap
+    from exlchat.app.keys.keymap import Keymap
     from exlchat.ui.line.chat import LineChat
 
 
@@ -25,7 +25,7 @@ class LineSettings(SettingsCommands):
 
     def _all(self) -> Iterator[str]:
         # No start needs them.
-        from exlchat.ui.settings_rows import groups
+        from exlchat.app.panels.settings_rows import groups
 
         yield f"/settings KEY tells more of one of these, /settings KEY VALUE changes it, {DEFAULT} takes it back:"
         for group, about, rows in groups():

@@ -8,8 +8,8 @@ from rich.style import Style
 
 from exlchat.ui.line.ink import PROMPT, Part, Remark, clean_name
 from exlchat.ui.line.styles import TokenStyles, fragment_style, text_styles
-from exlchat.ui.markdown.sanitize import normalize_newlines, printable
-from exlchat.ui.markdown.wrap import wrap
+from exlchat.ui.render.markdown.wrap import wrap
+from exlchat.untrusted.sanitize import normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from exlchat.chat.conversation import Role
     from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments
-    from exlchat.ui.markdown.blocks import Block
-    from exlchat.ui.markdown.document import Source
-    from exlchat.ui.markdown.render import Renderer
-    from exlchat.ui.markdown.wrap import Line
-    from exlchat.ui.themes import ThemeFile
+    from exlchat.ui.render.markdown.blocks import Block
+    from exlchat.ui.render.markdown.document import Source
+    from exlchat.ui.render.markdown.render import Renderer
+    from exlchat.ui.render.markdown.wrap import Line
+    from exlchat.ui.render.themes import ThemeFile
 
 _THOUGHT_MARK: Final = "┊ "
 _LEAST_WIDTH: Final = 8
@@ -46,7 +46,7 @@ class StyledInk:
     def source(self, part: Part) -> Source:
         """Markdown."""
         # The parser is not needed for the first prompt.
-        from exlchat.ui.markdown.document import Document
+        from exlchat.ui.render.markdown.document import Document
 
         del part
         return Document()
@@ -108,7 +108,7 @@ class StyledInk:
         wanted = max(width, _LEAST_WIDTH)
         chosen = self._renderers.get(part)
         if chosen is None or chosen.width != wanted:
-            from exlchat.ui.markdown.render import Renderer
+            from exlchat.ui.render.markdown.render import Renderer
 
             chosen = Renderer(self._styles, wanted)
             self._renderers[part] = chosen = chosen.quieter() if part == "thinking" else chosen

@@ -9,12 +9,12 @@ from prompt_toolkit.styles import ANSI_COLOR_NAMES
 from rich.color import Color, ColorType
 from rich.style import Style
 
-from exlchat.ui.markdown.styles import TextStyles
-from exlchat.ui.theme_colors import for_prompt_toolkit
+from exlchat.ui.render.markdown.styles import TextStyles
+from exlchat.ui.render.theme_colors import for_prompt_toolkit
 
 if TYPE_CHECKING:
     from exlchat.ui.line.ink import TokenPiece
-    from exlchat.ui.themes import ThemeFile
+    from exlchat.ui.render.themes import ThemeFile
 
 _ATTRIBUTES: Final = ("bold", "italic", "underline", "strike", "dim")
 _ANSI: Final = (

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exlchat.ui.figures import StatusFacts
+    from exlchat.app.panels.figures import StatusFacts
 
 _GAP = " · "
 

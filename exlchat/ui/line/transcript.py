@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.sight import newest_record
-from exlchat.chat.thinking import Piece
+from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.prompt.sight import newest_record
+from exlchat.chat.prompt.thinking import Piece
 from exlchat.ui.line.answer import AnswerLines
-from exlchat.ui.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:

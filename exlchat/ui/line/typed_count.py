@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.typed_tokens import PAUSE_SECONDS, Typed, too_many, typed_tokens
+from exlchat.app.composer.typed_tokens import PAUSE_SECONDS, Typed, too_many, typed_tokens
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from exlchat.ui.line.chat import LineChat

@@ -6,21 +6,21 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from exlchat.app.panels.figures import GrowingFigures, facts_of
+from exlchat.app.runtime.jobs import Answered, JobEnded, JobEvent
 from exlchat.chat.several_answers import OneAnswer
-from exlchat.chat.store import StoreError
+from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
-from exlchat.engine.events import PrefillProgress, TextDelta
-from exlchat.ui.engine_jobs import Answered, JobEnded, JobEvent
-from exlchat.ui.figures import GrowingFigures, facts_of
+from exlchat.llm.events import PrefillProgress, TextDelta
 from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_key, waiting_item, waiting_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.runtime.jobs import Report
     from exlchat.chat.conversation import Message
-    from exlchat.ui.answering import Answering
-    from exlchat.ui.engine_jobs import Report
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _SAVE_AGAIN_SECONDS = 3.0

@@ -14,20 +14,20 @@ from textual.command import CommandPalette
 from textual.drivers.linux_driver import LinuxDriver
 from textual.notifications import Notification, Notify
 
+from exlchat.app.chat.leaving import closing_seconds, kept_or_why
+from exlchat.app.chat.session import ChatSession
+from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.jobs import JobEvent
+from exlchat.app.services import Services, open_services
 from exlchat.chat.several_answers import OneAnswer
-from exlchat.chat.store import StoreError
+from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn import AnswerClosed
-from exlchat.engine.events import ModelError
-from exlchat.settings import SettingsError, save_setting
-from exlchat.ui.chat_session import ChatSession
-from exlchat.ui.clipboard import copy_with_tool
-from exlchat.ui.engine_jobs import JobEvent
-from exlchat.ui.engine_thread import EngineThread
-from exlchat.ui.interrupts import signals_taken
-from exlchat.ui.leaving import closing_seconds, kept_or_why
-from exlchat.ui.live_themes import LiveThemes
-from exlchat.ui.services import Services, open_services
-from exlchat.ui.terminal_state import APP, TerminalState
+from exlchat.config.settings import SettingsError, save_setting
+from exlchat.llm.info import ModelError
+from exlchat.ui.render.live_themes import LiveThemes
+from exlchat.ui.terminal.clipboard import copy_with_tool
+from exlchat.ui.terminal.interrupts import signals_taken
+from exlchat.ui.terminal.terminal_state import APP, TerminalState
 from exlchat.ui.tui.palette import THEME_PREFIX, Palette
 from exlchat.ui.tui.screens.chat import NARROW_CELLS, ChatScreen, EngineReport
 from exlchat.ui.tui.stylesheet import SteadyStylesheet
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from textual.notifications import SeverityLevel
     from textual.screen import Screen
 
-    from exlchat.ui.engine_jobs import Report
-    from exlchat.ui.options import AppOptions
-    from exlchat.ui.themes import ThemeFile
+    from exlchat.app.options import AppOptions
+    from exlchat.app.runtime.jobs import Report
+    from exlchat.ui.render.themes import ThemeFile
 
 _THEME_SECONDS = 60.0
 """A file that is being mended is looked at for longer than most toasts."""
@@ -179,7 +179,7 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def in_editor(self, text: str) -> str | None:
         """Give the terminal to the user's editor; what was written there, `None` where that came to nothing."""
-        from exlchat.ui.editor import EditorError, write
+        from exlchat.ui.terminal.editor import EditorError, write
 
         try:
             with self.suspend():

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from textual.markup import escape
 
-from exlchat.ui.actions import ACTIONS, BY_ID
-from exlchat.ui.actions_speech import SPEECH_ACTIONS
-from exlchat.ui.cache_panel import cache_line, cache_rows
-from exlchat.ui.chat_commands import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
-from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.preset_commands import use_preset
-from exlchat.ui.token_commands import TokenCommands
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.actions import ACTIONS, BY_ID
+from exlchat.app.commands.actions_speech import SPEECH_ACTIONS
+from exlchat.app.commands.chat import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
+from exlchat.app.commands.preset import use_preset
+from exlchat.app.commands.token import TokenCommands
+from exlchat.app.panels.cache import cache_line, cache_rows
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.screens.help import HelpScreen
 from exlchat.ui.tui.screens.rows import CacheScreen, LogScreen
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from textual.types import IgnoreReturnCallbackType
 
+    from exlchat.app.commands.actions import Place
     from exlchat.chat.conversation import ConversationSummary
-    from exlchat.chat.inspection import Inspected
-    from exlchat.engine.events import CacheReport
-    from exlchat.ui.actions import Place
+    from exlchat.chat.prompt.inspection import Inspected
+    from exlchat.llm.info import CacheReport
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.ui.chat_session import NotPossibleError
+from exlchat.app.chat.session import NotPossibleError
 
 if TYPE_CHECKING:
     from exlchat.ui.tui.screens.chat import ChatScreen

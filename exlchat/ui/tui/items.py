@@ -6,16 +6,16 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from exlchat.chat.answer_parts import answer_parts
-from exlchat.chat.sight import newest_record
-from exlchat.ui.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.prompt.sight import newest_record
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from exlchat.app.chat.answering import Answering
     from exlchat.chat.conversation import Message, MessageStatus
-    from exlchat.ui.answering import Answering
 
     Places = Mapping[str, tuple[int, int]]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from exlchat.chat.answer_parts import answer_parts
-from exlchat.ui.chat_session import NotPossibleError
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.chat.prompt.answer_parts import answer_parts
 
 if TYPE_CHECKING:
     from exlchat.chat.conversation import Message
-    from exlchat.ui.links import Link
+    from exlchat.ui.render.links import Link
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 
@@ -23,7 +23,7 @@ class Links:
     def of_message(self, message: Message) -> None:
         """Ask about the link of a message, or which of several."""
         # No start needs them, here and below.
-        from exlchat.ui.links import links_of
+        from exlchat.ui.render.links import links_of
         from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
 
         found = links_of(answer_parts(message).answer, is_markdown=message.role == "assistant")
@@ -42,7 +42,7 @@ class Links:
 
     def ask(self, target: str) -> None:
         """Show where a link leads, and do what is wished."""
-        from exlchat.ui.links import look_at
+        from exlchat.ui.render.links import look_at
         from exlchat.ui.tui.screens.link import LinkScreen
 
         link = look_at(target)
@@ -58,7 +58,7 @@ class Links:
 
     def _open(self, link: Link) -> None:
         """On a thread of its own: a browser may take seconds to say that it has begun."""
-        from exlchat.ui.links import OpenError, open_link
+        from exlchat.ui.render.links import OpenError, open_link
 
         try:
             open_link(link)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from exlchat.chat.answer_parts import answer_parts
-from exlchat.ui import tree_actions
-from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.code_commands import code_meant, free_name, saved_line
+from exlchat.app.chat import tree_actions
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.code import code_meant, free_name, saved_line
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.items import message_of
 from exlchat.ui.tui.links import Links
 from exlchat.ui.tui.screens.line import LineScreen
@@ -17,10 +17,10 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from exlchat.app.chat.session import ChatSession
+    from exlchat.app.commands.code_files import CodeBlock
     from exlchat.chat.conversation import Message
     from exlchat.chat.turn_plan import Beginning
-    from exlchat.ui.chat_session import ChatSession
-    from exlchat.ui.code_files import CodeBlock
     from exlchat.ui.tui.screens.chat import ChatScreen
     from exlchat.ui.tui.widgets.transcript_items import View
 
@@ -108,7 +108,7 @@ class MessageCommands:
         if many and not many.isdecimal():
             raise NotPossibleError(f"{many!r} is no number of answers, such as 3")
         # No start needs them.
-        from exlchat.ui.comparison import Comparison
+        from exlchat.app.chat.comparison import Comparison
         from exlchat.ui.tui.screens.compare import CompareScreen
 
         comparison = Comparison(self._session, int(many or 2))
@@ -261,7 +261,7 @@ class MessageCommands:
         transcript.move_cursor_to(key)
 
     def _save_code(self, message_id: str) -> None:
-        from exlchat.ui.code_files import code_blocks
+        from exlchat.app.commands.code_files import code_blocks
 
         blocks = code_blocks(answer_parts(self._message(message_id)).answer)
         if not blocks:

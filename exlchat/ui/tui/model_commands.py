@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.ui.model_commands import ModelCommands
+from exlchat.app.commands.model import ModelCommands
 from exlchat.ui.tui.screens.models import ModelsScreen
 
 if TYPE_CHECKING:

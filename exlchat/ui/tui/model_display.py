@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat.ui.engine_jobs import LoadBegun, Loaded, LoadFailed, Loading, LoadRefused, WentBack
-from exlchat.ui.figures import StatusFacts
-from exlchat.ui.model_state import ModelReport, ModelState
+from exlchat.app.panels.figures import StatusFacts
+from exlchat.app.runtime.jobs import LoadBegun, Loaded, LoadFailed, Loading, LoadRefused, WentBack
+from exlchat.app.runtime.model_state import ModelReport, ModelState
 
 if TYPE_CHECKING:
-    from exlchat.engine.events import LoadProgress, ModelInfo
+    from exlchat.llm.info import LoadProgress, ModelInfo
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 

@@ -9,7 +9,7 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.widgets import Input
 
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
+from exlchat.untrusted.sanitize import PRINTABLE_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

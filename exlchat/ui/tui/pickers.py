@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from exlchat.chat.answer_parts import answer_parts
-from exlchat.ui import tree_actions
-from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.tree_lines import tree_lines
+from exlchat.app.chat import tree_actions
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from exlchat.chat.search import SearchHit
+    from exlchat.chat.store.search import SearchHit
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _HITS = 60
@@ -153,8 +153,8 @@ class Pickers:
 
     def preset(self) -> None:
         """The sampling presets there are, with their values."""
-        from exlchat.chat.sampling.shelf import all_presets
-        from exlchat.ui.preset_commands import use_preset
+        from exlchat.app.commands.preset import use_preset
+        from exlchat.chat.presets.shelf import all_presets
 
         screen = self._screen
         shelf = all_presets()
@@ -173,7 +173,7 @@ class Pickers:
 
     def template(self) -> None:
         """The prompt formats there are, with a little talk in each."""
-        from exlchat.ui.templates.sample import formats_there_are, sample_prompt
+        from exlchat.app.panels.template_sample import formats_there_are, sample_prompt
 
         screen = self._screen
         now = screen.session.template or "model"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.chat.sampling.shelf import all_presets, place_for
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.sampling_keeping import NOT_KEPT, keep_as_default, save_as_preset
+from exlchat.app.panels.sampling import start_of
+from exlchat.chat.presets.shelf import all_presets, place_for
+from exlchat.config.settings import SettingsError
 from exlchat.paths import FolderError
-from exlchat.settings import SettingsError
-from exlchat.ui.chat_session import NotPossibleError
-from exlchat.ui.sampling_keeping import NOT_KEPT, keep_as_default, save_as_preset
-from exlchat.ui.sampling_panel import start_of
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from exlchat.chat.sampling.shelf import ShelvedPreset
-    from exlchat.ui.generation_settings import GenerationSettings
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.chat.presets.shelf import ShelvedPreset
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exlchat.chat.store import StoreError
-from exlchat.ui.file_mentions import MentionError, with_files
-from exlchat.ui.typed_input import BadCommand, Command, parse_input
+from exlchat.app.composer.file_mentions import MentionError, with_files
+from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
+from exlchat.chat.store.conversations import StoreError
 
 if TYPE_CHECKING:
-    from exlchat.ui.generation_settings import GenerationSettings
+    from exlchat.app.generation_settings import GenerationSettings
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.ui.settings_commands import SettingsCommands
+from exlchat.app.commands.settings import SettingsCommands
 
 if TYPE_CHECKING:
-    from exlchat.ui.keymap import Keymap
+    from exlchat.app.keys.keymap import Keymap
     from exlchat.ui.tui.app import ChatApp
     from exlchat.ui.tui.screens.chat import ChatScreen
 

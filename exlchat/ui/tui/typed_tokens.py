@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from exlchat.ui.typed_tokens import PAUSE_SECONDS, too_many, typed_tokens
+from exlchat.app.composer.typed_tokens import PAUSE_SECONDS, too_many, typed_tokens
 
 if TYPE_CHECKING:
     from exlchat.ui.tui.screens.chat import ChatScreen

@@ -19,7 +19,7 @@ from exlchat.chat.exchange.branch import active_branch
 from exlchat.chat.exchange.html_text import rendered
 from exlchat.chat.exchange.writing import Format, written
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.exchange.trees import imported, said, trees
 from tests.patience import within
 

@@ -14,9 +14,9 @@ from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import Imported, read
 from exlchat.chat.speech import DRAFTS, Speech
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.constraint import KINDS, Constraint
-from exlchat.engine.events import GenerationStats
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.constraint import KINDS, Constraint
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.sampling import SamplingSettings
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=40)
 TIMES = st.floats(0, 4e9)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from exlchat.chat.personas.lorebook import SELECTIVE_LOGICS, Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.sampling_controls import CONTROLS, STEPS
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.controls import CONTROLS, STEPS
 
 # What a store and a TOML file can hold: no lone surrogates. Carriage returns and control characters are in.
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(

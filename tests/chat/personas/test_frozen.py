@@ -21,9 +21,9 @@ from exlchat.chat.personas.opening import (
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.personas.telling import lore_note
 from exlchat.chat.personas.told import noted_lore
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.tree import TreeMessage
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import personas, texts
 from tests.patience import within
 

@@ -13,7 +13,7 @@ from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.personas.shelf import all_personas, find_persona
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.presets.wishes import SamplingWishes
 from tests.chat.personas.strategies import personas
 from tests.patience import within
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
-from exlchat.chat.sampling.toml_file import parse_preset, write_text
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.presets.other_programs import ImportedPreset, read_file
+from exlchat.chat.presets.toml_file import parse_preset, write_text
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.llm.sampling import SamplingSettings
 
 # All keys of such a file, each at the value that switches it off.
 NEUTRAL: dict[str, Any] = {

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.sampling.other_programs import ImportedPreset, read_file
-from exlchat.chat.sampling.preset import SamplingPresetError
-from exlchat.chat.sampling.toml_file import parse_preset, write_text
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.chat.presets.other_programs import ImportedPreset, read_file
+from exlchat.chat.presets.preset import SamplingPresetError
+from exlchat.chat.presets.toml_file import parse_preset, write_text
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import json_values
 from tests.patience import within
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
-from exlchat.chat.sampling.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.sampling.shelf import all_presets, find_preset
-from exlchat.chat.sampling.toml_file import parse_preset, read_preset, write_text
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.sampling_controls import STEPS
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.settings import Settings
+from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
+from exlchat.chat.presets.shelf import all_presets, find_preset
+from exlchat.chat.presets.toml_file import parse_preset, read_preset, write_text
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.config.settings import Settings
+from exlchat.llm.controls import STEPS
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import sampling as wishes
 from tests.chat.personas.strategies import texts, toml_values
 from tests.patience import within

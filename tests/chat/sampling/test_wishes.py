@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given, reject
 
+from exlchat.app.generation_settings import GenerationSettings, at_start
+from exlchat.app.options import AppOptions
 from exlchat.chat.personas.toml_file import read_persona
-from exlchat.chat.sampling.preset import SamplingPresetError
-from exlchat.chat.sampling.toml_file import read_preset
-from exlchat.chat.sampling.wishes import SamplingWishes
+from exlchat.chat.presets.preset import SamplingPresetError
+from exlchat.chat.presets.toml_file import read_preset
+from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.speech import Speech
 from exlchat.chat.speech_values import SPEECH
-from exlchat.engine.constraint import Constraint
-from exlchat.engine.sampling_controls import CONTROLS, STEPS
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.settings import Settings
-from exlchat.ui.generation_settings import GenerationSettings, at_start
-from exlchat.ui.options import AppOptions
+from exlchat.config.settings import Settings
+from exlchat.llm.constraint import Constraint
+from exlchat.llm.controls import CONTROLS, STEPS
+from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import sampling as wishes
 
 

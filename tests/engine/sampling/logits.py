@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from exlchat.engine import SamplingSettings
-from exlchat.engine.sampling_controls import STEPS
+from exlchat.llm.controls import STEPS
 
 USUAL = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=40)
 TIED = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=40)

@@ -14,7 +14,7 @@ from transformers.generation import logits_process
 from exlchat.engine import SamplingSettings
 from exlchat.engine.sampling import probabilities
 from exlchat.engine.sampling.distribution import Moment
-from exlchat.engine.sampling_controls import STEPS
+from exlchat.llm.controls import STEPS
 from tests.engine.sampling.definition import ALWAYS, NEVER, defined
 from tests.engine.sampling.logits import LOGITS, VALUES, chains
 

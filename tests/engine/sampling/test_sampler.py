@@ -11,7 +11,7 @@ import torch
 
 from exlchat.engine import SamplingSettings
 from exlchat.engine.sampling import Sampler, TokenTexts
-from exlchat.engine.sampling_controls import STEPS
+from exlchat.llm.controls import STEPS
 from tests.engine.sampling.definition import ALWAYS, defined, fits
 
 SOME = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0, -math.inf, 1.5]

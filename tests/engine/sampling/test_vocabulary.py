@@ -10,7 +10,7 @@ import pytest
 import exlchat
 from exlchat.engine import SamplingSettings
 from exlchat.engine.sampling import Sampler, TokenTexts, check_sampling
-from exlchat.engine.tokenizer_alone import TokenizerAlone
+from exlchat.engine.text.tokenizer_alone import TokenizerAlone
 
 GUIDE = Path(exlchat.__file__).parent / "models" / "guide"
 

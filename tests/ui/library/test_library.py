@@ -14,16 +14,17 @@ import pytest
 from huggingface_hub import constants
 from safetensors.torch import load_file
 
-from exlchat import cli, paths
-from exlchat.engine.events import ModelError
-from exlchat.settings import Settings, load_settings, save_setting
-from exlchat.state import State, save_state
-from exlchat.ui.library import places
-from exlchat.ui.library.listing import by_name, entries, in_order
-from exlchat.ui.library.memory import ModelMemory, ModelSettings
-from exlchat.ui.library.places import Found, all_models, in_folder, in_hub_cache
-from exlchat.ui.model_choice import choose_model
-from exlchat.ui.options import AppOptions
+from exlchat import paths
+from exlchat.app.library import places
+from exlchat.app.library.choice import choose_model
+from exlchat.app.library.listing import by_name, entries, in_order
+from exlchat.app.library.memory import ModelMemory, ModelSettings
+from exlchat.app.library.places import Found, all_models, in_folder, in_hub_cache
+from exlchat.app.options import AppOptions
+from exlchat.cli import main as cli
+from exlchat.config.settings import Settings, load_settings, save_setting
+from exlchat.config.state import State, save_state
+from exlchat.llm.info import ModelError
 from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.patience import within
 
@@ -105,7 +106,7 @@ def test_the_hub_cache_is_read_with_its_branches(tmp_path: Path) -> None:
 
 def test_hf_home_is_respected(tmp_path: Path) -> None:
     model_at(tmp_path / "hf" / "hub" / "models--org--llama" / "snapshots" / "abc")
-    code = "from exlchat.ui.library.places import all_models; print([one.name for one in all_models(())])"
+    code = "from exlchat.app.library.places import all_models; print([one.name for one in all_models(())])"
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf")}
     environment.pop("HF_HUB_CACHE", None)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -268,14 +269,14 @@ def test_what_cannot_be_set_is_refused(name: str, value: str, said: str) -> None
 
 
 def test_finding_models_imports_no_torch() -> None:
-    code = "import sys; from exlchat.ui.library.places import library; library(); print('torch' in sys.modules)"
+    code = "import sys; from exlchat.app.library.places import library; library(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_seeing_that_a_model_can_be_loaded_imports_no_torch() -> None:
     """`exlchat pull` does so at its end, and would take seconds longer."""
     code = (
-        "import sys; from exlchat.engine.model_check import check; from exlchat.paths import bundled_model;"
+        "import sys; from exlchat.engine.weights.check import check; from exlchat.paths import bundled_model;"
         "check(bundled_model()); print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

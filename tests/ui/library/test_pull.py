@@ -17,10 +17,10 @@ import pytest
 from filelock import FileLock
 
 from exlchat import paths
+from exlchat.app.library.download import fetch
+from exlchat.app.library.hub import HubFile, HubModel, HubName, PullError, parse_name, said_in_one_line
+from exlchat.app.library.places import all_models
 from exlchat.engine.model_card import describe, look_around
-from exlchat.ui.library.download import fetch
-from exlchat.ui.library.hub import HubFile, HubModel, HubName, PullError, parse_name, said_in_one_line
-from exlchat.ui.library.places import all_models
 from tests.ui.library.fake_hub import FakeHub, serving
 
 GUIDE = {file.name: file.read_bytes() for file in paths.bundled_model().iterdir()}
@@ -60,7 +60,7 @@ def environment(hub: FakeHub) -> dict[str, str]:
 
 
 def pull(hub: FakeHub, *arguments: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "exlchat.cli", "pull", *arguments]
+    command = [sys.executable, "-m", "exlchat", "pull", *arguments]
     known = {**environment(hub), **({"HF_TOKEN": token} if token else {})}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=known)
 
@@ -112,7 +112,7 @@ def test_a_cut_connection_is_taken_up_where_it_was_cut(hub: FakeHub) -> None:
 def begun(hub: FakeHub, ending: int) -> subprocess.CompletedProcess[str]:
     """A pull that is ended by a signal when 3,000,000 bytes of the weights are on the disk."""
     hub.held["output.safetensors"], hub.stall_after = threading.Event(), 3_000_000
-    command = [sys.executable, "-m", "exlchat.cli", "pull", "org/llama"]
+    command = [sys.executable, "-m", "exlchat", "pull", "org/llama"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(hub)) as process:
         end = time.monotonic() + 60
         while sum(part.stat().st_size for part in parts()) < 3_000_000:
@@ -336,7 +336,7 @@ def on_a_small_disk(hub: FakeHub, home: Path, megabytes: int, script: str) -> su
 
 
 def test_a_disk_that_is_too_small_is_said_before_the_weights_are_fetched(hub: FakeHub, home: Path) -> None:
-    result = on_a_small_disk(hub, home, 6, '"$PYTHON" -m exlchat.cli pull org/llama')
+    result = on_a_small_disk(hub, home, 6, '"$PYTHON" -m exlchat pull org/llama')
     assert result.returncode == 1
     line = result.stderr.splitlines()[-1]
     assert "MiB are to be fetched, and" in line
@@ -349,12 +349,12 @@ def test_a_disk_that_fills_up_meanwhile_loses_nothing(hub: FakeHub, home: Path) 
     hub.held["output.safetensors"], hub.stall_after = threading.Event(), 3_000_000
     signals = home.parent
     script = f"""
-        "$PYTHON" -m exlchat.cli pull org/llama & pulling=$!
+        "$PYTHON" -m exlchat pull org/llama & pulling=$!
         while [ "$(find "$EXLCHAT_HOME" -name "*.part" -size +2900k | wc -l)" = 0 ]; do sleep 0.05; done
         head -c 14000000 /dev/zero > "$EXLCHAT_HOME/ballast"; touch "{signals}/filled"
         wait $pulling; echo "first: $?" >&2
         rm "$EXLCHAT_HOME/ballast"
-        exec "$PYTHON" -m exlchat.cli pull org/llama
+        exec "$PYTHON" -m exlchat pull org/llama
     """
 
     def release() -> None:

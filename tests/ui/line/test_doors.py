@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
-from exlchat.ui.actions import ACTIONS
+from exlchat.app.commands.actions import ACTIONS
+from exlchat.chat.store.conversations import ConversationStore
 from tests.ui.line.harness import Line, line_mode, until
 from tests.ui.tui.doors import EFFECTS, OTHER, other_tree, talk_tree
 

@@ -97,7 +97,7 @@ def test_a_terminal_that_takes_no_utf8_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_starting_the_line_mode_loads_neither_textual_nor_torch_and_plain_lines_no_prompt_toolkit() -> None:
-    code = "import sys, exlchat.cli, exlchat.ui.line.run, exlchat.ui.line.{}; print(*({} & set(sys.modules)))"
+    code = "import sys, exlchat.cli.main, exlchat.ui.line.run, exlchat.ui.line.{}; print(*({} & set(sys.modules)))"
     for module, absent in (("screen", {"textual", "torch"}), ("plain", {"textual", "torch", "prompt_toolkit"})):
         run = [sys.executable, "-c", code.format(module, absent)]
         assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == ""

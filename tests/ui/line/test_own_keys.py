@@ -8,8 +8,8 @@ import pytest
 from prompt_toolkit.key_binding.bindings.basic import load_basic_bindings
 from prompt_toolkit.key_binding.bindings.emacs import load_emacs_bindings, load_emacs_search_bindings
 
-from exlchat.ui.actions import ACTIONS
-from exlchat.ui.keymap import Keymap, keymap
+from exlchat.app.commands.actions import ACTIONS
+from exlchat.app.keys.keymap import Keymap, keymap
 from exlchat.ui.line.own_keys import EDITING, line_keys, sequence_of
 from tests.ui.line.harness import line_mode, plain_mode
 from tests.ui.scripted_engine import ScriptedEngine

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from exlchat.app.commands.actions import ACTIONS
+from exlchat.app.composer.history import TypedHistory
+from exlchat.app.runtime.jobs import Load
 from exlchat.chat.personas.frozen import FrozenPersona
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import LoadProgress, ModelError
-from exlchat.ui.actions import ACTIONS
-from exlchat.ui.engine_jobs import Load
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.ui.line.history import LineHistory
-from exlchat.ui.typed_history import TypedHistory
 from tests.ui.line.harness import CONTROL, Line, line_mode
 from tests.ui.scripted_engine import ScriptedEngine
 

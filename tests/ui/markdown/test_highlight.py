@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pygments.style import Style as PygmentsStyle
 from pygments.token import Keyword
 
-from exlchat.ui.markdown.highlight import LINE_LIMIT, highlight_line, highlight_lines, lexer_for, token_style
+from exlchat.ui.render.markdown.highlight import LINE_LIMIT, highlight_line, highlight_lines, lexer_for, token_style
 
 CODE = st.lists(st.text(alphabet="def x()'\"#{}\t 1é<&;/*\\", max_size=20), max_size=8)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, normalize_newlines, printable, stray_joiners
+from exlchat.untrusted.sanitize import PRINTABLE_LINE, normalize_newlines, printable, stray_joiners
 
 
 @given(st.text(alphabet=st.characters(codec=None)))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from exlchat.ui.markdown.render import Renderer
-from exlchat.ui.markdown.styles import TextStyles
+from exlchat.ui.render.markdown.render import Renderer
+from exlchat.ui.render.markdown.styles import TextStyles
 from exlchat.ui.tui.widgets.transcript_items import Role
 from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
 from tests.ui.markdown.texts import chunked_texts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.ui.markdown.tex import readable
+from exlchat.app.markdown.tex import readable
 from tests.patience import within
 from tests.ui.markdown.test_streaming import at_once, texts
 from tests.ui.markdown.texts import TEX_FRAGMENTS

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.style import Style
 
-from exlchat.ui.markdown.table import fit_columns
-from exlchat.ui.markdown.wrap import wrap
+from exlchat.ui.render.markdown.table import fit_columns
+from exlchat.ui.render.markdown.wrap import wrap
 
 PLAIN = Style.null()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat import cli
+from exlchat.cli import main as cli
 
 KILLED = """
 import os, sys

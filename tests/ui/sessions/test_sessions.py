@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from exlchat import cli
 from exlchat.chat.conversation import AnswerRecord, Message
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli import main as cli
 from tests.endless_model import save_endless_llama
 
 

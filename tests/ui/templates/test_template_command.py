@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 
 from exlchat import paths
 from exlchat.chat.file_ids import id_for
-from exlchat.chat.formats import FORMATS
-from exlchat.chat.store import ConversationStore
-from exlchat.cli import main
-from exlchat.ui.exit_codes import ExitCode
+from exlchat.chat.prompt.formats import FORMATS
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.cli.main import main
+from exlchat.ui.terminal.exit_codes import ExitCode
 
 
 @pytest.fixture(autouse=True)

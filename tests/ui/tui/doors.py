@@ -13,12 +13,12 @@ from typing import Any
 
 from textual import events
 
+from exlchat.app.commands.actions import Place
 from exlchat.chat.conversation import AnswerRecord
 from exlchat.chat.speech import Speech
 from exlchat.chat.tree import ConversationTree, TreeMessage
-from exlchat.engine.events import GenerationStats
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.ui.actions import Place
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.chat import ChatScreen
 from tests.patience import PATIENCE

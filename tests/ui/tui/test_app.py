@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from exlchat.app.runtime.jobs import JobEvent, Report
 from exlchat.chat.conversation import Conversation
-from exlchat.chat.engine_port import EnginePort
-from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.engine.events import CLOSE_SECONDS, LoadProgress, ModelError
-from exlchat.settings import Settings
-from exlchat.ui.engine_jobs import JobEvent, Report
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.config.settings import Settings
+from exlchat.llm.info import CLOSE_SECONDS, LoadProgress, ModelError
+from exlchat.llm.port import EnginePort
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from exlchat.chat.cost import PromptCost
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import CacheReport, DiskReport
-from exlchat.ui.cache_panel import cache_rows, cost_line
+from exlchat.app.panels.cache import cache_rows, cost_line
+from exlchat.chat.prompt.cost import PromptCost
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.llm.info import CacheReport, DiskReport
 from exlchat.ui.tui.screens.rows import CacheScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine

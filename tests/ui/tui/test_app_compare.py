@@ -9,7 +9,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from exlchat.engine.sampling_settings import SamplingSettings
+from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.compare import CompareScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from exlchat.chat.summary import SUMMARY_HEAD
+from exlchat.chat.prompt.summary import SUMMARY_HEAD
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine

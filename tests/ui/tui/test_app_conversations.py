@@ -12,9 +12,9 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from exlchat.app.commands.actions import ACTIONS
 from exlchat.chat.conversation import ConversationSummary
-from exlchat.chat.store import ConversationStore
-from exlchat.ui.actions import ACTIONS
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from tests.patience import within
 from tests.ui.app_harness import app, idle, say, shown, told, until

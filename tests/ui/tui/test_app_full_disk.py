@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, idle, say, told, until
 from tests.ui.scripted_engine import ScriptedEngine

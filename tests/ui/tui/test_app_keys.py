@@ -6,10 +6,10 @@ from pathlib import Path
 
 from textual._xterm_parser import XTermParser
 
-from exlchat.chat.store import ConversationStore
-from exlchat.ui.keymap import keymap
-from exlchat.ui.options import AppOptions
-from exlchat.ui.services import open_services
+from exlchat.app.keys.keymap import keymap
+from exlchat.app.options import AppOptions
+from exlchat.app.services import open_services
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.help import HelpScreen
 from tests.ui.app_harness import app, idle, say, shown, until

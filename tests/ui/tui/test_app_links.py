@@ -8,8 +8,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from exlchat.ui import links
-from exlchat.ui.links import Link
+from exlchat.ui.render import links
+from exlchat.ui.render.links import Link
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.link import LinkScreen
 from exlchat.ui.tui.screens.pick import PickScreen

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.engine_port import EnginePort
-from exlchat.engine.events import LoadProgress, ModelError
-from exlchat.settings import Settings
+from exlchat.config.settings import Settings
+from exlchat.llm.info import LoadProgress, ModelError
+from exlchat.llm.port import EnginePort
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.engine.sampling_settings import GREEDY, SamplingSettings
+from exlchat.llm.sampling import GREEDY, SamplingSettings
 from tests.ui.app_harness import app, idle, say, shown, told
 from tests.ui.scripted_engine import ScriptedEngine
 

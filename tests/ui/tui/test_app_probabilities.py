@@ -9,8 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import ModelError
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.llm.info import ModelError
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
 from exlchat.ui.tui.widgets.token_text import TokenText

@@ -10,13 +10,13 @@ import pytest
 from textual.pilot import Pilot
 
 from exlchat import paths
-from exlchat.chat.sampling.shelf import find_preset
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.settings import load_settings
-from exlchat.ui.generation_settings import MAIN
-from exlchat.ui.options import AppOptions
-from exlchat.ui.services import open_services
+from exlchat.app.generation_settings import MAIN
+from exlchat.app.options import AppOptions
+from exlchat.app.services import open_services
+from exlchat.chat.presets.shelf import find_preset
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.config.settings import load_settings
+from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from exlchat.settings import SETTINGS, load_settings
-from exlchat.ui.config.telling import in_groups
-from exlchat.ui.keymap import BINDABLE
-from exlchat.ui.options import AppOptions
-from exlchat.ui.services import open_services
+from exlchat.app.keys.keymap import BINDABLE
+from exlchat.app.options import AppOptions
+from exlchat.app.services import open_services
+from exlchat.cli.config.telling import in_groups
+from exlchat.config.settings import SETTINGS, load_settings
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from exlchat.engine.events import CacheReport, GenerationStats, MemoryReport
-from exlchat.ui.cache_panel import size_text
-from exlchat.ui.engine_requests import EngineFigures
-from exlchat.ui.stats_panel import engine_rows
+from exlchat.app.panels.cache import size_text
+from exlchat.app.panels.stats import engine_rows
+from exlchat.app.runtime.requests import EngineFigures
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.info import CacheReport, MemoryReport
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.stats import StatsScreen
 from tests.ui.app_harness import app, idle, say, shown, until

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.app.composer.history import TypedHistory
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.pick import PickScreen
-from exlchat.ui.typed_history import TypedHistory
 from tests.ui.app_harness import app, idle, say, services, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 

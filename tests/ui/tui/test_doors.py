@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.store import ConversationStore
-from exlchat.ui.actions import ACTIONS, Action, Place
-from exlchat.ui.key_names import MOVING
+from exlchat.app.commands.actions import ACTIONS, Action, Place
+from exlchat.app.keys.names import MOVING
+from exlchat.chat.store.conversations import ConversationStore
 from tests.ui.app_harness import app
 from tests.ui.scripted_engine import ScriptedEngine
 from tests.ui.tui.doors import EFFECTS, Stage, answering

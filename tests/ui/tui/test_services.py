@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.sampling.wishes import SamplingWishes
-from exlchat.chat.store import ConversationStore, StoreError
-from exlchat.engine.events import ModelError
-from exlchat.engine.sampling_settings import SamplingSettings
-from exlchat.settings import save_setting
-from exlchat.state import State, load_state, save_state
-from exlchat.ui import model_loading, services
-from exlchat.ui.cache_sizes import CacheSizes
-from exlchat.ui.options import AppOptions
-from exlchat.ui.services import open_services
+from exlchat.app import services
+from exlchat.app.options import AppOptions
+from exlchat.app.runtime import model_loading
+from exlchat.app.runtime.cache_sizes import CacheSizes
+from exlchat.app.services import open_services
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.config.settings import save_setting
+from exlchat.config.state import State, load_state, save_state
+from exlchat.llm.info import ModelError
+from exlchat.llm.sampling import SamplingSettings
 from tests.ui.scripted_engine import ScriptedEngine
 
 SOME = Path("models/some")

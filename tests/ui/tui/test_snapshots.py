@@ -14,9 +14,9 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from exlchat.chat.store import ConversationStore
-from exlchat.engine.events import FitReport, ModelCard
-from exlchat.ui.library.listing import Entry
+from exlchat.app.library.listing import Entry
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.llm.info import FitReport, ModelCard
 from exlchat.ui.tui.screens.compare import CompareScreen
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.link import LinkScreen

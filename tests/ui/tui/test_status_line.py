@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.content import Content
 
-from exlchat.ui.figures import StatusFacts
+from exlchat.app.panels.figures import StatusFacts
 from exlchat.ui.tui.widgets.status_line import status_segments
 
 FULL = StatusFacts("guide", "", None, 1234, 8192, 38.25, 1100, 24, 0.123)

@@ -14,13 +14,13 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Static, TextArea
 
-from exlchat.chat.store import StoreError
-from exlchat.ui.actions import ACTIONS, BY_ID, Situation
-from exlchat.ui.chat_commands import situation_of
-from exlchat.ui.engine_jobs import Report
-from exlchat.ui.figures import StatusFacts
-from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.message_words import welcome_lines
+from exlchat.app.chat.message_words import welcome_lines
+from exlchat.app.chat.unsent import Unsent
+from exlchat.app.commands.actions import ACTIONS, BY_ID, Situation
+from exlchat.app.commands.chat import situation_of
+from exlchat.app.panels.figures import StatusFacts
+from exlchat.app.runtime.jobs import Report
+from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.finding import Finding
@@ -41,18 +41,18 @@ from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusLine
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
-from exlchat.ui.unsent import Unsent
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
+    from exlchat.app.chat.session import ChatSession
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.keys.keymap import Keymap
+    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.services import Services
     from exlchat.chat.conversation import ConversationSummary
     from exlchat.chat.conversation import Message as ChatMessage
-    from exlchat.ui.chat_session import ChatSession
-    from exlchat.ui.engine_thread import EngineThread
-    from exlchat.ui.generation_settings import GenerationSettings
-    from exlchat.ui.keymap import Keymap
-    from exlchat.ui.services import Services
 
 NARROW_CELLS = 80
 _SIDE_OPEN = "-side-open"

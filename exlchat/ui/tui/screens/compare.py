@@ -8,15 +8,15 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import ModalScreen
 
-from exlchat.chat.store import StoreError
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.tui.widgets.transcript import Status, Transcript, TranscriptItem
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from exlchat.ui.comparison import Comparison
-    from exlchat.ui.markdown.styles import CodeStyle
+    from exlchat.app.chat.comparison import Comparison
+    from exlchat.ui.render.markdown.styles import CodeStyle
 
 _EVERY_SECONDS = 0.1
 _ANSWER = "answer"

@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from exlchat.ui.actions import ACTIONS, Place
-from exlchat.ui.keymap import Keymap
-from exlchat.ui.theme_colors import for_rich
+from exlchat.app.commands.actions import ACTIONS, Place
+from exlchat.app.keys.keymap import Keymap
+from exlchat.ui.render.theme_colors import for_rich
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

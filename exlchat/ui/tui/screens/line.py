@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
+from exlchat.untrusted.sanitize import PRINTABLE_LINE
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -13,7 +13,7 @@ from textual.widgets import Static
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from exlchat.ui.links import Link
+    from exlchat.ui.render.links import Link
 
 Wish = Literal["open", "copy"]
 

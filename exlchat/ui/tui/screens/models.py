@@ -17,9 +17,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from exlchat.ui.errors import error_line
-from exlchat.ui.library.listing import Entry, fit_text, size_text, summary, used_text
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
+from exlchat.app.library.listing import Entry, fit_text, size_text, summary, used_text
+from exlchat.app.runtime.errors import error_line
+from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

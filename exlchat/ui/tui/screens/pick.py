@@ -13,8 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from exlchat.chat.store import StoreError
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, normalize_newlines, printable
+from exlchat.chat.store.conversations import StoreError
+from exlchat.untrusted.sanitize import PRINTABLE_LINE, normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

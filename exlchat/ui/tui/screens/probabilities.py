@@ -13,20 +13,20 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from exlchat.app.panels.token_words import LEGEND, OWN, named, percent, place_line
 from exlchat.chat.answer_chances import probability
 from exlchat.chat.turn_plan import Beginning
-from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.token_words import LEGEND, OWN, named, percent, place_line
 from exlchat.ui.tui.widgets.token_text import TokenText, chance_style
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.app import ComposeResult
 
+    from exlchat.app.runtime.requests import Computing
     from exlchat.chat.answer_chances import AnswerChances
-    from exlchat.engine.events import TokenChance
-    from exlchat.ui.engine_requests import Computing
+    from exlchat.llm.events import TokenChance
 
 _EVERY_SECONDS = 0.1
 _BAR_CELLS = 12

@@ -11,8 +11,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.theme_colors import for_rich
+from exlchat.ui.render.theme_colors import for_rich
+from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from exlchat.chat.inspection import Inspected
+    from exlchat.chat.prompt.inspection import Inspected
 
 _MOST_TOKENS = 20_000
 """Shown at once, the last ones: more would take seconds to lay out, and nobody reads them."""

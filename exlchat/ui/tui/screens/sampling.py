@@ -12,10 +12,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from exlchat.ui.generation_settings import NAMES
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
-from exlchat.ui.sampling_idle import idle_reason, order_line
-from exlchat.ui.sampling_panel import groups, is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.app.generation_settings import NAMES
+from exlchat.app.panels.sampling import groups, is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.app.panels.sampling_idle import idle_reason, order_line
+from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
-    from exlchat.chat.sampling.shelf import ShelvedPreset
-    from exlchat.ui.generation_settings import GenerationSettings
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.chat.presets.shelf import ShelvedPreset
 
 _LISTED = "Esc closes · ←→ steps · Enter or a digit types · r back · m more"
 _EDITED = "Enter takes it · Esc leaves"

@@ -12,21 +12,21 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from exlchat.app.commands.settings import HOLDS
+from exlchat.app.keys.keymap import keymap
+from exlchat.app.panels.settings_rows import Row, groups, padded
 from exlchat.chat.prompt_format import PromptError
-from exlchat.settings import SettingsError
-from exlchat.ui.keymap import keymap
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE, printable
-from exlchat.ui.settings_commands import HOLDS
-from exlchat.ui.settings_rows import Row, groups, padded
+from exlchat.config.settings import SettingsError
 from exlchat.ui.tui.widgets.composer import Composer
+from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 
 if TYPE_CHECKING:
     from typing import Any
 
     from textual.app import ComposeResult
 
-    from exlchat.setting_kinds import TomlValue
-    from exlchat.settings import Reading
+    from exlchat.config.kinds import TomlValue
+    from exlchat.config.settings import Reading
 
 _LISTED = "Enter changes · Del default · Esc closes"
 _EDITED = "Enter keeps · Esc leaves"

@@ -15,14 +15,14 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from exlchat.ui.sparkline import bars
-from exlchat.ui.stats_panel import answer_rows, engine_rows, growing_line, rates, rates_line
+from exlchat.app.panels.stats import answer_rows, engine_rows, growing_line, rates, rates_line
+from exlchat.ui.render.sparkline import bars
 from exlchat.ui.tui.screens.table import table
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult, RenderResult
 
-    from exlchat.engine.events import ModelInfo
+    from exlchat.llm.info import ModelInfo
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _EVERY_SECONDS = 0.25

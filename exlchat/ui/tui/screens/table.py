@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.theme_colors import for_rich
+from exlchat.ui.render.theme_colors import for_rich
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,12 +12,12 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
-from exlchat.ui.actions import ACTIONS, BY_SLASH, completions
-from exlchat.ui.file_mentions import begun_mention
-from exlchat.ui.keymap import Keymap
-from exlchat.ui.markdown.sanitize import printable
-from exlchat.ui.recall import Recall
+from exlchat.app.commands.actions import ACTIONS, BY_SLASH, completions
+from exlchat.app.composer.file_mentions import begun_mention
+from exlchat.app.composer.recall import Recall
+from exlchat.app.keys.keymap import Keymap
 from exlchat.ui.tui.terminal_keys import MODIFY_OTHER_KEYS_NEW_LINE
+from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import REPLACEMENT
 
 if TYPE_CHECKING:

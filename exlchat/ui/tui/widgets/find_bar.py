@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from exlchat.ui.markdown.sanitize import PRINTABLE_LINE
+from exlchat.untrusted.sanitize import PRINTABLE_LINE
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

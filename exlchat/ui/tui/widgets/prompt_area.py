@@ -10,9 +10,9 @@ from textual import getters, on
 from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
-from exlchat.ui.actions import BY_ID, completions
-from exlchat.ui.file_mentions import begun_mention, described_file, named_so_far
-from exlchat.ui.file_names import FileNames
+from exlchat.app.commands.actions import BY_ID, completions
+from exlchat.app.composer.file_mentions import begun_mention, described_file, named_so_far
+from exlchat.app.composer.file_names import FileNames
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.offer_menu import Offer, OfferMenu
 from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from exlchat.ui.actions import Situation
-    from exlchat.ui.file_mentions import BegunMention
+    from exlchat.app.commands.actions import Situation
+    from exlchat.app.composer.file_mentions import BegunMention
 
 _FILES = 30
 _COUNTED = 9

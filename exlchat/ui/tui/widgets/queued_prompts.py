@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from textual.app import RenderResult

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from exlchat.ui.markdown.sanitize import printable
+from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from exlchat.ui.figures import StatusFacts
+from exlchat.app.panels.figures import StatusFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

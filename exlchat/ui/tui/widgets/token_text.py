@@ -13,18 +13,18 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from exlchat.app.panels.token_words import sureness
 from exlchat.chat.answer_chances import probability
-from exlchat.ui.theme_colors import for_rich
-from exlchat.ui.token_rows import END, TokenRows
-from exlchat.ui.token_words import sureness
+from exlchat.ui.render.theme_colors import for_rich
+from exlchat.ui.render.token_rows import END, TokenRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from textual import events
 
+    from exlchat.app.panels.token_words import Sureness
     from exlchat.chat.answer_chances import AnswerChances
-    from exlchat.ui.token_words import Sureness
 
 _COLORS: dict[Sureness, str] = {"sure": "foreground", "likely": "success", "unsure": "warning", "unlikely": "error"}
 

@@ -9,8 +9,8 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from exlchat.ui.actions import ACTIONS
-from exlchat.ui.markdown.render import TARGET, UNFOLDS
+from exlchat.app.commands.actions import ACTIONS
+from exlchat.ui.render.markdown.render import TARGET, UNFOLDS
 from exlchat.ui.tui.widgets.transcript_view import MessageView
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from textual.strip import Strip
 
-from exlchat.ui.markdown.blocks import Block, Code, each
-from exlchat.ui.markdown.document import Document, PlainDocument, Source
-from exlchat.ui.markdown.render import is_long, needs_gap
+from exlchat.ui.render.markdown.blocks import Block, Code, each
+from exlchat.ui.render.markdown.document import Document, PlainDocument, Source
+from exlchat.ui.render.markdown.render import is_long, needs_gap
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
     from typing import TypeGuard
 
-    from exlchat.ui.markdown.render import Renderer
-    from exlchat.ui.markdown.wrap import Line
+    from exlchat.ui.render.markdown.render import Renderer
+    from exlchat.ui.render.markdown.wrap import Line
     from exlchat.ui.tui.widgets.transcript_items import Role
 
 

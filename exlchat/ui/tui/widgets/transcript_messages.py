@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from rich.segment import Segment
 from textual.strip import Strip
 
-from exlchat.ui.markdown.sanitize import normalize_newlines, printable
-from exlchat.ui.markdown.wrap import wrap
+from exlchat.ui.render.markdown.wrap import wrap
 from exlchat.ui.tui.widgets.transcript_heights import HeightIndex
 from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
+from exlchat.untrusted.sanitize import normalize_newlines, printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.style import Style
 
-    from exlchat.ui.markdown.render import Renderer
+    from exlchat.ui.render.markdown.render import Renderer
     from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem, View
 
 CACHED_LINES: Final = 20_000

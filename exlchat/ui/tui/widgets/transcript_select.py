@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exlchat.ui.markdown.sanitize import normalize_newlines, printable
+from exlchat.untrusted.sanitize import normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
 from rich.style import Style
 
-from exlchat.ui.markdown.styles import TextStyles
+from exlchat.ui.render.markdown.styles import TextStyles
 from exlchat.ui.tui.widgets.transcript_items import Role
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from exlchat.ui.markdown.styles import CodeStyle
+    from exlchat.ui.render.markdown.styles import CodeStyle
     from exlchat.ui.tui.widgets.transcript_items import Status
 
 _PARTS: Final = (

@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from exlchat.ui.markdown.render import Renderer
+from exlchat.ui.render.markdown.render import Renderer
 from exlchat.ui.tui.widgets.transcript_messages import MessageList
 from exlchat.ui.tui.widgets.transcript_paint import GUTTER_WIDTH, badge_text, badged, framed, selected
 from exlchat.ui.tui.widgets.transcript_select import row_of, selected_text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.selection import Selection
 
-    from exlchat.ui.markdown.styles import CodeStyle
+    from exlchat.ui.render.markdown.styles import CodeStyle
 
 MAX_TEXT_WIDTH: Final = 120
 """Cells beyond which a line is hard to read; a wider screen stays empty at the right."""

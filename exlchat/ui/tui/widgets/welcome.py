@@ -13,7 +13,7 @@ from textual.widget import Widget
 if TYPE_CHECKING:
     from textual.app import RenderResult
 
-    from exlchat.ui.keymap import Keymap
+    from exlchat.app.keys.keymap import Keymap
 
 _HORIZON_CELLS = 46
 _SUN_CELLS = 14

@@ -1,0 +1,1 @@
+"""The open conversation: sending, answering, editing, branches, drafts."""

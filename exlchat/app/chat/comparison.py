@@ -1,0 +1,79 @@
+"""Several answers to one prompt, to be held against each other: made side by side, from one reading of it.
+
+Each is an answer like any other, kept as an alternative from its first word on, so that a stop, a crash or a quit loses
+none. No terminal library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.llm.request import MOST_ANSWERS
+
+if TYPE_CHECKING:
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.session import ChatSession
+
+
+class Comparison:
+    """Belongs to one session and runs on its thread. What it raises is as of `tree_actions`."""
+
+    def __init__(self, session: ChatSession, many: int) -> None:
+        """Begin: the last answer is the first to be held against others, or there is none yet.
+
+        Raises:
+            NotPossibleError: there is nothing to answer, an answer is on its way, or all would be the same.
+            StoreError: what was said cannot be read or written.
+        """
+        session.require_quiet()
+        last = session.last_said
+        if not 2 <= many <= MOST_ANSWERS:
+            raise NotPossibleError(f"{many} answers cannot be compared; give a number from 2 to {MOST_ANSWERS}")
+        if last is None:
+            raise NotPossibleError("there is nothing to answer yet")
+        if session.generation.sampling.greedy:
+            raise NotPossibleError("all answers would be the same at temperature 0; /set temperature 0.7 first")
+        self._session = session
+        self.conversation_id = session.require_open()
+        self.many = many
+        self.given: str | None = None if last.role == "user" else last.id
+        """The id of the answer that was there before."""
+        first, seed = int(self.given is not None), session.generation.seed
+        # With a seed of its own each is another answer, and can still be given again.
+        seeds = [None if seed is None else seed + number for number in range(first, many)]
+        self._answering: Answering = session.answer_several(seeds, retry_of=self.given)
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of them grows any more."""
+        return self._session.under_way_in(self.conversation_id) is not self._answering
+
+    @property
+    def ids(self) -> list[str]:
+        """Of those that have begun, in their order; one that came to nothing is none of them."""
+        new = [one.message.id for _, one in sorted(self._answering.several.items()) if one.message is not None]
+        return new if self.given is None else [self.given, *new]
+
+    def stop(self) -> None:
+        """End all that grow, with the text they have."""
+        if not self.ended:
+            self._session.stop_in(self.conversation_id)
+
+    def texts(self) -> list[str]:
+        """What each answer says so far, thoughts left out."""
+        begun = [one for _, one in sorted(self._answering.several.items()) if one.message is not None]
+        before = [] if self.given is None else [answer_parts(self._session.store.message(self.given)).answer]
+        return [*before, *map(_text, begun)]
+
+    def keep(self, number: int) -> None:
+        """Show one of them, counted from 0; the others stay its alternatives."""
+        self._session.store.jump(self.ids[number])
+        self._session.reload()
+
+
+def _text(one: Answering) -> str:
+    message = one.message
+    assert message is not None
+    return "".join(one.answer) if message.status == "streaming" else answer_parts(message).answer

@@ -1,0 +1,433 @@
+"""The chat as the user runs it: the open conversation, answers on their way, prompts that wait. No terminal library.
+
+Every method belongs to one thread, the one that owns the screen; the engine thread only ever sees jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from exlchat.app.chat.answering import was_cut
+from exlchat.app.chat.open_conversation import OpenConversation
+from exlchat.app.chat.under_way import UnderWay
+from exlchat.app.generation_settings import NAMES
+from exlchat.app.runtime.jobs import JobEnded, JobEvent
+from exlchat.app.runtime.requests import Questions, several_job, title_job, turn_job
+from exlchat.chat import turn
+from exlchat.chat.several_answers import OneAnswer
+from exlchat.chat.titling import TitleMade
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.runtime.requests import JobQueue
+    from exlchat.chat.conversation import Message
+    from exlchat.chat.personas.frozen import FrozenPersona
+    from exlchat.chat.prompt.cost import PromptCost
+    from exlchat.chat.store.conversations import ConversationStore
+    from exlchat.chat.turn_plan import Beginning
+
+
+_ASKED = ("constraint", "logit_bias", "banned_tokens", "dry_breakers")
+"""What can be said that not every model can do."""
+
+
+class NotPossibleError(Exception):
+    """What was asked cannot be done now; one line that says why."""
+
+
+class ChatSession(OpenConversation):
+    """What can be done with conversations, whichever way it is asked for.
+
+    A prompt for a conversation that is being answered waits (`waiting_prompts`) and is written to disk when its turn
+    comes, because only then is it known which message it follows. All others are on disk before `send` returns.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        jobs: JobQueue,
+        *,
+        template: str | None,
+        system: str | None,
+        generation: GenerationSettings,
+        persona: FrozenPersona | None = None,
+        titles: bool = False,
+    ) -> None:
+        super().__init__(store, template=template, system=system, generation=generation, persona=persona)
+        self.questions = Questions(store, jobs)
+        self._jobs = jobs
+        self._under_way = UnderWay(jobs)
+        self._deleted: list[tuple[str, str]] = []
+        self.deleted_last = False
+        """Whether a conversation was deleted after everything else that can be undone."""
+        self.titles = titles
+        self.on_refused: Callable[[str], None] = lambda _: None
+        """Is told why the model cannot answer as was asked, when it has seen that, in one line."""
+        self._titled: set[str] = set()
+        """Conversations about whose title a model has had its say."""
+
+    # What is on its way
+
+    @property
+    def answering(self) -> Answering | None:
+        """The answer on its way in the open conversation."""
+        return self._under_way.of(self.conversation_id)
+
+    @property
+    def being_written(self) -> Answering | None:
+        """The answer that grows right now, in whichever conversation."""
+        return self._under_way.being_written
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is written or waits, in whichever conversation."""
+        return bool(self._under_way)
+
+    @property
+    def can_undo_delete(self) -> bool:
+        """Whether something was deleted in this run."""
+        return bool(self._deleted)
+
+    # Deleting
+
+    def delete(self, conversation_id: str) -> str:
+        """Take a conversation off the list and return its title; what is being answered in it is stopped."""
+        title = self.store.load(conversation_id).title
+        self.store.delete(conversation_id)
+        self._deleted.append((conversation_id, title))
+        self.deleted_last = True
+        self._under_way.drop(conversation_id)
+        if conversation_id == self.conversation_id:
+            self.start_new()
+        return title
+
+    def undo_delete(self) -> tuple[str, str]:
+        """Bring back what was deleted last: its id and title.
+
+        Raises:
+            NotPossibleError: nothing was deleted.
+        """
+        if not self._deleted:
+            raise NotPossibleError("nothing was deleted since the start")
+        self.store.undo_delete(self._deleted[-1][0])
+        self.deleted_last = False
+        return self._deleted.pop()
+
+    # How answers are wanted
+
+    def draw_by(self, generation: GenerationSettings) -> None:
+        """As of `OpenConversation`; the model is asked as well, and what it cannot do is taken back when it says so."""
+        before = self.generation
+        super().draw_by(generation)
+        asked = [name for name in NAMES if generation.value(name) != before.value(name)]
+        if not any(name in _ASKED for name in asked):
+            return
+
+        def take_back(line: str) -> None:
+            wrong = [name for name in asked if self.generation.value(name) == generation.value(name)]
+            self.generation = self.generation.taking(wrong, before)
+            self.on_refused(line)
+
+        self.questions.check(generation, take_back)
+
+    # Saying something
+
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> Message | None:
+        """Put a prompt on disk and have it answered; `None` when it waits for the present answer.
+
+        `generation` is how this answer is drawn, where none is on its way; `None` takes what holds.
+
+        Raises:
+            StoreError: it could not be written; nothing was sent.
+        """
+        if self.conversation is not None and self.answering is not None:
+            self._under_way.queue(self.conversation.id, text)
+            return None
+        self.unkept.save()
+        if self.conversation is None:
+            self.conversation = self._create()
+        message = self.store.add_message(self.conversation.id, "user", text)
+        self.reload()
+        self._submit(self.conversation.id, prompt=message, generation=generation)
+        return message
+
+    def set_system(self, text: str) -> None:
+        """Change who is speaking, from here on; recorded in the tree of the conversation.
+
+        Raises:
+            NotPossibleError: an answer is on its way.
+        """
+        if self.answering is not None:
+            raise NotPossibleError("the system prompt can be changed when the answer has ended; Esc or ctrl+c stops it")
+        if self.conversation is None:
+            self._new_system = text
+        else:
+            self.store.add_message(self.conversation.id, "system", text)
+            self.reload()
+
+    def let_speak(self, persona: FrozenPersona) -> None:
+        """Have a persona speak, with its format and its way of answering; recorded in the tree of the conversation.
+
+        Raises:
+            NotPossibleError: an answer is on its way.
+            ValueError: it cannot answer as it wishes to beside what was said before, in one line.
+            StoreError: it could not be written.
+        """
+        self.require_quiet()
+        # Before anything is written: its way of answering may not go with what holds.
+        self.draw_by(self.generation.with_wishes(persona.sampling, persona.source))
+        if self.conversation is not None:
+            self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
+        self._persona = persona
+        self._new_system = self._default_system = persona.system_text
+        self.template = persona.template or self.template
+        if self.conversation is not None:
+            self.reload()
+        elif persona.greetings:
+            self.conversation = self._create()
+
+    def pin(self, back: int, pinned: bool) -> Message:
+        """Have the model go on seeing a message, or no longer; `back` counts from the end, where 1 is the last one.
+
+        Raises:
+            NotPossibleError: there is no such message, or an answer is on its way.
+            StoreError: it could not be written.
+        """
+        self.require_quiet()
+        said = [message for message in self.branch if message.role != "system"]
+        if not 1 <= back <= len(said):
+            raise NotPossibleError(f"there is no message {back} counted from the end; there are {len(said)}")
+        self.unkept.save()
+        message = self.store.pin(said[-back].id, pinned)
+        self.reload()
+        self.deleted_last = False
+        return message
+
+    def retry(self) -> None:
+        """Have the last prompt answered again, beside the answer that is there.
+
+        Raises:
+            NotPossibleError: there is nothing to answer, or an answer is on its way.
+            StoreError: the old answer cannot be written.
+        """
+        last = self.last_said
+        self.require_quiet()
+        self.unkept.save()
+        if self.conversation is None or last is None:
+            raise NotPossibleError("there is nothing to answer yet")
+        if last.role == "user":
+            self._submit(self.conversation.id, prompt=None)
+        else:
+            self._submit(self.conversation.id, prompt=None, retry_of=last.id)
+
+    def continue_answer(self) -> None:
+        """Go on with an answer that was cut.
+
+        Raises:
+            NotPossibleError: there is none, or an answer is on its way.
+            StoreError: its text cannot be written.
+        """
+        last = self.last_said
+        self.require_quiet()
+        self.unkept.save()
+        if self.conversation is None or last is None or not was_cut(last):
+            raise NotPossibleError("the last answer was not cut; there is nothing to continue")
+        self._submit(self.conversation.id, prompt=None, continue_from=last.id)
+
+    def stop(self) -> bool:
+        """Stop the answer of the open conversation, else the one being written elsewhere; whether there was one."""
+        return self._under_way.stop(self.answering or self.being_written)
+
+    def stop_in(self, conversation_id: str) -> bool:
+        """Stop the answer of a conversation; whether there was one."""
+        return self._under_way.stop(self._under_way.of(conversation_id))
+
+    def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
+        """Prompts of a conversation that wait for the answer before them."""
+        return self._under_way.waiting(conversation_id)
+
+    def ask_cost(self, tell: Callable[[PromptCost], None], system: str | None = None) -> None:
+        """Ask what reading the open conversation again would cost; with another system prompt, if one is given."""
+        self.questions.cost(
+            self.conversation_id,
+            tell,
+            template=self.template,
+            policy=self.generation.context_policy,
+            system=system,
+            thinking=self.generation.speech.think,
+        )
+
+    # What the engine thread reports
+
+    def job_event(self, report: JobEvent) -> Answering | None:
+        """Keep what a job has produced; the answer it belongs to, or `None` when it was forgotten."""
+        if isinstance(report.event, TitleMade):
+            self._title_made(report.job.conversation_id)
+            return None
+        answering = self._under_way.take(report)
+        if answering is None:
+            return None
+        match report.event:
+            case turn.AnswerStarted(message=message):
+                self._show(answering, message)
+            case turn.AnswerClosed(message=message, kept=True, error=error):
+                if error is not None:
+                    self.unkept.add(message)
+                self._show(answering, message)
+            case turn.AnswerClosed():
+                if answering.conversation_id == self.conversation_id:
+                    self.reload()
+            case OneAnswer(event=turn.AnswerClosed(message=message, kept=True, error=str())):
+                self.unkept.add(message)
+        return answering
+
+    def job_ended(self, report: JobEnded) -> Answering | None:
+        """Forget a job; the answer it belonged to, or `None` when that was forgotten."""
+        answering = self._under_way.end(report)
+        if answering is None:
+            return None
+        unfinished = answering.message is None or answering.message.status == "streaming"
+        if unfinished and answering.conversation_id == self.conversation_id:
+            self.reload()
+        return answering
+
+    def title_when_idle(self, conversation_id: str) -> None:
+        """Have the model title a conversation that is called after its first line, unless there is anything to do."""
+        if self.titles and not self.busy and conversation_id not in self._titled:
+            self._jobs.submit(title_job(self.store, conversation_id, template=self.template))
+
+    def _title_made(self, conversation_id: str) -> None:
+        self._titled.add(conversation_id)
+        if conversation_id == self.conversation_id:
+            self.reload()
+
+    def send_next_queued(self, conversation_id: str) -> Message | None:
+        """Put the next waiting prompt of a conversation on disk and have it answered.
+
+        Raises:
+            StoreError: it could not be written; it goes on waiting.
+        """
+        waiting = self._under_way.waiting(conversation_id)
+        if not waiting or self._under_way.of(conversation_id) is not None:
+            return None
+        self.unkept.save()
+        message = self.store.add_message(conversation_id, "user", waiting[0])
+        self._under_way.sent(conversation_id)
+        if conversation_id == self.conversation_id:
+            self.reload()
+        self._submit(conversation_id, prompt=message)
+        return message
+
+    def take_back(self, answering: Answering) -> bool:
+        """Let the branch end before a prompt that came to no answer; whether that was possible.
+
+        Its text then belongs back into the composer; the message itself stays in the tree.
+        """
+        if answering.prompt is None:
+            return False
+        if self.store.load(answering.conversation_id).tip_id != answering.prompt.id:
+            return False
+        self.store.set_tip(answering.conversation_id, answering.prompt.parent_id)
+        if answering.conversation_id == self.conversation_id:
+            self.reload()
+        return True
+
+    def require_quiet(self) -> None:
+        """Refuse what cannot be done while the open conversation is being answered.
+
+        Raises:
+            NotPossibleError: it is.
+        """
+        if self.answering is not None:
+            raise NotPossibleError("an answer is on its way; Esc or ctrl+c stops it")
+
+    def require_open(self) -> str:
+        """The id of the open conversation.
+
+        Raises:
+            NotPossibleError: it is new.
+        """
+        if self.conversation is None:
+            raise NotPossibleError("this conversation is new; write in it first")
+        return self.conversation.id
+
+    def answer_tip(self, *, retry_of: str | None = None) -> None:
+        """Have the last message of the open branch answered, or an answer given again beside itself."""
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of)
+
+    def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> Answering:
+        """Have the last message of the open branch answered several times over, or an answer given again so.
+
+        Args:
+            seeds: of each answer.
+            retry_of: the id of the answer that they stand beside.
+
+        Returns:
+            What stands for all of them while they grow.
+
+        Raises:
+            NotPossibleError: an answer is on its way, or the conversation is new.
+            StoreError: the old answer cannot be written.
+        """
+        self.require_quiet()
+        conversation_id = self.require_open()
+        self.unkept.save()
+        job = several_job(
+            self.store, conversation_id, self.generation, template=self.template, seeds=seeds, retry_of=retry_of
+        )
+        return self._under_way.begin(job, prompt=None, replaces=retry_of, for_several=True)
+
+    def take_token(self, message_id: str, beginning: Beginning) -> None:
+        """Have an answer go on from another token, beside itself.
+
+        Raises:
+            NotPossibleError: an answer is on its way.
+            StoreError: the old answer cannot be written.
+        """
+        self.require_quiet()
+        self.unkept.save()
+        self.deleted_last = False
+        self._submit(self.require_open(), prompt=None, continue_from=message_id, beginning=beginning)
+
+    def under_way_in(self, conversation_id: str) -> Answering | None:
+        """The answer on its way in a conversation, whether it is open or not."""
+        return self._under_way.of(conversation_id)
+
+    def _submit(
+        self,
+        conversation_id: str,
+        *,
+        prompt: Message | None,
+        retry_of: str | None = None,
+        continue_from: str | None = None,
+        beginning: Beginning | None = None,
+        generation: GenerationSettings | None = None,
+    ) -> None:
+        job = turn_job(
+            self.store,
+            conversation_id,
+            generation or self.generation,
+            template=self.template,
+            retry_of=retry_of,
+            continue_from=continue_from,
+            beginning=beginning,
+        )
+        self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
+
+    def _show(self, answering: Answering, message: Message) -> None:
+        """Bring the open branch up to date with an answer that has begun or ended, without reading all of it again."""
+        if self.conversation is None or answering.conversation_id != self.conversation.id:
+            return
+        branch = self.conversation.branch
+        last_id = branch[-1].id if branch else None
+        if last_id == message.id:
+            self.conversation = replace(self.conversation, branch=(*branch[:-1], message))
+        elif last_id == message.parent_id:
+            self.conversation = replace(self.conversation, branch=(*branch, message), tip_id=message.id)
+            self.places = self.store.places(self.conversation.id)
+        else:
+            self.reload()

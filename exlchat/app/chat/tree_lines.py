@@ -1,0 +1,45 @@
+"""All branches of a conversation as lines, for looking through. No terminal library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from exlchat.chat.tree import TreeMessage
+
+_DEEPEST = 12
+"""Steps to the right; more would leave no room for the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLine:
+    """A message of the tree: `depth` counts the places above it where branches part, `text` is one line of it."""
+
+    message: TreeMessage
+    depth: int
+    text: str
+
+
+def tree_lines(messages: Sequence[TreeMessage], *, cells: int = 60) -> list[TreeLine]:
+    """The messages that are not hidden, each branch below the message from which it parts.
+
+    Only where branches part is there a step to the right: a long conversation stays narrow.
+    """
+    children: dict[str | None, list[TreeMessage]] = {}
+    for one in messages:
+        if not one.deleted:
+            children.setdefault(one.parent_id, []).append(one)
+    lines: list[TreeLine] = []
+    waiting = [(one, 0) for one in reversed(children.get(None, []))]
+    while waiting:
+        one, depth = waiting.pop()
+        lines.append(TreeLine(one, min(depth, _DEEPEST), one_line(answer_parts(one).answer, cells)))
+        below = children.get(one.id, [])
+        waiting += [(child, depth + (len(below) > 1)) for child in reversed(below)]
+    return lines

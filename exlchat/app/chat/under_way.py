@@ -1,0 +1,102 @@
+"""Answers on their way, a conversation each, and the prompts that wait for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exlchat.app.chat.answering import Answering
+from exlchat.chat import turn
+from exlchat.chat.several_answers import OneAnswer
+
+if TYPE_CHECKING:
+    from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, JobStep
+    from exlchat.app.runtime.requests import JobQueue
+    from exlchat.chat.conversation import Message
+
+
+class UnderWay:
+    """Belongs to one session and runs on its thread."""
+
+    def __init__(self, jobs: JobQueue) -> None:
+        self._jobs = jobs
+        self._answering: dict[str, Answering] = {}
+        self._queued: dict[str, list[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._answering)
+
+    def of(self, conversation_id: str | None) -> Answering | None:
+        """The answer on its way in a conversation."""
+        return self._answering.get(conversation_id or "")
+
+    @property
+    def being_written(self) -> Answering | None:
+        """The answer that grows right now."""
+        return next((one for one in self._answering.values() if one.message is not None or one.several), None)
+
+    def begin(self, job: Job, *, prompt: Message | None, replaces: str | None, for_several: bool = False) -> Answering:
+        """Have the engine answer; arguments as of `Answering`."""
+        answering = Answering(job, prompt, replaces, for_several=for_several)
+        self._answering[job.conversation_id] = answering
+        self._jobs.submit(job)
+        return answering
+
+    def stop(self, answering: Answering | None) -> bool:
+        """End an answer; whether there was one."""
+        if answering is not None:
+            self._jobs.stop(answering.job)
+        return answering is not None
+
+    def take(self, report: JobEvent) -> Answering | None:
+        """Keep what a job has produced; the answer it belongs to, or `None` when it was forgotten."""
+        answering = self._of_job(report.job)
+        if answering is None:
+            return None
+        match report.event:
+            case OneAnswer(index=index, event=turn.AnswerClosed(kept=False)):
+                del answering.several[index]
+            case OneAnswer(index=index, event=event):
+                _take(answering.several.setdefault(index, Answering(report.job, None, None)), event)
+            case event:
+                _take(answering, event)
+        return answering
+
+    def end(self, report: JobEnded) -> Answering | None:
+        """Forget a job; the answer it belonged to."""
+        answering = self._of_job(report.job)
+        if answering is not None:
+            del self._answering[report.job.conversation_id]
+        return answering
+
+    def _of_job(self, job: Job) -> Answering | None:
+        answering = self._answering.get(job.conversation_id)
+        return answering if answering is not None and answering.job is job else None
+
+    # Prompts that wait
+
+    def queue(self, conversation_id: str, text: str) -> None:
+        """Let a prompt wait for the answer before it."""
+        self._queued.setdefault(conversation_id, []).append(text)
+
+    def waiting(self, conversation_id: str | None) -> tuple[str, ...]:
+        """Prompts of a conversation that wait, oldest first."""
+        return tuple(self._queued.get(conversation_id or "", ()))
+
+    def sent(self, conversation_id: str) -> None:
+        """The oldest one waits no longer."""
+        self._queued[conversation_id].pop(0)
+
+    def drop(self, conversation_id: str) -> None:
+        """The conversation goes: end its answer and forget its prompts."""
+        self._queued.pop(conversation_id, None)
+        self.stop(self.of(conversation_id))
+
+
+def _take(answering: Answering, event: JobStep) -> None:
+    match event:
+        case turn.AnswerStarted(message=message):
+            answering.begin(message)
+        case turn.TextDelta(text=text):
+            answering.add(text)
+        case turn.AnswerClosed(message=message, kept=True):
+            answering.message = message

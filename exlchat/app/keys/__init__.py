@@ -1,0 +1,1 @@
+"""Which keys do what."""

@@ -1,0 +1,85 @@
+"""The models of one start of the program: what there are, what one is called, how each is loaded and spoken to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exlchat import paths
+from exlchat.app import generation_settings
+from exlchat.app.library.choice import GUIDE, choose_model
+from exlchat.app.library.listing import Entry, entries, in_order
+from exlchat.app.library.places import Found, all_models
+from exlchat.app.runtime.jobs import Load
+from exlchat.untrusted.sanitize import printable
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.library.memory import ModelMemory, ModelSettings
+    from exlchat.app.options import AppOptions
+    from exlchat.app.runtime.jobs import Loader
+    from exlchat.config.settings import Settings
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What was typed on the command line holds for every model of this start.
+
+    Args:
+        options: of this start.
+        settings: as they are now; the next load goes by them.
+        memory: what is remembered of each model.
+        loader: makes what loads the model in a folder.
+    """
+
+    options: AppOptions
+    settings: Settings
+    memory: ModelMemory
+    loader: Callable[[Path], Loader]
+
+    def found(self) -> list[Found]:
+        """Every model, its name only."""
+        return all_models(self.settings.model_folders, self.memory.used_models())
+
+    def choose(self, text: str) -> Path:
+        """The folder that a path or a name means.
+
+        Raises:
+            ModelError: there is none, or several, or it is no model.
+        """
+        return choose_model(text, last_used=None, bundled=paths.bundled_model(), library=self.found).path
+
+    def cards(self, found: Sequence[Found]) -> Iterator[Entry]:
+        """What the headers of models say; not for the UI thread. Raises `ModelError` without the device asked for."""
+        return entries(found, self.memory, self.options, self.settings)
+
+    def listed(self) -> list[Entry]:
+        """All models with their cards, in the order to show them; not for the UI thread."""
+        return in_order(list(self.cards(self.found())))
+
+    def load(self, path: Path) -> Load:
+        """What the engine thread needs to load a model."""
+        return Load(shown_name(path), self.loader(path), partial(_check, path))
+
+    def wanted(self, path: Path) -> ModelSettings:
+        """Context, cache, template and system prompt that hold for a model."""
+        return self.memory.settings_of(path).typed_or(self.options, self.settings)
+
+    def generation(self, path: Path | None) -> GenerationSettings:
+        """How answers of a model are drawn, before /set changes it."""
+        return generation_settings.at_start(self.options, self.settings, path)
+
+
+def shown_name(path: Path) -> str:
+    """What to call a model before it is loaded."""
+    return GUIDE if path == paths.bundled_model() else printable(one_line(path.name))
+
+
+def _check(path: Path) -> None:
+    from exlchat.engine.weights.check import check
+
+    check(path)

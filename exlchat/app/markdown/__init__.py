@@ -1,0 +1,1 @@
+"""Markdown read: its grammar, and TeX made readable in one line."""

@@ -1,0 +1,1 @@
+"""What panels say, as rows: no drawing."""

@@ -1,0 +1,1 @@
+"""The thread that calls the engine: loading, swapping, answers, questions."""

@@ -1,0 +1,266 @@
+"""The one thread that calls the engine: it loads models and takes jobs in order. It never touches a widget.
+
+What happens is posted as plain frozen values from this thread; whoever receives them (the app, the line mode) brings
+them to its own thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from exlchat.app.runtime.errors import told_error
+from exlchat.app.runtime.jobs import (
+    Answered,
+    Job,
+    JobEnded,
+    JobEvent,
+    Load,
+    LoadBegun,
+    Loaded,
+    LoadFailed,
+    Loading,
+    LoadRefused,
+    Question,
+    WentBack,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from exlchat.app.runtime.jobs import Loader, Report
+    from exlchat.llm.info import LoadProgress
+    from exlchat.llm.port import EnginePort
+
+# A decode step of a GPU takes 0.25 to 2 ms, and this thread must launch the next one in time. By default a thread that
+# computes keeps the interpreter for 5 ms: beside one that draws 4 ms of every 33, steps of 1.3 ms came at 94 % of their
+# rate on an H200, those of 0.25 ms at 91 %; with this all of them came.
+_SWITCH_SECONDS = 1e-4
+
+
+class _GivenUpError(Exception):
+    """Raised inside the loader's progress callback to end a load that nobody waits for any more."""
+
+
+class EngineThread:
+    """Owns the engine. All methods may be called from any thread; `post` is called on the engine thread."""
+
+    def __init__(self, load: Loader, post: Callable[[Report], None], *, name: str = "") -> None:
+        """`load` builds the first engine, of the model `name`; `post` receives everything that happens."""
+        self._post = post
+        self._jobs: deque[Job | Question | Load] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._failure: str | None = None
+        self._engine: EnginePort | None = None
+        self._current: Job | Question | Load | None = Load(name, load)
+        self._good: Load | None = None
+        self._stop_current = False
+        # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
+        self._thread = threading.Thread(target=self._run, name="exlchat-engine", daemon=True)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a model, which may have something to bring to the disk at the end."""
+        return self._engine is not None
+
+    def count(self, text: str) -> int | None:
+        """Tokens of a text, counted on the calling thread; `None` while there is no model."""
+        with self._changed:
+            engine = self._engine
+        if engine is None:
+            return None
+        try:
+            return engine.count(text)
+        except Exception:
+            # It has just been unloaded for another.
+            return None
+
+    def start(self) -> None:
+        """Begin loading the model."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Run `job` after those already waiting; `JobEnded` follows in any case, at once when there is no model."""
+        with self._changed:
+            if not job.idle:
+                self._end_idle_jobs()
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def ask(self, question: Question) -> None:
+        """Ask after the jobs that wait already; `Answered` follows in any case."""
+        with self._changed:
+            self._end_idle_jobs()
+            self._jobs.append(question)
+            self._changed.notify()
+
+    def load(self, load: Load) -> None:
+        """Change the model after the jobs that wait already, which go to the old one.
+
+        A change that has not come to its end is given up for this one. `Loaded`, `LoadRefused`, `WentBack` or
+        `LoadFailed` follows for the last of them.
+        """
+        with self._changed:
+            self._end_idle_jobs()
+            waiting = next((index for index, job in enumerate(self._jobs) if isinstance(job, Load)), None)
+            if waiting is not None:
+                self._jobs[waiting] = load
+            elif isinstance(self._current, Load):
+                self._stop_current = True
+                self._jobs.appendleft(load)
+            else:
+                self._jobs.append(load)
+            self._changed.notify()
+
+    def stop(self, job: Job) -> None:
+        """End `job`: within one token when it runs, at once when it only waits. Harmless when it has ended."""
+        with self._changed:
+            self._end(job)
+
+    def close(self, timeout: float) -> bool:
+        """Stop the running job, drop the waiting ones, wait up to `timeout` seconds; whether the thread has ended."""
+        with self._changed:
+            self._closing = True
+            self._jobs.clear()
+            self._stop_current = True
+            if self._engine is not None and self._current is not None:
+                self._engine.cancel()
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _end(self, job: Job) -> None:
+        if job is self._current:
+            self._stop_current = True
+            if self._engine is not None:
+                self._engine.cancel()
+        elif job in self._jobs:
+            self._jobs.remove(job)
+            self._post(JobEnded(job, None))
+
+    def _end_idle_jobs(self) -> None:
+        """Something that somebody waits for has come."""
+        for job in (self._current, *self._jobs):
+            if isinstance(job, Job) and job.idle:
+                self._end(job)
+
+    def _run(self) -> None:
+        job = self._current
+        while job is not None:
+            if isinstance(job, Load):
+                # What takes its place is the next job, and none when the thread is to end.
+                with contextlib.suppress(_GivenUpError):
+                    self._change_to(job)
+            elif isinstance(job, Question):
+                self._answer(job)
+            else:
+                self._do(job)
+            job = self._next_job()
+        if self._engine is not None:
+            self._engine.close()
+
+    def _change_to(self, load: Load) -> None:
+        first = self._good is None and self._failure is None
+        if first:
+            # What is given up for another is still what to go back to.
+            self._good = load
+        line = self._problem(load)
+        if self._stop_current or self._closing:
+            return
+        if line is None:
+            self._unload()
+            if not first:
+                self._post(LoadBegun(load.name))
+            line = self._bring(load)
+        if line is None:
+            self._good = load
+        elif self._engine is not None:
+            self._post(LoadRefused(line))
+        else:
+            self._go_back(load, line)
+
+    def _go_back(self, failed: Load, line: str) -> None:
+        """Load the model before the one that failed, as far as there is one."""
+        before, self._good = self._good, None
+        if before is not None and before is not failed:
+            self._post(WentBack(line, before.name))
+            self._good = before
+            second = self._bring(before)
+            if second is None:
+                return
+            self._good = None
+            line = f"{line}; and the model before it could not be loaded again: {second}"
+        self._failure = line
+        self._post(LoadFailed(line))
+
+    def _problem(self, load: Load) -> str | None:
+        try:
+            load.check()
+        except Exception as error:
+            return told_error(error)
+        return None
+
+    def _bring(self, load: Load) -> str | None:
+        """Load it while there is no other; why it could not be."""
+        self._failure = None
+        try:
+            self._engine = load.load(self._report_loading)
+        except _GivenUpError:
+            raise
+        except Exception as error:
+            return told_error(error)
+        self._post(Loaded(self._engine.info))
+        return None
+
+    def _unload(self) -> None:
+        with self._changed:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            # A card in disorder says so when the next model is loaded.
+            with contextlib.suppress(Exception):
+                engine.unload()
+
+    def _report_loading(self, progress: LoadProgress) -> None:
+        if self._closing or self._stop_current:
+            raise _GivenUpError
+        self._post(Loading(progress))
+
+    def _next_job(self) -> Job | Question | Load | None:
+        with self._changed:
+            self._current = None
+            self._changed.wait_for(lambda: self._closing or self._jobs)
+            if self._closing:
+                return None
+            self._current = self._jobs.popleft()
+            self._stop_current = False
+            return self._current
+
+    def _answer(self, question: Question) -> None:
+        if self._engine is None:
+            self._post(Answered(question, None, self._failure))
+            return
+        try:
+            self._post(Answered(question, question.ask(self._engine), None))
+        except Exception as failure:
+            self._post(Answered(question, None, told_error(failure)))
+
+    def _do(self, job: Job) -> None:
+        if self._engine is None:
+            self._post(JobEnded(job, self._failure))
+            return
+        error: str | None = None
+        try:
+            for event in job.work(self._engine):
+                self._post(JobEvent(job, event))
+                # `cancel` is forgotten by an engine that is not generating yet, so it is said again at each event.
+                if self._stop_current:
+                    self._engine.cancel()
+        except Exception as failure:
+            error = told_error(failure)
+        self._post(JobEnded(job, error))

@@ -1,0 +1,134 @@
+"""What the engine thread is given to do, and what it reports: frozen values that cross between threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from exlchat.chat.several_answers import OneAnswer
+    from exlchat.chat.titling import TitleMade, Titling
+    from exlchat.chat.turn import TurnEvent
+    from exlchat.llm.info import LoadProgress, ModelInfo
+    from exlchat.llm.port import EnginePort
+
+    JobStep = TurnEvent | OneAnswer | Titling | TitleMade
+    Loader = Callable[[Callable[[LoadProgress], None]], EnginePort]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to be done with the engine for one conversation.
+
+    Args:
+        conversation_id: which one.
+        work: runs on the engine thread.
+        idle: nobody waits for it: it is given up as soon as there is anything else to do.
+    """
+
+    conversation_id: str
+    work: Callable[[EnginePort], Iterator[JobStep]]
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to be asked of the engine between two jobs.
+
+    Args:
+        ask: runs on the engine thread.
+        tell: takes what it gave; whoever receives the reports calls it, on its own thread.
+        fail: takes the one-line reason why it gave nothing, where somebody waits for that; else it is told as any line.
+    """
+
+    ask: Callable[[EnginePort], Any]
+    tell: Callable[[Any], None]
+    fail: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a question gave, or the one-line reason why it gave nothing."""
+
+    question: Question
+    answer: Any
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """A model that takes the place of the one that is there.
+
+    Args:
+        name: how people call it.
+        load: builds the engine and calls back with its progress; runs on the engine thread.
+        check: raises what is wrong as far as that is known before the old model goes; runs there too.
+    """
+
+    name: str
+    load: Loader
+    check: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBegun:
+    """No model is there now; one is being loaded."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How far loading is."""
+
+    progress: LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model is ready."""
+
+    info: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRefused:
+    """Another model cannot be loaded; the one that is there was not touched."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """Another model could not be loaded; the one before it, called `name`, is loaded again."""
+
+    line: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """There is no model until another one is loaded; `line` says why and how to mend it."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something a job has produced."""
+
+    job: Job
+    event: JobStep
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The last word about a job; `error` is the one-line reason when it failed."""
+
+    job: Job
+    error: str | None
+
+
+Report = LoadBegun | Loading | Loaded | LoadRefused | WentBack | LoadFailed | JobEvent | JobEnded | Answered

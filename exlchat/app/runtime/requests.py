@@ -1,0 +1,259 @@
+"""What the session gives the engine thread: turns as jobs, and questions between them. No terminal library."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from exlchat import paths
+from exlchat.app.runtime.jobs import Job, Question
+from exlchat.chat import titling, turn
+from exlchat.chat.prompt.cost import prompt_cost
+from exlchat.chat.prompt.inspection import inspected
+from exlchat.chat.several_answers import several_answers
+from exlchat.llm.request import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.chat.answer_chances import AnswerChances
+    from exlchat.chat.prompt.context import ContextPolicy
+    from exlchat.chat.prompt.cost import PromptCost
+    from exlchat.chat.prompt.inspection import Inspected
+    from exlchat.chat.several_answers import SeveralEvent
+    from exlchat.chat.store.conversations import ConversationStore
+    from exlchat.chat.turn_plan import Beginning
+    from exlchat.llm.info import CacheReport, MemoryReport
+    from exlchat.llm.port import EnginePort
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """What an engine says of itself; `at` is when, in Unix seconds."""
+
+    cache: CacheReport
+    memory: MemoryReport
+    at: float
+
+
+class JobQueue(Protocol):
+    """The part of the engine thread that a session uses."""
+
+    def submit(self, job: Job) -> None:
+        """Run `job` after the ones before it."""
+
+    def ask(self, question: Question) -> None:
+        """Ask between two jobs."""
+
+    def stop(self, job: Job) -> None:
+        """End `job`."""
+
+
+def turn_job(
+    store: ConversationStore,
+    conversation_id: str,
+    generation: GenerationSettings,
+    *,
+    template: str | None,
+    retry_of: str | None = None,
+    continue_from: str | None = None,
+    beginning: Beginning | None = None,
+) -> Job:
+    """The job that answers a conversation; arguments as of `turn.answer`."""
+    options = _options(generation, template)
+
+    def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
+        return turn.answer(
+            store,
+            engine,
+            conversation_id,
+            options,
+            retry_of=retry_of,
+            continue_from=continue_from,
+            beginning=beginning,
+        )
+
+    return Job(conversation_id, work)
+
+
+def several_job(
+    store: ConversationStore,
+    conversation_id: str,
+    generation: GenerationSettings,
+    *,
+    template: str | None,
+    seeds: Sequence[int | None],
+    retry_of: str | None,
+) -> Job:
+    """The job that answers a conversation several times over; arguments as of `several_answers`."""
+    options = _options(generation, template)
+
+    def work(engine: EnginePort) -> Iterator[SeveralEvent]:
+        return several_answers(store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of)
+
+    return Job(conversation_id, work)
+
+
+def _options(generation: GenerationSettings, template: str | None) -> turn.TurnOptions:
+    return turn.TurnOptions(
+        template=template,
+        sampling=generation.sampling,
+        seed=generation.seed,
+        max_new_tokens=generation.max_tokens,
+        context_policy=generation.context_policy,
+        speech=generation.speech,
+    )
+
+
+def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> Job:
+    """The job that has the model title a conversation when nobody waits for anything."""
+
+    def work(engine: EnginePort) -> Iterator[titling.Titling | titling.TitleMade]:
+        if Path(engine.info.path) == paths.bundled_model():
+            # It is small and knows this program only.
+            return iter((titling.TitleMade(None),))
+        return titling.make_title(store, engine, conversation_id, template=template)
+
+    return Job(conversation_id, work, idle=True)
+
+
+@dataclass(slots=True)
+class Computing:
+    """A long question on its way. The engine thread writes `done` and `total`, who asked sets `given_up`; single words
+    that either thread may read at any time.
+    """
+
+    done: int = 0
+    total: int = 0
+    given_up: bool = False
+
+
+class Questions:
+    """What is asked of the engine; `answered` is to be told of each answer, also of one that is an error."""
+
+    def __init__(self, store: ConversationStore, jobs: JobQueue) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._about_cache: Question | None = None
+        self._about_figures: Question | None = None
+        self.figures: EngineFigures | None = None
+        """What an engine said of itself last."""
+
+    def cost(
+        self,
+        conversation_id: str | None,
+        tell: Callable[[PromptCost], None],
+        *,
+        template: str | None,
+        policy: ContextPolicy,
+        system: str | None = None,
+        thinking: bool | None = None,
+    ) -> None:
+        """Ask what reading a conversation would cost as it is when the engine comes to it; arguments of `prompt_cost`.
+
+        `None` is a conversation that nobody has written in.
+        """
+
+        def ask(engine: EnginePort) -> PromptCost:
+            branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
+            return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
+
+        self._jobs.ask(Question(ask, tell))
+
+    def prompt(
+        self,
+        conversation_id: str,
+        tell: Callable[[Inspected], None],
+        *,
+        template: str | None,
+        policy: ContextPolicy,
+        thinking: bool | None = None,
+    ) -> None:
+        """Ask for the prompt of a conversation, laid open; arguments of `inspected`."""
+
+        def ask(engine: EnginePort) -> Inspected:
+            branch = self._store.load(conversation_id).branch
+            return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
+
+        self._jobs.ask(Question(ask, tell))
+
+    def chances(
+        self,
+        message_id: str,
+        tell: Callable[[AnswerChances | None], None],
+        fail: Callable[[str], None] | None = None,
+        *,
+        template: str | None,
+        policy: ContextPolicy,
+    ) -> Computing:
+        """Ask how likely each token of an answer is; arguments of `answer_chances`. `None` is told if it was given up.
+
+        It is given up within a chunk of its tokens.
+        """
+        computing = Computing()
+
+        def ask(engine: EnginePort) -> AnswerChances | None:
+            # No start needs it.
+            from exlchat.chat.answer_chances import AnswerChances, answer_chances
+
+            with closing(answer_chances(self._store, engine, message_id, template=template, policy=policy)) as events:
+                for event in events:
+                    if isinstance(event, AnswerChances):
+                        return event
+                    computing.done, computing.total = event.done, event.total
+                    if computing.given_up:
+                        break
+            return None
+
+        self._jobs.ask(Question(ask, tell, fail))
+        return computing
+
+    def check(self, generation: GenerationSettings, refuse: Callable[[str], None]) -> None:
+        """Have the model say whether answers can be drawn so, and be so; `refuse` is told in one line if not.
+
+        Where no model is there, nothing is said: whoever answers then says it.
+        """
+
+        def ask(engine: EnginePort) -> str:
+            try:
+                engine.check(generation.sampling, generation.speech.constraint)
+            except RequestError as error:
+                return str(error)
+            return ""
+
+        def told(line: str) -> None:
+            if line:
+                refuse(line)
+
+        self._jobs.ask(Question(ask, told, lambda _: None))
+
+    def cache(self, tell: Callable[[CacheReport], None]) -> None:
+        """Ask about the pages of the cache, if that is not asked already."""
+        if self._about_cache is None:
+            self._about_cache = Question(lambda engine: engine.cache_report(), tell)
+            self._jobs.ask(self._about_cache)
+
+    def ask_figures(self) -> None:
+        """Ask about memory and the pages of the cache, if that is not asked already; `figures` has it then."""
+        if self._about_figures is not None:
+            return
+
+        def ask(engine: EnginePort) -> EngineFigures:
+            return EngineFigures(engine.cache_report(), engine.memory_report(), time.time())
+
+        def keep(figures: EngineFigures) -> None:
+            self.figures = figures
+
+        self._about_figures = Question(ask, keep)
+        self._jobs.ask(self._about_figures)
+
+    def answered(self, question: Question) -> None:
+        """It can be asked again."""
+        if question is self._about_cache:
+            self._about_cache = None
+        elif question is self._about_figures:
+            self._about_figures = None

@@ -1,0 +1,1 @@
+"""Messages into prompt text and ids: templates, context, thoughts, where each reply stands."""

@@ -1,0 +1,206 @@
+"""What is left in a database that SQLite no longer reads goes into a new file; the damaged one stays beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from exlchat.chat.repair.check import Problem, check
+from exlchat.chat.repair.salvage_pages import Pages
+from exlchat.chat.repair.salvage_rows import CONVERSATION, MESSAGE, Row, Saved, collect
+from exlchat.chat.store.database import StoreError, explained, open_database, transaction
+from exlchat.untrusted.files import NoSuchFileError, open_plain
+
+_MARK = ".damaged-"
+_PENDING_BYTE = 0x40000000
+_LOCKED_BYTES = 512
+"""Where SQLite's locks on a file lie: https://sqlite.org/lockingv3.html. Whoever has it open holds one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A database and its WAL as they lay there before SQLite opened them.
+
+    Closing it, SQLite writes the WAL into the file and removes it: with what it did not read, and over what was cut.
+    """
+
+    base: bytes
+    wal: bytes
+
+
+def found_at(path: Path) -> Found:
+    """The two files.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    wal = wal_of(path)
+    with explained(path):
+        return Found(whole(path), whole(wal))
+
+
+def salvage(path: Path, found: Found) -> list[Problem]:
+    """Put what can be read of the file at `path` into a new one in its place; what was done, in lines.
+
+    `found` is what lay there when it had not been opened yet.
+
+    The damaged file stays beside it as `<name>.damaged-<time>`, with its WAL. Until the new one is whole and on disk
+    nothing is touched.
+
+    Raises:
+        StoreError: nothing can be read, another program has it open, or there is no room for the new file.
+    """
+    with explained(path), _alone(path):
+        saved = collect(Pages(found.base, found.wal).records())
+        if not saved.messages and not saved.conversations:
+            raise StoreError(f"{path}: nothing of it can be read any more; restore a copy, or move it away")
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        new = Path(temporary)
+        try:
+            mended = _written(new, saved)
+            kept = _set_aside(path, found.wal)
+            os.replace(new, path)
+        except BaseException:
+            for one in (new, *_companions(new)):
+                one.unlink(missing_ok=True)
+            raise
+        _on_disk(path.parent)
+    return [Problem(_told(saved, kept), repaired=True), *mended]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else has the file open, or opens it, meanwhile."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, _PENDING_BYTE)
+        except BlockingIOError:
+            raise StoreError(f"{path}: another program has it open; close that one and try again") from None
+        # Closing the file gives the lock back.
+        yield
+
+
+def _written(new: Path, saved: Saved) -> list[Problem]:
+    """A database of what was saved, mended; what was mended."""
+    with closing(open_database(new)) as db:
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        with transaction(db, new, write=True):
+            _insert(db, saved)
+        db.execute("PRAGMA ignore_check_constraints = OFF")
+        mended = check(db, None, repair=True)
+        # It is to be one file when it takes its place.
+        db.execute("PRAGMA journal_mode = DELETE")
+    with new.open("rb") as whole:
+        os.fsync(whole.fileno())
+    return mended
+
+
+def _insert(db: sqlite3.Connection, saved: Saved) -> None:
+    for row in sorted(saved.conversations.values(), key=_place):
+        values = {**row, "pinned": row["pinned"] or 0, "draft": row["draft"] or ""}
+        _put(db, "conversation", CONVERSATION, values)
+    time = 0.0
+    for row in sorted(saved.messages.values(), key=_place):
+        # Of one that was cut there is no time; it was written after the one before it.
+        written = row["created_at"]
+        time = float(written) if isinstance(written, int | float) else time
+        values = {
+            **row,
+            "created_at": time,
+            "status": row["status"] or "partial",
+            "token_ids": b"" if row["token_ids"] is None else row["token_ids"],
+            "pinned": row["pinned"] or 0,
+        }
+        _put(db, "message", MESSAGE, values)
+    db.executemany("INSERT OR IGNORE INTO tag VALUES (?, ?)", sorted(saved.tags))
+    for _, change in sorted(saved.changes.items()):
+        db.execute(
+            "INSERT INTO change (conversation_id, what, changed_at, undone, steps) VALUES (?, ?, ?, ?, ?)", change
+        )
+
+
+def _place(row: Row) -> tuple[int, str]:
+    """Messages are in the order in which they were written."""
+    rowid = row["rowid"]
+    return (rowid if isinstance(rowid, int) else 0), str(row["id"])
+
+
+def _put(db: sqlite3.Connection, table: str, names: tuple[str, ...], row: Row) -> None:
+    places = ", ".join("?" * len(names))
+    db.execute(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", [row[name] for name in names])
+
+
+def _set_aside(path: Path, wal: bytes) -> Path:
+    """Give the damaged file a name that says so, and then take its WAL away: it must not meet the new file."""
+    kept = path.with_name(f"{path.name}{_MARK}{datetime.now():%Y%m%d-%H%M%S-%f}")
+    for old, new in zip((path, *_companions(path)), (kept, *_companions(kept)), strict=True):
+        if old.exists():
+            _linked(old, new)
+    if wal:
+        beside = wal_of(kept)
+        beside.unlink(missing_ok=True)
+        beside.write_bytes(wal)
+    _on_disk(path.parent)
+    for old in _companions(path):
+        old.unlink(missing_ok=True)
+    return kept
+
+
+def _linked(old: Path, new: Path) -> None:
+    try:
+        os.link(old, new)
+    except OSError:
+        # A file system without second names.
+        shutil.copy2(old, new)
+
+
+def whole(path: Path) -> bytes:
+    """All of a file, however large; nothing of one that is not there.
+
+    Raises:
+        OSError, UntrustedFileError: it cannot be read.
+    """
+    try:
+        with open_plain(path) as file:
+            return file.read()
+    except NoSuchFileError:
+        return b""
+
+
+def wal_of(path: Path) -> Path:
+    """Where SQLite keeps what it has not yet written into the file."""
+    return Path(f"{path}-wal")
+
+
+def _companions(path: Path) -> tuple[Path, Path]:
+    return wal_of(path), Path(f"{path}-shm")
+
+
+def _on_disk(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _told(saved: Saved, kept: Path) -> str:
+    lost = len(saved.known_messages - saved.messages.keys())
+    lost_conversations = len(saved.known_conversations - saved.conversations.keys())
+    found = f"{len(saved.conversations)} conversations and {len(saved.messages)} messages"
+    cut = f", of {len(saved.cut)} more only the beginning is there" if saved.cut else ""
+    return (
+        f"the file was damaged: {found} were saved; "
+        f"known to be lost are {lost} messages{cut}, and title and marks of {lost_conversations} conversations; "
+        f"the damaged file is kept as {kept}"
+    )

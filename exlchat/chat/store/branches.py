@@ -1,0 +1,176 @@
+"""The SQL of what is done to the tree: edit, carry along, branch off, jump, delete from here.
+
+Each function runs inside a transaction that its caller holds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from exlchat.chat.conversation import Message
+from exlchat.chat.store import changes
+from exlchat.chat.store.changes import Step
+from exlchat.chat.store.database import MissingRowError, RefusedError
+from exlchat.chat.store.statements import alternatives, load_branch, load_message, put_message, tip_of
+from exlchat.untrusted.text import storable
+
+NewId = Callable[[], str]
+
+
+def conversation_of(db: sqlite3.Connection, message_id: str) -> str:
+    """The conversation of a message that was not deleted."""
+    row = db.execute(
+        "SELECT conversation_id FROM message WHERE id = ? AND deleted_at IS NULL", (message_id,)
+    ).fetchone()
+    if row is None:
+        raise MissingRowError("message", message_id)
+    return str(row[0])
+
+
+def subtree(db: sqlite3.Connection, message_id: str) -> list[str]:
+    """The message and all below it that was not deleted, oldest first."""
+    # UNION, not UNION ALL: a damaged tree may lead back to itself.
+    rows = db.execute(
+        "WITH RECURSIVE below (id, place) AS (SELECT id, rowid FROM message WHERE id = ? AND deleted_at IS NULL UNION "
+        "SELECT m.id, m.rowid FROM below JOIN message m ON m.parent_id = below.id AND m.deleted_at IS NULL) "
+        "SELECT id FROM below ORDER BY place",
+        (message_id,),
+    )
+    return [ident for (ident,) in rows]
+
+
+def newest_leaf(db: sqlite3.Connection, message_id: str) -> str:
+    """The end of the branch below a message that was written last."""
+    return subtree(db, message_id)[-1]
+
+
+def edit(
+    db: sqlite3.Connection, message_id: str, text: str, *, carry: bool, new_id: NewId, now: float
+) -> tuple[Message, list[Step]]:
+    """A changed copy beside a message; with `carry`, copies of what followed it below."""
+    conversation_id = conversation_of(db, message_id)
+    old = load_message(db, message_id)
+    _require_written([old])
+    ids = () if text != old.text else old.token_ids
+    record = None if text != old.text else old.record
+    new = replace(
+        old, id=new_id(), text=storable(text), created_at=now, token_ids=ids, record=record, edited_from=old.id
+    )
+    put_message(db, conversation_id, new)
+    tip = new.id
+    if carry:
+        followed = _shown_below(db, conversation_id, message_id)
+        _require_written(followed)
+        tip = _copies(db, conversation_id, followed, new_id, {old.id: new.id}) or tip
+    return new, changes.move_shown(db, conversation_id, tip)
+
+
+def branch_off(db: sqlite3.Connection, message_id: str, ident: str, new_id: NewId, now: float) -> str:
+    """A new conversation with the name `ident`: copies of the messages from the first to this one."""
+    source = conversation_of(db, message_id)
+    branch = load_branch(db, message_id)
+    _require_written(branch)
+    there = {one.id for one in branch}
+    branch = tuple(one if one.edited_from in there else replace(one, edited_from=None) for one in branch)
+    db.execute(
+        "INSERT INTO conversation (id, title, title_by, created_at, updated_at, foreign_json) "
+        "SELECT ?, title, title_by, ?, ?, NULL FROM conversation WHERE id = ?",
+        (ident, now, now, source),
+    )
+    db.execute("INSERT INTO tag SELECT ?, name FROM tag WHERE conversation_id = ?", (ident, source))
+    tip = _copies(db, ident, branch, new_id, {})
+    db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (tip, ident))
+    return source
+
+
+def jump(db: sqlite3.Connection, message_id: str) -> tuple[str, list[Step]]:
+    """Show a message: what is shown already stays, else its newest branch is shown."""
+    conversation_id = conversation_of(db, message_id)
+    if message_id in _path(db, tip_of(db, conversation_id)):
+        return conversation_id, []
+    return conversation_id, changes.move_shown(db, conversation_id, newest_leaf(db, message_id))
+
+
+def delete_from(db: sqlite3.Connection, message_id: str, now: float) -> tuple[str, list[Step]]:
+    """Hide a message and all below it; where it was shown, the newest other answer is, else what stands before."""
+    conversation_id = conversation_of(db, message_id)
+    gone = subtree(db, message_id)
+    busy = db.execute("SELECT m.id FROM message m JOIN answer_in_progress p ON p.message_id = m.id").fetchall()
+    if {ident for (ident,) in busy} & set(gone):
+        raise RefusedError("an answer is being written below this message; stop it first")
+    others = [one.id for one in alternatives(db, message_id) if one.id != message_id]
+    parent_id = load_message(db, message_id).parent_id
+    steps: list[Step] = []
+    if tip_of(db, conversation_id) in gone:
+        steps = changes.move_shown(db, conversation_id, newest_leaf(db, others[-1]) if others else parent_id)
+    return conversation_id, [*steps, *changes.hide(db, gone, now)]
+
+
+def places(db: sqlite3.Connection, conversation_id: str) -> dict[str, tuple[int, int]]:
+    """Of every message that has alternatives: which it is, from 1, and of how many."""
+    # A window over all messages takes five times as long, and few of them have any.
+    groups = db.execute(
+        "SELECT parent_id, role FROM message WHERE conversation_id = ? AND deleted_at IS NULL "
+        "GROUP BY parent_id, role HAVING count(*) > 1",
+        (conversation_id,),
+    ).fetchall()
+    found: dict[str, tuple[int, int]] = {}
+    for parent_id, role in groups:
+        rows = db.execute(
+            "SELECT id FROM message WHERE conversation_id = ? AND parent_id IS ? AND role = ? AND deleted_at IS NULL "
+            "ORDER BY rowid",
+            (conversation_id, parent_id, role),
+        ).fetchall()
+        found |= {ident: (number, len(rows)) for number, (ident,) in enumerate(rows, 1)}
+    return found
+
+
+def _shown_below(db: sqlite3.Connection, conversation_id: str, message_id: str) -> tuple[Message, ...]:
+    """What follows a message: on the branch that is shown, or else on its newest one."""
+    shown = load_branch(db, tip_of(db, conversation_id))
+    places = [place for place, one in enumerate(shown) if one.id == message_id]
+    if not places:
+        shown = load_branch(db, newest_leaf(db, message_id))
+        places = [place for place, one in enumerate(shown) if one.id == message_id]
+    return shown[places[0] + 1 :]
+
+
+def _copies(
+    db: sqlite3.Connection,
+    conversation_id: str,
+    messages: Sequence[Message],
+    new_id: NewId,
+    named: Mapping[str, str],
+) -> str | None:
+    """Copies of a piece of a branch; `named` says under which ids its first messages already are. The last one's id."""
+    names = {**named, **{one.id: new_id() for one in messages}}
+    last = None
+    for one in messages:
+        parent_id = None if one.parent_id is None else names[one.parent_id]
+        last = names[one.id]
+        put_message(db, conversation_id, replace(renamed(one, names), id=last, parent_id=parent_id))
+    return last
+
+
+def renamed(message: Message, names: Mapping[str, str]) -> Message:
+    """A message whose references follow other messages to their new ids, where those have new ones."""
+    record = message.record
+    if record is not None and record.seen_from is not None:
+        record = replace(record, seen_from=names.get(record.seen_from, record.seen_from))
+    return replace(message, record=record, edited_from=names.get(message.edited_from or "", message.edited_from))
+
+
+def _path(db: sqlite3.Connection, message_id: str | None) -> set[str]:
+    rows = db.execute(
+        "WITH RECURSIVE up (id) AS (SELECT ? UNION SELECT m.parent_id FROM up JOIN message m ON m.id = up.id) "
+        "SELECT id FROM up WHERE id IS NOT NULL",
+        (message_id,),
+    )
+    return {ident for (ident,) in rows}
+
+
+def _require_written(messages: Sequence[Message]) -> None:
+    if any(one.status == "streaming" for one in messages):
+        raise RefusedError("an answer is still being written there; wait for its end or stop it")

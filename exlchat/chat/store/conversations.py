@@ -1,0 +1,199 @@
+"""Conversations on disk: every message is committed before the call returns, an answer is journalled while it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
+from exlchat.chat.store import changes, statements
+from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
+from exlchat.chat.store.file import new_id
+from exlchat.chat.store.shelf import ShelfStore
+from exlchat.chat.store.tree_store import TreeStore
+from exlchat.chat.titles import clean_title
+from exlchat.untrusted.text import storable
+
+__all__ = ["ConversationStore", "LostFileError", "StoreError"]
+
+
+class ConversationStore(TreeStore, ShelfStore):
+    """The conversations in one SQLite file, or in memory only (`path=None`) for answers that are not to be kept.
+
+    Every method may be called from any thread: one connection, one lock. A statement takes well under a millisecond
+    and SQLite lets one writer in at a time anyway, so a connection per thread would only add ways to be busy.
+    Every method raises `StoreError`; what could not be written is then still in the caller's hands.
+
+    With `or_read` it opens for reading only where the disk is full.
+
+    Answers that a crash left unfinished become `partial` on opening; `recovered` says how many there were.
+    """
+
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time, or_read: bool = False) -> None:
+        super().__init__(path, clock=clock, or_read=or_read)
+        try:
+            # On a full disk what is there can be read, and is left as it is.
+            self.recovered = 0 if is_read_only(self._db) else self.recover()
+            with explained(path):
+                self._writer.sweep()
+        except StoreError:
+            self._db.close()
+            raise
+
+    # Conversations
+
+    def create_conversation(self, title: str | None = None) -> Conversation:
+        """A new, empty conversation; it is listed once it has a message of the user."""
+        now = self._clock()
+        ident = new_id()
+        with self._transaction() as db:
+            given = clean_title(title or "")
+            db.execute(
+                "INSERT INTO conversation (id, title, title_by, created_at, updated_at) VALUES (?, ?, ?, ?, ?)",
+                (ident, given, given and "user", now, now),
+            )
+            return statements.load_conversation(db, ident)
+
+    def load(self, conversation_id: str) -> Conversation:
+        """The conversation with the branch that ends at its tip."""
+        with self._transaction(write=False) as db:
+            return statements.load_conversation(db, conversation_id)
+
+    # Messages
+
+    def set_tip(self, conversation_id: str, message_id: str | None) -> Conversation:
+        """Let the branch end at `message_id`, or before the first message; messages behind it stay in the tree."""
+        with self._transaction() as db:
+            statements.move_tip(db, conversation_id, message_id, self._clock())
+            return statements.load_conversation(db, conversation_id)
+
+    def add_message(
+        self,
+        conversation_id: str,
+        role: Role,
+        text: str,
+        *,
+        parent_id: str | None = None,
+        persona: Mapping[str, Any] | None = None,
+    ) -> Message:
+        """Append a message under `parent_id` (by default under the tip) and move the tip to it.
+
+        The text is kept as it is, but for lone surrogates, which become U+FFFD. Answers of a model go through
+        `begin_answer`. `persona` of a system message is what of a persona was frozen into it, a JSON object.
+        """
+        with self._transaction() as db:
+            parent = parent_id or statements.tip_of(db, conversation_id)
+            message = Message(new_id(), parent, role, storable(text), self._clock(), persona=persona)
+            statements.insert_message(db, conversation_id, message)
+        return message
+
+    def keep_summary(self, message_id: str, summary: str) -> None:
+        """Keep what a model has made of all messages before this one."""
+        with self._transaction() as db:
+            statements.keep_summary(db, message_id, summary)
+
+    def keep_told(self, message_id: str, note: Mapping[str, Any]) -> None:
+        """Keep what the model was told of a persona's lore with this message, a JSON object."""
+        with self._transaction() as db:
+            statements.keep_told(db, message_id, note)
+
+    def message(self, message_id: str) -> Message:
+        """One message by its id."""
+        with self._transaction(write=False) as db:
+            return statements.load_message(db, message_id)
+
+    def branch(self, message_id: str | None) -> tuple[Message, ...]:
+        """The messages from the first one to `message_id`, whether it is on the present branch or not."""
+        with self._transaction(write=False) as db:
+            return statements.load_branch(db, message_id)
+
+    def alternatives(self, message_id: str) -> tuple[Message, ...]:
+        """All messages of the same role under the same parent, oldest first, `message_id` among them."""
+        with self._transaction(write=False) as db:
+            return statements.alternatives(db, message_id)
+
+    # The answer being written
+
+    def begin_answer(
+        self,
+        conversation_id: str,
+        parent_id: str | None,
+        *,
+        text: str = "",
+        token_ids: Sequence[int] = (),
+        record: AnswerRecord | None = None,
+        system: Message | None = None,
+        edited_from: str | None = None,
+        undoable: bool = False,
+    ) -> Message:
+        """A new answer under `parent_id` with status `streaming`; the tip moves to it.
+
+        Args:
+            conversation_id: where.
+            parent_id: what it answers.
+            text: what it starts from when a cut answer is continued.
+            token_ids: the ids of `text`.
+            record: what is known already, so that an answer cut by a crash still says who wrote it.
+            system: what is said by whoever speaks, persona and text of it, to put between `parent_id` and the answer.
+            edited_from: the answer that it goes on from.
+            undoable: another token was taken than in `edited_from`; an undo shows what was shown before.
+        """
+        now = self._clock()
+        with self._transaction() as db:
+            tip_id = statements.tip_of(db, conversation_id)
+            self._writer.announce()
+            if system is not None:
+                told = Message(new_id(), parent_id, "system", system.text, now, persona=system.persona)
+                statements.insert_message(db, conversation_id, told)
+                parent_id = told.id
+            message = Message(
+                new_id(),
+                parent_id,
+                "assistant",
+                text,
+                now,
+                "streaming",
+                tuple(token_ids),
+                record,
+                edited_from=edited_from,
+            )
+            statements.insert_message(db, conversation_id, message)
+            db.execute("INSERT INTO answer_in_progress VALUES (?, ?, ?)", (message.id, self._writer.name, tip_id))
+            if undoable:
+                steps = changes.shown_moved(conversation_id, tip_id, message.id)
+                changes.record(db, conversation_id, "another token", steps, now)
+        return message
+
+    def journal(self, message_id: str, text: str, token_ids: Sequence[int], *, thinking: str | None = None) -> None:
+        """Put the whole answer so far on disk; `thinking` is what came before it, `None` leaves what there is."""
+        with self._transaction() as db:
+            statements.write_answer(db, message_id, text=text, token_ids=token_ids, thinking=thinking)
+
+    def close_answer(
+        self,
+        message_id: str,
+        text: str,
+        token_ids: Sequence[int],
+        status: MessageStatus,
+        *,
+        record: AnswerRecord | None = None,
+        thinking: str | None = None,
+    ) -> Message:
+        """Write the answer for good; without a `record` or `thinking` what was written before stays."""
+        with self._transaction() as db:
+            statements.write_answer(
+                db, message_id, text=text, token_ids=token_ids, status=status, record=record, thinking=thinking
+            )
+            db.execute("DELETE FROM answer_in_progress WHERE message_id = ?", (message_id,))
+            db.execute(
+                "UPDATE conversation SET updated_at = ? WHERE id = (SELECT conversation_id FROM message WHERE id = ?)",
+                (self._clock(), message_id),
+            )
+            return statements.load_message(db, message_id)
+
+    def discard_answer(self, message_id: str) -> None:
+        """Remove an answer that came to nothing; the tip goes back to where it was before."""
+        with self._transaction() as db:
+            statements.discard_answer(db, message_id)

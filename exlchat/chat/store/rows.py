@@ -1,0 +1,226 @@
+"""Rows of the database <-> values of a conversation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import lru_cache
+from typing import Any
+
+from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.prompt.thinking import unpack_marks
+from exlchat.chat.prompt.thought_meter import Thought
+from exlchat.chat.speech import PLAIN, Speech, unpack_speech
+from exlchat.chat.store.database import RefusedError
+from exlchat.chat.titles import UNTITLED
+from exlchat.llm.controls import CONTROLS
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.sampling import SamplingSettings
+from exlchat.untrusted.text import storable
+
+MESSAGE_COLUMNS = (
+    "id, parent_id, role, text, created_at, status, token_ids, record, pinned, summary, thinking, persona, edited_from"
+)
+MessageRow = tuple[
+    str, str | None, Any, str, float, Any, bytes, str | None, int, str | None, str | None, str | None, str | None
+]
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian 32-bit words."""
+    words = array("I", ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def unpack_ids(blob: bytes) -> tuple[int, ...]:
+    """The inverse of `pack_ids`."""
+    words = array("I", blob)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return tuple(words)
+
+
+def pack_record(record: AnswerRecord | None) -> str | None:
+    """A record as JSON, field names as they are; of sampling and speech what is not as usual.
+
+    So what is usual never changes: it is what the records of all answers until now mean by what they leave out.
+    """
+    if record is None:
+        return None
+    sampling = {name: getattr(record.sampling, name) for name in CONTROLS}
+    changed = {name: value for name, value in sampling.items() if value != CONTROLS[name].off}
+    content = {one.name: getattr(record, one.name) for one in fields(record)}
+    content = {**content, "sampling": changed, "speech": record.speech.changed()}
+    return storable(json.dumps(content, default=asdict, ensure_ascii=False))
+
+
+def unpack_record(text: str | None) -> AnswerRecord | None:
+    """The inverse of `pack_record`. Fields that this program does not know are left out.
+
+    A record that cannot be read at all is `None`: the message itself matters more than how it came to be.
+    """
+    if text is None:
+        return None
+    try:
+        content: dict[str, Any] = json.loads(text)
+        stats = content["stats"]
+        record = AnswerRecord(
+            model=content["model"],
+            template=content["template"],
+            sampling=_sampling(json.dumps(content["sampling"])),
+            stats=None if stats is None else GenerationStats(**_known(GenerationStats, stats)),
+            finish_reason=content["finish_reason"],
+            # Records of before these fields existed are of answers that saw everything.
+            seen_from=content.get("seen_from"),
+            summary=content.get("summary"),
+            thinking=unpack_marks(content.get("thinking")),
+            begun_tokens=content.get("begun_tokens", 0),
+            prompt_hash=content.get("prompt_hash"),
+            persona=content.get("persona"),
+            thinking_on=content.get("thinking_on"),
+            thought=_thought(content.get("thought")),
+            healed=tuple(content.get("healed", ())),
+            speech=_speech(content),
+            chances=content.get("chances"),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return record if _is_usable(record) else None
+
+
+@lru_cache(maxsize=256)
+def _sampling(text: str) -> SamplingSettings:
+    """Checked once for all the answers that were drawn by the same values."""
+    return SamplingSettings(**_known(SamplingSettings, json.loads(text)))
+
+
+def _is_usable(record: AnswerRecord) -> bool:
+    """Whether its values are of the kinds that they are told and drawn as."""
+    told = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
+    optional = (*told, record.chances)
+    stats = record.stats
+    counted = {} if stats is None else {one.name: getattr(stats, one.name) for one in fields(stats)}
+    counted.pop("decode_path", None)
+    return (
+        isinstance(record.model, str)
+        and isinstance(record.template, str)
+        and all(one is None or isinstance(one, str) for one in optional)
+        and all(isinstance(one, int | float) for one in (record.begun_tokens, *counted.values()))
+        and all(type(one) is int and 0 <= one < 2**32 for one in record.healed)
+        and (record.thinking_on is None or isinstance(record.thinking_on, bool))
+    )
+
+
+def _speech(content: Mapping[str, Any]) -> Speech:
+    # What ends an answer stood by itself before answers were asked for more.
+    asked = {"stop": content.get("stop", ()), **content.get("speech", {})}
+    return unpack_speech(asked) if any(asked.values()) or len(asked) > 1 else PLAIN
+
+
+def _thought(content: Any) -> Thought | None:
+    return None if content is None else Thought(int(content["tokens"]), float(content["seconds"]))
+
+
+def unpack_message(row: MessageRow) -> Message:
+    """A row of `MESSAGE_COLUMNS` as a message.
+
+    Raises:
+        RefusedError: a damaged row, which holds values of another kind.
+    """
+    ident, parent_id, role, text, created_at, status, token_ids, record, pinned, *told = row
+    summary, thinking, persona, edited_from = told
+    if (
+        not all(one is None or isinstance(one, str) for one in (ident, parent_id, text, record, *told))
+        or not isinstance(created_at, int | float)
+        or not isinstance(token_ids, bytes)
+        or len(token_ids) % 4
+    ):
+        raise RefusedError(f"message {ident!s:.60} is damaged; exlchat sessions check --repair mends it")
+    return Message(
+        ident,
+        parent_id,
+        role,
+        text,
+        created_at,
+        status,
+        unpack_ids(token_ids),
+        unpack_record(record),
+        bool(pinned),
+        summary,
+        thinking,
+        None if persona is None else unpack_object(persona),
+        edited_from,
+    )
+
+
+def shown_title(title: object) -> str:
+    """A title as it is listed; of a damaged row none: what can be seen can be mended."""
+    return title if title and isinstance(title, str) else UNTITLED
+
+
+def shown_time(seconds: object) -> float:
+    """The same of a time; 0.0 where it is none."""
+    return seconds if isinstance(seconds, int | float) else 0.0
+
+
+def require_kinds(conversation_id: str, texts: Iterable[object], times: Iterable[object]) -> None:
+    """Refuses the values of a conversation's row that are of another kind; a text may be missing.
+
+    Raises:
+        RefusedError: a damaged row.
+    """
+    whole = all(one is None or isinstance(one, str) for one in texts)
+    if not whole or not all(isinstance(one, int | float) for one in times):
+        raise RefusedError(f"conversation {conversation_id!s:.60} is damaged; exlchat sessions check --repair mends it")
+
+
+def message_values(message: Message) -> tuple[object, ...]:
+    """A message as the values of `MESSAGE_COLUMNS`, without what no UTF-8 file can hold."""
+    return (
+        message.id,
+        message.parent_id,
+        message.role,
+        storable(message.text),
+        message.created_at,
+        message.status,
+        pack_ids(message.token_ids),
+        pack_record(message.record),
+        message.pinned,
+        None if message.summary is None else storable(message.summary),
+        None if message.thinking is None else storable(message.thinking),
+        pack_object(message.persona),
+        message.edited_from,
+    )
+
+
+def pack_object(content: Mapping[str, Any] | None) -> str | None:
+    """A JSON object as text.
+
+    Raises:
+        ValueError: it cannot be written as JSON.
+    """
+    if content is None:
+        return None
+    try:
+        return json.dumps(dict(content))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"it is no JSON object ({error})") from None
+
+
+def unpack_object(text: str | None) -> dict[str, Any]:
+    """The inverse of `pack_object`; an empty object for what cannot be read."""
+    try:
+        content = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}

@@ -1,0 +1,114 @@
+"""Full-text search over messages, thoughts and titles."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import unicodedata
+import uuid
+from dataclasses import dataclass
+
+from exlchat.chat.conversation import Role
+from exlchat.chat.store.rows import shown_time, shown_title
+
+SNIPPET_WORDS = 16
+MOST_WORDS = 24
+MOST_RANKED = 4000
+"""What is found in more places is nearly everywhere: weighing it says little, and takes longer than typing."""
+_WEIGHTS = "AND search_index.rank MATCH 'bm25(1.0, 0.5, 4.0)'"
+"""Of text, thoughts and titles."""
+
+_BIDI = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """Where something was found.
+
+    Args:
+        conversation_id: in which conversation.
+        title: its title.
+        message_id: the message, which `ConversationStore.jump` shows; `None` when it is the title.
+        role: of the message.
+        created_at: of the message, or when the conversation was last written in.
+        snippet: one line around what was found, safe to show.
+        marks: the parts of it that were found, as offsets of their first character and of the one behind their last.
+        rank: the lower, the better it fits; 0 where nothing was weighed.
+    """
+
+    conversation_id: str
+    title: str
+    message_id: str | None
+    role: Role | None
+    created_at: float
+    snippet: str
+    marks: tuple[tuple[int, int], ...]
+    rank: float
+
+
+def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
+    """The best `limit` hits for all words of `text`, each of which may be the beginning of a word.
+
+    Of what is found in more than `MOST_RANKED` places the newest come first.
+    """
+    query = match_query(text)
+    if query is None or limit < 1:
+        return []
+    many = db.execute(
+        "SELECT 1 FROM search_index WHERE search_index MATCH ? LIMIT 1 OFFSET ?", (query, MOST_RANKED)
+    ).fetchone()
+    order = "search_index.rowid DESC" if many else "search_index.rank"
+    begin, end = f"\x02{uuid.uuid4().hex}", f"\x03{uuid.uuid4().hex}"
+    rows = db.execute(
+        "SELECT c.id, c.title, m.id, m.role, coalesce(m.created_at, c.updated_at), "
+        f"snippet(search_index, -1, :begin, :end, '…', :words), {'0.0' if many else 'search_index.rank'} "
+        "FROM search_index JOIN searchable s ON s.id = search_index.rowid "
+        "LEFT JOIN message m ON m.id = s.message_id "
+        "JOIN conversation c ON c.id = coalesce(m.conversation_id, s.conversation_id) "
+        f"WHERE search_index MATCH :query {'' if many else _WEIGHTS} "
+        f"AND c.deleted_at IS NULL AND m.deleted_at IS NULL ORDER BY {order} LIMIT :limit",
+        {"begin": begin, "end": end, "words": SNIPPET_WORDS, "query": query, "limit": limit},
+    )
+    hits = []
+    for conversation_id, title, message_id, role, created_at, marked, rank in rows:
+        snippet, marks = _unmarked(marked, begin, end)
+        hits.append(
+            SearchHit(
+                conversation_id,
+                shown_title(title),
+                message_id,
+                role,
+                shown_time(created_at),
+                snippet,
+                marks,
+                float(rank),
+            )
+        )
+    return hits
+
+
+def match_query(text: str) -> str | None:
+    """`text` in FTS5's own language, where nothing in it means anything but itself; `None` when no word is in it."""
+    # In quotes everything is text; a quotation mark inside is written twice, and NUL would end the query.
+    words = [word for word in text.replace("\0", " ").split() if any(map(_is_indexed, word))]
+    return " ".join('"' + word.replace('"', '""') + '"*' for word in words[:MOST_WORDS]) or None
+
+
+def _is_indexed(character: str) -> bool:
+    # What unicode61 makes tokens of: https://sqlite.org/fts5.html#unicode61_tokenizer
+    return unicodedata.category(character)[0] in "LN" or unicodedata.category(character) == "Co"
+
+
+def _unmarked(marked: str, begin: str, end: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The text without marks, as one line, and where the marks were."""
+    shown, marks, start = "", [], 0
+    for piece in re.split(f"({begin}|{end})", marked):
+        if piece == begin:
+            start = len(shown)
+        elif piece == end:
+            marks.append((start, len(shown)))
+        else:
+            plain = "".join(" " if unicodedata.category(one) in ("Cc", "Zl", "Zp") else one for one in piece)
+            plain = re.sub(r"\s+", " ", plain.translate(_BIDI))
+            shown += plain.lstrip() if not shown or shown.endswith(" ") else plain
+    return shown.rstrip(), tuple((first, min(last, len(shown.rstrip()))) for first, last in marks)

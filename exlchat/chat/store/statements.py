@@ -1,0 +1,290 @@
+"""The SQL of the conversation tree. Each function runs inside a transaction that its caller holds."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
+from exlchat.chat.store.database import MissingRowError
+from exlchat.chat.store.rows import (
+    MESSAGE_COLUMNS,
+    message_values,
+    pack_ids,
+    pack_object,
+    pack_record,
+    require_kinds,
+    shown_time,
+    shown_title,
+    unpack_message,
+)
+from exlchat.chat.titles import UNTITLED, clean_title
+from exlchat.untrusted.text import storable
+
+Which = Literal["kept", "archived", "deleted"]
+_WHICH: dict[Which, str] = {
+    "kept": "c.deleted_at IS NULL AND c.archived_at IS NULL",
+    "archived": "c.deleted_at IS NULL AND c.archived_at IS NOT NULL",
+    "deleted": "c.deleted_at IS NOT NULL",
+}
+
+M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS.split(", "))
+
+
+def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> list[ConversationSummary]:
+    """Conversations that have or had a message of the user, or a title, or that were imported: else they were only
+    opened. Pinned ones first, else newest first. One whose messages were all deleted stays, so that it can be undone.
+    """
+    rows = db.execute(
+        "SELECT c.id, c.title, c.created_at, c.updated_at, "
+        "count(*) FILTER (WHERE m.role <> 'system' AND m.deleted_at IS NULL), c.pinned, c.archived_at IS NOT NULL, "
+        "(SELECT group_concat(name, char(10)) FROM tag WHERE conversation_id = c.id) FROM conversation c "
+        "JOIN message m ON m.conversation_id = c.id "
+        f"WHERE {_WHICH[which]} GROUP BY c.id "
+        "HAVING max(m.role = 'user') OR c.title IS NOT NULL OR c.foreign_json IS NOT NULL "
+        "ORDER BY c.pinned DESC, c.updated_at DESC, c.rowid DESC"
+    )
+    return [
+        ConversationSummary(
+            str(ident),
+            shown_title(title),
+            shown_time(created_at),
+            shown_time(updated_at),
+            count,
+            bool(pinned),
+            bool(archived),
+            tuple(sorted(tags.split("\n"))) if tags else (),
+        )
+        for ident, title, created_at, updated_at, count, pinned, archived, tags in rows
+    ]
+
+
+def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversation:
+    """A conversation and the branch that ends at its tip."""
+    row = db.execute(
+        "SELECT title, created_at, updated_at, tip_id, title_by FROM conversation WHERE id = ?", (conversation_id,)
+    ).fetchone()
+    if row is None:
+        raise MissingRowError("conversation", conversation_id)
+    title, created_at, updated_at, tip_id, title_by = row
+    require_kinds(conversation_id, (title, tip_id, title_by), (created_at, updated_at))
+    branch = load_branch(db, tip_id)
+    return Conversation(conversation_id, title or UNTITLED, created_at, updated_at, tip_id, branch, title_by)
+
+
+def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message, ...]:
+    """The messages from the first one to `message_id`; of a damaged tree that leads back to itself, each once."""
+    # UNION, not UNION ALL, ends where such a ring closes.
+    rows = db.execute(
+        "WITH RECURSIVE branch (id) AS (SELECT ? UNION "
+        "SELECT m.parent_id FROM branch JOIN message m ON m.id = branch.id) "
+        f"SELECT {M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id",
+        (message_id,),
+    )
+    found = {row[0]: row for row in rows}
+    branch: list[Message] = []
+    at = message_id
+    while at is not None and at in found:
+        branch.append(unpack_message(found.pop(at)))
+        at = branch[-1].parent_id
+    return tuple(reversed(branch))
+
+
+def load_message(db: sqlite3.Connection, message_id: str) -> Message:
+    """One message."""
+    row = db.execute(f"SELECT {MESSAGE_COLUMNS} FROM message WHERE id = ?", (message_id,)).fetchone()
+    if row is None:
+        raise MissingRowError("message", message_id)
+    return unpack_message(row)
+
+
+def alternatives(db: sqlite3.Connection, message_id: str) -> tuple[Message, ...]:
+    """Messages of the same role under the same parent, oldest first, without deleted ones."""
+    rows = db.execute(
+        f"SELECT {M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
+        "WHERE m.conversation_id = self.conversation_id AND m.parent_id IS self.parent_id "
+        "AND m.role = self.role AND m.deleted_at IS NULL ORDER BY m.rowid",
+        (message_id,),
+    )
+    return tuple(unpack_message(row) for row in rows)
+
+
+def tip_of(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """The tip of an existing conversation."""
+    row = db.execute("SELECT tip_id FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
+    if row is None:
+        raise MissingRowError("conversation", conversation_id)
+    tip_id: str | None = row[0]
+    return tip_id
+
+
+def move_tip(db: sqlite3.Connection, conversation_id: str, message_id: str | None, now: float) -> None:
+    """Let the branch end at a message of this conversation, or before the first one."""
+    if message_id is not None:
+        require_message(db, conversation_id, message_id)
+    update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (message_id, now))
+
+
+def update_conversation(
+    db: sqlite3.Connection, conversation_id: str, assignments: str, values: Sequence[str | float | None]
+) -> None:
+    """Set columns of an existing conversation; `assignments` is SQL with a question mark for each value."""
+    done = db.execute(f"UPDATE conversation SET {assignments} WHERE id = ?", (*values, conversation_id))
+    if done.rowcount != 1:
+        raise MissingRowError("conversation", conversation_id)
+
+
+def insert_message(db: sqlite3.Connection, conversation_id: str, message: Message) -> None:
+    """Hang a new message into the tree and move the tip to it; a user's first one gives the title.
+
+    What was undone can then no longer be done again: it might hide what now follows.
+    """
+    if message.parent_id is not None:
+        require_message(db, conversation_id, message.parent_id)
+    put_message(db, conversation_id, message)
+    update_conversation(db, conversation_id, "tip_id = ?, updated_at = ?", (message.id, message.created_at))
+    if message.role == "user":
+        db.execute(
+            "UPDATE conversation SET title = ?, title_by = 'first line' WHERE id = ? AND title IS NULL",
+            (clean_title(message.text), conversation_id),
+        )
+    db.execute("DELETE FROM change WHERE conversation_id = ? AND undone = 1", (conversation_id,))
+
+
+def put_message(db: sqlite3.Connection, conversation_id: str, message: Message) -> None:
+    """The row of a message and nothing else."""
+    places = ", ".join("?" * (1 + len(MESSAGE_COLUMNS.split(","))))
+    values = (conversation_id, *message_values(message))
+    db.execute(f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES ({places})", values)
+
+
+def keep_told(db: sqlite3.Connection, message_id: str, note: Mapping[str, Any]) -> None:
+    """Put what of a persona's lore was told with an existing message beside it."""
+    values = (pack_object(note), message_id)
+    if db.execute("UPDATE message SET persona = ? WHERE id = ?", values).rowcount != 1:
+        raise MissingRowError("message", message_id)
+
+
+def keep_summary(db: sqlite3.Connection, message_id: str, summary: str) -> None:
+    """Put the summary of what comes before an existing message beside it."""
+    values = (storable(summary), message_id)
+    if db.execute("UPDATE message SET summary = ? WHERE id = ?", values).rowcount != 1:
+        raise MissingRowError("message", message_id)
+
+
+def write_answer(
+    db: sqlite3.Connection,
+    message_id: str,
+    *,
+    text: str,
+    token_ids: Sequence[int],
+    status: MessageStatus = "streaming",
+    record: AnswerRecord | None = None,
+    thinking: str | None = None,
+) -> None:
+    """Write an answer that is still `streaming`; without a record or thinking those there are stay."""
+    thought = None if thinking is None else storable(thinking)
+    done = db.execute(
+        "UPDATE message SET text = ?, token_ids = ?, status = ?, record = coalesce(?, record), "
+        "thinking = coalesce(?, thinking) WHERE id = ? AND status = 'streaming'",
+        (storable(text), pack_ids(token_ids), status, pack_record(record), thought, message_id),
+    )
+    if done.rowcount != 1:
+        raise MissingRowError("answer being written", message_id)
+
+
+def discard_answer(db: sqlite3.Connection, message_id: str) -> None:
+    """Remove a streaming answer and put the tip back where it was; one that was replied to only becomes `partial`."""
+    row = db.execute("SELECT previous_tip_id FROM answer_in_progress WHERE message_id = ?", (message_id,)).fetchone()
+    if row is None:
+        raise MissingRowError("answer being written", message_id)
+    db.execute("DELETE FROM answer_in_progress WHERE message_id = ?", (message_id,))
+    # Of several that were begun together, each stands where the one before it stood.
+    db.execute("UPDATE answer_in_progress SET previous_tip_id = ? WHERE previous_tip_id = ?", (row[0], message_id))
+    if db.execute("SELECT 1 FROM message WHERE parent_id = ?", (message_id,)).fetchone():
+        db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
+    else:
+        back = db.execute("SELECT id FROM message WHERE id = ? AND deleted_at IS NULL", (row[0],)).fetchone()
+        parent = db.execute("SELECT parent_id FROM message WHERE id = ?", (message_id,)).fetchone()
+        # What it stood at before may have been deleted meanwhile; what an answer hangs on cannot be alone.
+        tip_id = row[0] if back or row[0] is None else parent[0]
+        db.execute("UPDATE conversation SET tip_id = ? WHERE tip_id = ?", (tip_id, message_id))
+        db.execute("DELETE FROM message WHERE id = ?", (message_id,))
+
+
+def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
+    """Close an answer whose writer has died: whether it had text and was kept."""
+    row = db.execute("SELECT text FROM message WHERE id = ? AND status = 'streaming'", (message_id,)).fetchone()
+    if row is None:
+        return False
+    if not row[0]:
+        discard_answer(db, message_id)
+        return False
+    db.execute("UPDATE message SET status = 'partial' WHERE id = ?", (message_id,))
+    db.execute("DELETE FROM answer_in_progress WHERE message_id = ?", (message_id,))
+    return True
+
+
+def remove_conversations(db: sqlite3.Connection, *, deleted_before: float, empty_before: float) -> int:
+    """Remove for good what was deleted, and what has stayed without a message, for long enough.
+
+    One in which an answer is being written stays until that has ended.
+    """
+    rows = db.execute(
+        "SELECT c.id FROM conversation c WHERE (c.deleted_at < ? OR (c.created_at < ? AND c.foreign_json IS NULL "
+        "AND NOT EXISTS (SELECT 1 FROM message m WHERE m.conversation_id = c.id AND m.role <> 'system'))) "
+        "AND NOT EXISTS (SELECT 1 FROM answer_in_progress p JOIN message m ON m.id = p.message_id "
+        "WHERE m.conversation_id = c.id)",
+        (deleted_before, empty_before),
+    ).fetchall()
+    db.executemany("DELETE FROM message WHERE conversation_id = ?", rows)
+    db.executemany("DELETE FROM conversation WHERE id = ?", rows)
+    return len(rows)
+
+
+def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"]) -> str | None:
+    """The conversation that was archived, or deleted, last."""
+    row = db.execute(
+        f"SELECT c.id FROM conversation c WHERE {_WHICH[which]} ORDER BY c.{which}_at DESC, c.rowid DESC LIMIT 1"
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """What the user's first message says in its first line."""
+    row = db.execute(
+        "SELECT text FROM message WHERE conversation_id = ? AND role = 'user' AND deleted_at IS NULL "
+        "ORDER BY rowid LIMIT 1",
+        (conversation_id,),
+    ).fetchone()
+    return None if row is None else clean_title(row[0])
+
+
+def require_message(db: sqlite3.Connection, conversation_id: str, message_id: str) -> None:
+    """Refuses a message that is not there, was deleted, or belongs to another conversation."""
+    row = db.execute(
+        "SELECT conversation_id FROM message WHERE id = ? AND deleted_at IS NULL", (message_id,)
+    ).fetchone()
+    if row is None or row[0] != conversation_id:
+        raise MissingRowError("message", message_id)
+
+
+def counts(db: sqlite3.Connection) -> dict[str, int]:
+    """How much there is of what, by name."""
+    asked = {
+        "conversations": "FROM conversation c WHERE deleted_at IS NULL",
+        "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
+        "deleted": "FROM conversation c WHERE deleted_at IS NOT NULL",
+        "messages": "FROM message WHERE deleted_at IS NULL AND role <> 'system'",
+        "deleted_messages": "FROM message m JOIN conversation c ON c.id = m.conversation_id "
+        "WHERE m.deleted_at IS NOT NULL AND c.deleted_at IS NULL",
+        "cut_answers": "FROM message WHERE deleted_at IS NULL AND status = 'partial'",
+        "changes_to_undo": "FROM change WHERE undone = 0",
+    }
+    found = {name: int(db.execute(f"SELECT count(*) {rest}").fetchone()[0]) for name, rest in asked.items()}
+    tokens, characters = db.execute(
+        "SELECT coalesce(sum(length(token_ids)) / 4, 0), coalesce(sum(length(text)), 0) FROM message"
+    ).fetchone()
+    pages, size = db.execute("PRAGMA page_count").fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
+    return {**found, "generated_tokens": tokens, "characters": characters, "bytes_on_disk": pages * size}

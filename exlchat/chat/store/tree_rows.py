@@ -1,0 +1,219 @@
+"""Whole conversations between the database and plain values. Each function runs in a transaction of its caller."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+from exlchat.chat.conversation import Message, MessageStatus, Role
+from exlchat.chat.store.branches import renamed
+from exlchat.chat.store.database import MissingRowError, RefusedError
+from exlchat.chat.store.rows import MESSAGE_COLUMNS, pack_object, require_kinds, unpack_message, unpack_object
+from exlchat.chat.store.statements import automatic_title, put_message
+from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.untrusted.text import one_line, storable
+
+_GIVEN_TITLE_LENGTH = 200
+_MESSAGE_FIELDS = [field.name for field in fields(Message)]
+
+
+def read_tree(db: sqlite3.Connection, conversation_id: str) -> ConversationTree:
+    """A conversation with all its branches, hidden messages too."""
+    row = db.execute(
+        "SELECT title, created_at, updated_at, tip_id, pinned, archived_at IS NOT NULL, draft, foreign_json "
+        "FROM conversation WHERE id = ?",
+        (conversation_id,),
+    ).fetchone()
+    if row is None:
+        raise MissingRowError("conversation", conversation_id)
+    title, created_at, updated_at, tip_id, pinned, archived, draft, foreign = row
+    tags = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,)).fetchall()
+    require_kinds(
+        conversation_id, (title, tip_id, draft, foreign, *(name for (name,) in tags)), (created_at, updated_at)
+    )
+    return ConversationTree(
+        title,
+        created_at,
+        updated_at,
+        tip_id,
+        tuple(_tree_messages(db, conversation_id)),
+        conversation_id,
+        tuple(name for (name,) in tags),
+        bool(pinned),
+        bool(archived),
+        draft,
+        unpack_object(foreign),
+    )
+
+
+def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callable[[], str], now: float) -> str:
+    """Put a conversation into the database as a new one; ids that are taken are replaced. Its id.
+
+    Titles become one line, lone surrogates U+FFFD, times that are none the present one; an answer that was being
+    written is `partial`; what hangs on something deleted is deleted too.
+    """
+    ident = tree.id if tree.id and not _taken(db, "conversation", tree.id) else new_id()
+    names = _names(db, tree, new_id)
+    title = one_line(tree.title, _GIVEN_TITLE_LENGTH) if tree.title else None
+    values = (
+        ident,
+        storable(title) if title else None,
+        "user" if title else None,
+        _moment(tree.created_at, now),
+        _moment(tree.updated_at, now),
+        tree.pinned,
+        now if tree.archived else None,
+        storable(tree.draft),
+        _packed(tree.foreign or None, "the conversation"),
+    )
+    db.execute(
+        "INSERT INTO conversation (id, title, title_by, created_at, updated_at, pinned, archived_at, draft, "
+        "foreign_json) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        values,
+    )
+    db.executemany("INSERT INTO tag VALUES (?, ?)", [(ident, tag) for tag in clean_tags(tree.tags)])
+    kept: dict[str, str | None] = {}
+    ids = frozenset(names.values())
+    for one in tree.messages:
+        _put(db, ident, one, names, kept, ids=ids, now=now)
+    tip_id = _kept_tip(tree, kept)
+    db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (names.get(tip_id or ""), ident))
+    automatic = automatic_title(db, ident)
+    if title is None or title == automatic:
+        db.execute(
+            "UPDATE conversation SET title = ?, title_by = ? WHERE id = ?",
+            (automatic, automatic and "first line", ident),
+        )
+    return ident
+
+
+def clean_tags(tags: tuple[str, ...] | list[str]) -> list[str]:
+    """Tags as they are kept: each one line of at most 40 characters, sorted, none twice, none empty."""
+    return sorted({tag for tag in (one_line(storable(tag), 40) for tag in tags) if tag})
+
+
+def _tree_messages(db: sqlite3.Connection, conversation_id: str) -> list[TreeMessage]:
+    rows = db.execute(
+        f"SELECT deleted_at IS NOT NULL, foreign_json, {MESSAGE_COLUMNS} FROM message "
+        "WHERE conversation_id = ? ORDER BY rowid",
+        (conversation_id,),
+    )
+    found = []
+    for deleted, foreign, *row in rows:
+        message = unpack_message(tuple(row))
+        known = {name: getattr(message, name) for name in _MESSAGE_FIELDS}
+        found.append(TreeMessage(**known, deleted=bool(deleted), foreign=unpack_object(foreign)))
+    # A repaired tree may have parents that are younger than their children.
+    return _parents_first(found)
+
+
+def _parents_first(messages: list[TreeMessage]) -> list[TreeMessage]:
+    seen: set[str | None] = {None}
+    ordered: list[TreeMessage] = []
+    waiting: dict[str, list[TreeMessage]] = {}
+    for one in messages:
+        if one.parent_id not in seen:
+            waiting.setdefault(str(one.parent_id), []).append(one)
+            continue
+        ready = [one]
+        _place(ready, ordered, seen, waiting)
+    for one in messages:
+        # What hangs on nothing, or on itself, in a damaged tree is a beginning of its own, and is not left out.
+        if one.id not in seen:
+            waiting[str(one.parent_id)].remove(one)
+            _place([replace(one, parent_id=None)], ordered, seen, waiting)
+    return ordered
+
+
+def _place(
+    ready: list[TreeMessage],
+    ordered: list[TreeMessage],
+    seen: set[str | None],
+    waiting: dict[str, list[TreeMessage]],
+) -> None:
+    """Messages whose parents are there, and all that waits for them."""
+    while ready:
+        first = ready.pop(0)
+        seen.add(first.id)
+        ordered.append(first)
+        ready += waiting.pop(first.id, [])
+
+
+def _names(db: sqlite3.Connection, tree: ConversationTree, new_id: Callable[[], str]) -> dict[str, str]:
+    """Under which id each message is kept; refuses a tree that is none."""
+    names: dict[str, str] = {}
+    for one in tree.messages:
+        if one.id in names:
+            raise RefusedError(f"two messages have the id {one_line(one.id, 60)}")
+        if one.parent_id is not None and one.parent_id not in names:
+            raise RefusedError(f"the message {one_line(one.id, 60)} stands before the one that it follows")
+        if one.role not in get_args(Role) or one.status not in get_args(MessageStatus):
+            raise RefusedError(f"the message {one_line(one.id, 60)} has an unknown role or status")
+        usable = bool(one.id) and storable(one.id) == one.id and not _taken(db, "message", one.id)
+        names[one.id] = one.id if usable else new_id()
+    if tree.tip_id is not None and tree.tip_id not in names:
+        raise RefusedError(f"the branch that is shown ends at {one_line(tree.tip_id, 60)}, which is not there")
+    return names
+
+
+def _put(
+    db: sqlite3.Connection,
+    conversation_id: str,
+    one: TreeMessage,
+    names: dict[str, str],
+    kept: dict[str, str | None],
+    *,
+    ids: frozenset[str],
+    now: float,
+) -> None:
+    message = Message(**{name: getattr(one, name) for name in _MESSAGE_FIELDS})
+    message = replace(
+        renamed(message, names),
+        id=names[one.id],
+        parent_id=None if one.parent_id is None else names[one.parent_id],
+        created_at=_moment(one.created_at, now),
+        status="partial" if one.status == "streaming" else one.status,
+        persona=None,
+    )
+    if message.edited_from not in ids:
+        message = replace(message, edited_from=None)
+    # Where what stands before is deleted, its nearest kept one is what the tip falls back to.
+    gone = one.deleted or (one.parent_id is not None and kept[one.parent_id] != one.parent_id)
+    kept[one.id] = one.id if not gone else (None if one.parent_id is None else kept[one.parent_id])
+    try:
+        put_message(db, conversation_id, message)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise RefusedError(f"the message {one_line(one.id, 60)} cannot be kept: {one_line(str(error))}") from None
+    db.execute(
+        "UPDATE message SET deleted_at = ?, foreign_json = ?, persona = ? WHERE id = ?",
+        (
+            now if gone else None,
+            _packed(one.foreign or None, f"the message {one_line(one.id, 60)}"),
+            _packed(one.persona, f"the message {one_line(one.id, 60)}"),
+            message.id,
+        ),
+    )
+
+
+def _kept_tip(tree: ConversationTree, kept: dict[str, str | None]) -> str | None:
+    return None if tree.tip_id is None else kept[tree.tip_id]
+
+
+def _packed(content: Any, what: str) -> str | None:
+    try:
+        return pack_object(content)
+    except ValueError as error:
+        raise RefusedError(f"{what} cannot be kept: {one_line(str(error))}") from None
+
+
+def _taken(db: sqlite3.Connection, table: str, ident: str) -> bool:
+    if storable(ident) != ident:
+        return True
+    return db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (ident,)).fetchone() is not None
+
+
+def _moment(seconds: float, now: float) -> float:
+    return seconds if math.isfinite(seconds) else now

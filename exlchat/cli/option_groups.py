@@ -1,0 +1,157 @@
+"""Options that several commands have, in the groups that their help shows."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from exlchat.app.generation_settings import LARGEST_SEED
+from exlchat.chat.prompt.context import CONTEXT_POLICIES
+from exlchat.cli.argument_types import (
+    drafted_by,
+    held_to,
+    not_negative,
+    number,
+    positive,
+    sampled,
+    some_text,
+    stop_text,
+    whole,
+)
+from exlchat.config.settings import MOST_CACHE_GB, MOST_CACHE_TOKENS
+from exlchat.llm.info import ROUNDED_HEAD_BITS
+
+
+def loading_options(group: argparse._ArgumentGroup) -> None:
+    """How a model is loaded, for a command that lives in a package of its own."""
+    memory_options(group)
+    kernel_options(group)
+
+
+def memory_options(group: argparse._ArgumentGroup) -> None:
+    """Where a model runs, how long its context is, and in what its cache is kept."""
+    group.add_argument(
+        "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
+    )
+    group.add_argument("--context", metavar="N", type=whole(1), help="longest prompt plus answer, in tokens")
+    group.add_argument(
+        "--kv-cache",
+        metavar="TYPE",
+        choices=("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"),
+        help="precision of keys and values: auto (default), fp32, fp16, fp8, q8, q6 (8-bit keys, 4-bit values) or q4",
+    )
+
+
+def model_options(group: argparse._ArgumentGroup) -> None:
+    """All of loading, with the cache that is kept and with drafting."""
+    memory_options(group)
+    size = group.add_mutually_exclusive_group()
+    size.add_argument(
+        "--cache-tokens",
+        metavar="N",
+        type=whole(256, MOST_CACHE_TOKENS),
+        help="tokens of all conversations kept in memory",
+    )
+    size.add_argument(
+        "--cache-gb",
+        metavar="X",
+        type=positive(MOST_CACHE_GB),
+        help="the same in GiB (default: up to three contexts)",
+    )
+    group.add_argument(
+        "--disk-gb",
+        metavar="X",
+        type=not_negative(MOST_CACHE_GB),
+        help="GiB of it kept on disk for later starts (default: 4; 0: none)",
+    )
+    group.add_argument(
+        "--draft",
+        metavar="DIR|WORD",
+        type=drafted_by,
+        help="a smaller model of the same family that guesses tokens ahead, for speed; or ngram, or off",
+    )
+    kernel_options(group)
+
+
+def extension_option(group: argparse._ArgumentGroup) -> None:
+    """Whether the kernels are used."""
+    group.add_argument(
+        "--ext",
+        dest="extension",
+        action=argparse.BooleanOptionalAction,
+        help="with the CUDA kernels (default), or without them, slower",
+    )
+
+
+def kernel_options(group: argparse._ArgumentGroup) -> None:
+    """Whether the kernels are used, and what they round."""
+    extension_option(group)
+    group.add_argument(
+        "--quantize-head",
+        metavar="N",
+        type=int,
+        choices=ROUNDED_HEAD_BITS,
+        help="with the kernels, round an output head of floats to 4, 6 or 8 bits",
+    )
+
+
+def prompt_options(group: argparse._ArgumentGroup) -> None:
+    """Who speaks, in what format, and how long."""
+    group.add_argument(
+        "--context-policy",
+        metavar="NAME",
+        choices=CONTEXT_POLICIES,
+        help="when a conversation does not fit the context: stop (default), drop its oldest turns, or summarise them",
+    )
+    group.add_argument("--persona", metavar="NAME", help="who is speaking, of exlchat personas list, or a .toml file")
+    group.add_argument("--system", metavar="TEXT", help="system prompt, in the place of the persona's")
+    group.add_argument(
+        "--template", metavar="NAME|FILE", help="prompt format: model, chatml, plain, or a Jinja file (default: model)"
+    )
+    group.add_argument("--max-tokens", metavar="N", type=whole(1), help="longest answer, in tokens")
+
+
+def sampling_group(parser: argparse.ArgumentParser) -> None:
+    """How tokens are drawn."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument(
+        "--preset", metavar="NAME", help="values of exlchat presets list, or of a .toml file, where none are typed"
+    )
+    group.add_argument("--temperature", metavar="X", type=number, help="0 always takes the most likely token")
+    group.add_argument("--top-k", metavar="N", type=whole(0), help="draw from the N most likely tokens; 0 is off")
+    group.add_argument("--top-p", metavar="X", type=number, help="draw from the likeliest that sum to X; 1 is off")
+    group.add_argument("--min-p", metavar="X", type=number, help="drop what is below X times the likeliest; 0 is off")
+    group.add_argument(
+        "--sample",
+        metavar="NAME=VALUE",
+        type=sampled,
+        action="append",
+        default=[],
+        help="any other control, such as xtc_probability=0.5 (may be repeated); /sampling in the app lists them",
+    )
+    group.add_argument("--seed", metavar="N", type=whole(0, LARGEST_SEED), help="the same seed, the same answer")
+
+
+def speech_options(parser: argparse.ArgumentParser) -> None:
+    """What an answer has to say, and must not."""
+    said = parser.add_argument_group("what is said")
+    texts: dict[str, Any] = {"metavar": "TEXT", "type": stop_text, "action": "append"}
+    said.add_argument("--stop", **texts, help="end the answer before TEXT (may be repeated)")
+    said.add_argument("--ban", **texts, help="never say TEXT: go back and say something else (may be repeated)")
+    said.add_argument(
+        "--begin", metavar="TEXT", type=some_text, help="begin the answer with TEXT, which is printed too"
+    )
+    said.add_argument("--min-tokens", metavar="N", type=whole(0), help="the answer does not end before N tokens")
+    said.add_argument("--thinking-budget", metavar="N", type=whole(0), help="close the model's thoughts after N tokens")
+    said.add_argument(
+        "--negative", metavar="TEXT", help="system prompt to lean away from; goes with --sample guidance_scale=1.5"
+    )
+    held = said.add_mutually_exclusive_group()
+    held.add_argument(
+        "--schema", metavar="FILE|JSON", type=held_to("schema"), help="answer in JSON of this JSON schema"
+    )
+    held.add_argument("--regex", metavar="RE", type=held_to("regex"), help="the whole answer matches this expression")
+    held.add_argument("--choice", **texts, help="answer TEXT, or another --choice, and nothing else")
+    held.add_argument(
+        "--grammar", metavar="FILE", type=held_to("grammar"), help="answer by this grammar (Lark, llguidance)"
+    )

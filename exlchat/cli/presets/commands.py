@@ -1,0 +1,112 @@
+"""What the commands of `exlchat presets` do. Results go to standard output, notices and errors to standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from exlchat import paths
+from exlchat.chat.presets.other_programs import ImportedPreset, read_file
+from exlchat.chat.presets.preset import SamplingPresetError
+from exlchat.chat.presets.shelf import ShelvedPreset, all_presets, find_preset, keep_preset, place_for
+from exlchat.chat.presets.toml_file import table_of_preset, table_of_wishes
+from exlchat.ui.terminal.exit_codes import ExitCode
+from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
+from exlchat.untrusted.text import one_line
+
+
+def run_presets(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+    """Run one command; a failure is one line on standard error. Raises `FolderError` in one line."""
+    lines = ErrorLines()
+    commands: dict[str, Callable[[], ExitCode]] = {
+        "list": lambda: _list(lines, as_json=typed.json),
+        "show": lambda: _show(find_preset(typed.name), as_json=typed.json),
+        "import": lambda: _import(parser, typed, lines),
+        "path": lambda: _path(typed.name),
+    }
+    try:
+        return commands[typed.command]()
+    except SamplingPresetError as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+
+
+def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
+    shelf = all_presets()
+    for problem in shelf.problems:
+        lines.say(problem)
+    if as_json:
+        return print_json([_summary(one) for one in shelf.presets])
+    width = max((len(one.id) for one in shelf.presets), default=0)
+    rows = []
+    for one in shelf.presets:
+        rows.append(f"{one.id:<{width}}  {one_line(one.preset.description, 100)}".rstrip())
+        rows.append(f"{'':<{width}}  {one.preset.wishes.describe()}".rstrip())
+    return print_lines(row for row in rows if row)
+
+
+def _summary(one: ShelvedPreset) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "description": one.preset.description,
+        "path": str(one.path),
+        "shipped": one.shipped,
+        **table_of_wishes(one.preset.wishes),
+    }
+
+
+def _show(one: ShelvedPreset, *, as_json: bool) -> ExitCode:
+    if as_json:
+        return print_json({**_summary(one), "preset": table_of_preset(one.preset)})
+    values = one.preset.wishes.describe() or "no values: everything stays as it is"
+    lines = [f"{one.id} ({one.path})", one.preset.description, values]
+    lines = [one_line(line, 400) for line in lines if line]
+    for program, kept in one.preset.foreign.items():
+        lines += ["", f"kept of {one_line(program, 60)}, not applied:"]
+        named = kept if isinstance(kept, dict) else {"": kept}
+        lines += [f"  {one_line(f'{key} {_shown(value)}', 120)}" for key, value in named.items()]
+    return print_lines(lines)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
+    if typed.name is not None and len(typed.files) > 1:
+        parser.error("--name goes with one FILE")
+    code = ExitCode.OK
+    done: list[dict[str, Any]] = []
+    for file in typed.files:
+        try:
+            imported = read_file(file)
+            target = _keep(imported, file.stem if typed.name is None else typed.name, force=typed.force)
+        except SamplingPresetError as error:
+            lines.say(str(error))
+            code = ExitCode.ERROR
+            continue
+        for notice in imported.notices:
+            lines.say(notice)
+        if (paths.shipped_presets() / target.name).exists():
+            lines.say(f"{target.stem} takes the place of the preset that comes along; another name: --name NAME")
+        done.append({"id": target.stem, "path": str(target), "kind": imported.kind, "notices": list(imported.notices)})
+    shown = print_json(done) if typed.json else print_lines(f"{one['path']} ({one['kind']})" for one in done)
+    return code if shown is ExitCode.OK else shown
+
+
+def _keep(imported: ImportedPreset, name: str, *, force: bool) -> Path:
+    """Write the preset into the user's folder."""
+    target = place_for(name)
+    if target.exists() and not force:
+        raise SamplingPresetError(
+            f"{target} is there already; choose another name with --name NAME, or replace it with --force"
+        )
+    keep_preset(imported.preset, target)
+    return target
+
+
+def _path(name: str | None) -> ExitCode:
+    return print_lines([str(paths.folders().presets if name is None else find_preset(name).path)])

@@ -1,0 +1,148 @@
+"""`exlchat sessions export` and `exlchat sessions import`: conversations into files and out of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from exlchat import paths
+from exlchat.app.chat.finding import conversation
+from exlchat.app.chat.writing_files import write_conversations
+from exlchat.chat.exchange.limits import ExchangeError
+from exlchat.chat.exchange.reading import NAMES, Imported, read
+from exlchat.chat.exchange.writing import Format, written
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.tree import ConversationTree
+from exlchat.cli.parsers import about_group
+from exlchat.ui.terminal.exit_codes import ExitCode
+from exlchat.ui.terminal.standard_streams import ErrorLines, complain, print_file, print_lines
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_STDOUT = "-"
+
+
+def add_parsers(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `export` and `import` to the commands of `exlchat sessions`."""
+    export = _parser(subparsers, "export", "write conversations to a file", "ID... [options]", _EXPORT_ABOUT)
+    which = export.add_argument_group("conversations")
+    which.add_argument("ids", metavar="ID", nargs="*", help="beginning of a conversation's id, or last")
+    which.add_argument("--all", action="store_true", help="all that are not deleted, those in the archive too")
+    where = export.add_argument_group("file")
+    where.add_argument(
+        "--format",
+        metavar="NAME",
+        choices=get_args(Format),
+        help="jsonl (loses nothing), md, html or openai (default: as the file's name ends, else jsonl)",
+    )
+    where.add_argument("-o", "--output", metavar="FILE", default=_STDOUT, help="- is standard output, the default")
+    where.add_argument("--force", action="store_true", help="replace the file if it is there")
+    importing = _parser(subparsers, "import", "read conversations from files", "FILE...", _IMPORT_ABOUT)
+    importing.add_argument("files", metavar="FILE", nargs="+", help="their kind is told by what they hold")
+
+
+def _parser(
+    subparsers: _SubParsersAction[argparse.ArgumentParser], name: str, about: str, arguments: str, description: str
+) -> argparse.ArgumentParser:
+    prog = f"exlchat sessions {name}"
+    made: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=about, prog=prog, description=description, epilog=None, usage=f"{prog} {arguments}"
+    )
+    about_group(made)
+    return made
+
+
+_EXPORT_ABOUT = """Write conversations to a file or to standard output: all branches (jsonl), or
+the one that is shown. A file that is there is never replaced unasked."""
+_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT or claude.ai (the archive
+or conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
+(logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
+
+
+def run(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    """Carries out what was parsed. Mistakes are a line each on stderr.
+
+    Raises:
+        StoreError: of the store, in one line.
+    """
+    lines = ErrorLines()
+    try:
+        if typed.command == "export":
+            return _export(store, typed)
+        return _import(typed.files, store, lines)
+    except (ExchangeError, paths.FolderError) as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+
+
+def _export(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    idents = _chosen(typed.ids, typed.all, store)
+    target = None if typed.output == _STDOUT else paths.expanded(typed.output)
+    trees = [store.read_tree(ident) for ident in idents]
+    if target is None:
+        return print_file(written(trees, typed.format or "jsonl"))
+    write_conversations(target, trees, typed.format, replace_it=typed.force)
+    complain(f"{_counted(len(idents), 'conversation')} in {target}")
+    return ExitCode.OK
+
+
+def _chosen(wanted: Sequence[str], everything: bool, store: ConversationStore) -> list[str]:
+    if bool(wanted) == everything:
+        raise ExchangeError("name the conversations to export by their ids, or all of them with --all")
+    if not everything:
+        return list(dict.fromkeys(conversation(store, ident) for ident in wanted))
+    known = [row.id for row in (*store.list_conversations(), *store.list_conversations("archived"))]
+    if not known:
+        raise ExchangeError("there are no conversations to export")
+    return known
+
+
+def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -> ExitCode:
+    """Each file by itself: what is wrong with one does not stop the others."""
+    worst = ExitCode.OK
+    report: list[str] = []
+    for name in files:
+        path = paths.expanded(name)
+        try:
+            found = read(path)
+        except ExchangeError as error:
+            lines.say(str(error))
+            worst = ExitCode.ERROR
+            continue
+        for problem in found.problems:
+            lines.say(f"{one_line(path.name)}: {problem}")
+        kept = _keep(found, path, store, lines)
+        if found.lost or found.left_out or len(kept) < len(found.trees):
+            worst = ExitCode.ERROR
+        report.append(_told(path, found, kept))
+    printed = print_lines(report)
+    return worst if printed is ExitCode.OK else printed
+
+
+def _keep(found: Imported, path: Path, store: ConversationStore, lines: ErrorLines) -> list[ConversationTree]:
+    """Those that were written; one that cannot be is a line."""
+    kept: list[ConversationTree] = []
+    for tree in found.trees:
+        try:
+            store.write_tree(tree)
+            kept.append(tree)
+        except StoreError as error:
+            lines.say(f"{one_line(path.name)}: {one_line(tree.title or '') or 'a conversation'}: {error}")
+    return kept
+
+
+def _told(path: Path, found: Imported, kept: Sequence[ConversationTree]) -> str:
+    messages = sum(len(tree.messages) for tree in kept)
+    counts = f"{_counted(len(kept), 'conversation')}, {_counted(messages, 'message')}"
+    left_out = len(found.trees) - len(kept) + found.lost
+    missing = f"; {left_out} could not be imported" if left_out else ""
+    missing += f"; {_counted(found.left_out, 'message')} or lines left out" if found.left_out else ""
+    return f"{one_line(path.name)} ({NAMES[found.kind]}): {counts}{missing}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

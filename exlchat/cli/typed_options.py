@@ -1,0 +1,168 @@
+"""What was typed on a command line that starts a model, as options: with persona, preset and last model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exlchat import paths
+from exlchat.app.library.choice import ModelChoice, choose_model
+from exlchat.app.library.places import library
+from exlchat.app.options import AppOptions
+from exlchat.app.runtime.cache_sizes import CacheSizes
+from exlchat.chat.constraints import choice_of
+from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.config.settings import Settings, SettingsError, load_settings, unknown_variables
+from exlchat.config.state import load_state
+from exlchat.ext.driver import hidden_cards
+from exlchat.llm.info import ModelError
+
+if TYPE_CHECKING:
+    from exlchat.chat.personas.frozen import FrozenPersona
+
+
+class RefusedError(Exception):
+    """What was asked for cannot be used; one line. Stands for errors of rooms that not every start enters."""
+
+
+def app_options(
+    parser: argparse.ArgumentParser,
+    typed: argparse.Namespace,
+    model: str | None,
+    *,
+    theme: str | None = None,
+    continue_last: bool = False,
+) -> AppOptions:
+    """The options of a start, with what the persona, the preset and the last start say where nothing was typed.
+
+    Ends the program with a usage error where values contradict each other.
+
+    Raises:
+        ModelError: there is no such model.
+        RefusedError: the persona or the preset cannot be used.
+    """
+    sampling, sources = _wishes(parser, typed)
+    persona = None if typed.persona is None else _persona(typed.persona, typed.seed)
+    state, notice = load_state()
+    last_used = Path(state.last_model) if state.last_model else None
+    hidden = hidden_cards() if typed.device == "auto" else None
+    choose = partial(choose_model, last_used=last_used, bundled=paths.bundled_model(), library=library)
+    choice = choose(model) if model or persona is None or persona.model is None else _preferred(persona, choose)
+    options = AppOptions(
+        model_path=choice.path,
+        device=typed.device,
+        context=typed.context,
+        kv_cache=typed.kv_cache,
+        cache_sizes=CacheSizes(typed.cache_tokens, typed.cache_gb, typed.disk_gb),
+        extension=typed.extension,
+        quantize_head=typed.quantize_head,
+        system=typed.system,
+        template=typed.template,
+        theme=theme,
+        sampling=sampling,
+        sampling_sources=sources,
+        seed=typed.seed,
+        draft_model=typed.draft if isinstance(typed.draft, Path) else None,
+        continue_last=continue_last,
+        notices=(
+            *unknown_variables(os.environ),
+            *(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
+        ),
+    )
+    if persona is None:
+        return options
+    from exlchat.app.speaking import with_persona
+
+    try:
+        return with_persona(options, persona)
+    except ValueError as error:
+        raise RefusedError(f"with persona {persona.name}: {error}") from error
+
+
+def _preferred(persona: FrozenPersona, choose: Callable[[str | None], ModelChoice]) -> ModelChoice:
+    """The model that a persona is meant for; where that is not here, what would be taken without it, and a line."""
+    try:
+        return choose(persona.model)
+    except ModelError as error:
+        choice = choose(None)
+        lines = (f"{persona.name} is meant for another model: {error}", choice.notice)
+        return replace(choice, notice="; ".join(line for line in lines if line))
+
+
+def _persona(wanted: str, seed: int | None) -> FrozenPersona:
+    from exlchat.app.speaking import chosen_persona
+    from exlchat.chat.personas.persona import PersonaError
+
+    try:
+        return chosen_persona(wanted, seed=seed, user=_user_name())
+    except PersonaError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _user_name() -> str:
+    try:
+        return load_settings().user_name
+    except SettingsError:
+        # What reads the rest of the settings says what is wrong with them.
+        return Settings().user_name
+
+
+def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple[SamplingWishes, dict[str, str]]:
+    """What was typed, over what the preset says that was typed; and where that of the preset comes from."""
+    try:
+        values = SamplingWishes(
+            temperature=typed.temperature,
+            top_k=typed.top_k,
+            top_p=typed.top_p,
+            min_p=typed.min_p,
+            max_tokens=typed.max_tokens,
+            **_spoken(typed),
+            **_sampled(typed.sample),
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    if typed.preset is None:
+        return values, {}
+    from exlchat.chat.presets.preset import SamplingPresetError
+    from exlchat.chat.presets.shelf import find_preset
+
+    try:
+        found = find_preset(typed.preset)
+    except SamplingPresetError as error:
+        raise RefusedError(str(error)) from error
+    wishes = found.preset.wishes
+    sources = {name: found.source for name in wishes.decided() if name not in values.given()}
+    try:
+        return values.over(wishes), sources
+    except ValueError as error:
+        raise RefusedError(f"with {found.source}: {error}") from error
+
+
+def _spoken(typed: argparse.Namespace) -> dict[str, Any]:
+    """What of an answer was asked for in options of its own."""
+    values: dict[str, Any] = {}
+    if typed.draft is not None:
+        values["draft"] = "auto" if isinstance(typed.draft, Path) else typed.draft
+    if not hasattr(typed, "ban"):
+        return values
+    values |= {name: None if getattr(typed, name) is None else tuple(getattr(typed, name)) for name in ("stop", "ban")}
+    values |= {
+        name: getattr(typed, name) for name in ("min_tokens", "begin", "thinking_budget", "negative", "logprobs")
+    }
+    choice = None if typed.choice is None else choice_of(typed.choice)
+    return {**values, "constraint": typed.schema or typed.regex or typed.grammar or choice}
+
+
+def _sampled(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The values of `--sample`; what has an option of its own is said by that one."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"--sample names {name} twice; keep one of them")
+        values[name] = value
+    return values

@@ -1,0 +1,1 @@
+"""Settings: declared once, read from file and environment, written one by one."""

@@ -1,0 +1,269 @@
+"""What a setting can be: kinds of values, each read from TOML and from typed text, checked, and written as TOML."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+TomlValue = str | int | float | bool | list[Any] | dict[str, Any] | None
+KeyTable = tuple[tuple[str, tuple[str, ...]], ...]
+"""Ids of actions with their keys, in the order of the file."""
+
+_SHOWN = 80
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of value. What cannot be is a `ValueError` that goes on behind the name: "is 5; it must be ..."."""
+
+    @property
+    def what(self) -> str:
+        """Which values there are, as the end of a sentence."""
+        raise NotImplementedError
+
+    def from_toml(self, value: object) -> Any:
+        """The value that stands in the file, checked."""
+        raise NotImplementedError
+
+    def from_text(self, text: str) -> Any:
+        """The value that was typed, or stands in the environment, checked."""
+        return self.from_toml(text)
+
+    def to_text(self, value: Any) -> str:
+        """As one would type it; `from_text` gives the value back."""
+        return str(value)
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """As the file has it; `from_toml` gives the value back."""
+        result: TomlValue = value
+        return result
+
+    def refused(self, value: object) -> ValueError:
+        """The error for a value of another kind, or out of range."""
+        return ValueError(f"is {_shown(value)}; it must be {self.what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Kind):
+    """On or off."""
+
+    @property
+    def what(self) -> str:
+        """Both."""
+        return "true or false"
+
+    def from_toml(self, value: object) -> bool:
+        """A bool; a number is none."""
+        if not isinstance(value, bool):
+            raise self.refused(value)
+        return value
+
+    def from_text(self, text: str) -> bool:
+        """Also yes and no, on and off, 1 and 0."""
+        word = text.strip().lower()
+        if word not in (*_YES, *_NO):
+            raise self.refused(text)
+        return word in _YES
+
+    def to_text(self, value: Any) -> str:
+        """As in TOML."""
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Kind):
+    """A whole number from `least` to `most`, or one of `choices`."""
+
+    least: int = 0
+    most: int = 10**9
+    choices: tuple[int, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """With the bounds."""
+        if self.choices:
+            return f"a whole number, one of {', '.join(map(str, self.choices))}"
+        return f"a whole number, at least {self.least} and at most {self.most}"
+
+    def from_toml(self, value: object) -> int:
+        """A bool is no number."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.refused(value)
+        if not (value in self.choices if self.choices else self.least <= value <= self.most):
+            raise self.refused(value)
+        return value
+
+    def from_text(self, text: str) -> int:
+        """Digits."""
+        try:
+            value = int(text)
+        except ValueError:
+            raise self.refused(text) from None
+        return self.from_toml(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Kind):
+    """A number from `least` (which is left out if `above`) to `most`."""
+
+    least: float = 0.0
+    most: float = math.inf
+    above: bool = False
+
+    @property
+    def what(self) -> str:
+        """With the bounds."""
+        least = f"a number {'above' if self.above else 'of at least'} {self.least:g}"
+        return f"{least} and at most {self.most:.12g}" if math.isfinite(self.most) else least
+
+    def from_toml(self, value: object) -> float:
+        """TOML has integers where a number is meant (`temperature = 1`)."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refused(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError(f"has too many digits; it must be {self.what}") from None
+        enough = number > self.least if self.above else number >= self.least
+        if not (math.isfinite(number) and enough and number <= self.most):
+            raise self.refused(number)
+        return number
+
+    def from_text(self, text: str) -> float:
+        """As Python reads numbers."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.refused(text) from None
+        return self.from_toml(value)
+
+    def to_text(self, value: Any) -> str:
+        """Without needless digits."""
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Kind):
+    """One of a few words."""
+
+    values: tuple[str, ...]
+
+    @property
+    def what(self) -> str:
+        """All of them."""
+        return f"one of {', '.join(self.values)}"
+
+    def from_toml(self, value: object) -> str:
+        """Exactly as it is written."""
+        if not isinstance(value, str) or value not in self.values:
+            raise self.refused(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Kind):
+    """Any text; a name is one line that has something in it. `source` names where the app finds what there is."""
+
+    name: bool = False
+    source: Literal["", "themes"] = ""
+
+    @property
+    def what(self) -> str:
+        """With what is asked of it."""
+        return "a name in one line, in quotes" if self.name else "a text in quotes"
+
+    def from_toml(self, value: object) -> str:
+        """Checked as a name if it is one."""
+        if not isinstance(value, str) or (self.name and (not value.strip() or not value.isprintable())):
+            raise self.refused(value)
+        if any("\ud800" <= mark <= "\udfff" for mark in value):
+            # What the shell hands over as bytes that are no text.
+            raise ValueError("has bytes that are no UTF-8; give a text without them")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Folders(Kind):
+    """Folders; as text one beside the other as in PATH, or one a line."""
+
+    @property
+    def what(self) -> str:
+        """As TOML has them."""
+        return "a list of texts in quotes"
+
+    def from_toml(self, value: object) -> tuple[str, ...]:
+        """A list."""
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise self.refused(value)
+        return tuple(value)
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """Parted by `:` (`;` on Windows) or by lines."""
+        parts = [part for line in text.splitlines() for part in line.split(os.pathsep)]
+        return tuple(part.strip() for part in parts if part.strip())
+
+    def to_text(self, value: Any) -> str:
+        """One a line."""
+        return "\n".join(value)
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """A list."""
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys(Kind):
+    """Keys by action. Which actions and keys there are is known above (`exlchat.app.keys.keymap`)."""
+
+    @property
+    def what(self) -> str:
+        """As TOML has it."""
+        return 'a table of actions with a key or a list of keys each, such as retry = "ctrl+t"'
+
+    def from_toml(self, value: object) -> KeyTable:
+        """A table of texts and lists of texts."""
+        if isinstance(value, tuple):
+            return value
+        if not isinstance(value, dict):
+            raise self.refused(value)
+        return tuple((str(action), self._keys(keys)) for action, keys in value.items())
+
+    def _keys(self, value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            return split_keys(value)
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            return tuple(value)
+        raise self.refused(value)
+
+    def from_text(self, text: str) -> KeyTable:
+        """`retry=ctrl+t new=f3,ctrl+n`."""
+        pairs = [word.partition("=") for word in text.split()]
+        if not all(action and sign and keys for action, sign, keys in pairs):
+            raise ValueError(f"is {_shown(text)}; it must be like retry=ctrl+t new=f3,ctrl+n")
+        return tuple((action, split_keys(keys)) for action, _, keys in pairs)
+
+    def to_text(self, value: Any) -> str:
+        """As in the environment."""
+        return " ".join(f"{action}={','.join(keys)}" for action, keys in value)
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """A key alone stands without a list."""
+        return {action: keys[0] if len(keys) == 1 else list(keys) for action, keys in value}
+
+
+def split_keys(text: str) -> tuple[str, ...]:
+    """Keys with commas between them."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python refuses to write numbers of thousands of digits.
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,1 @@
+"""Decoded tokens on a card: chains of kernels, captured as graphs."""

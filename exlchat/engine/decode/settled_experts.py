@@ -1,0 +1,240 @@
+"""Mixtures of experts in the decode step: the layout that the kernels of chosen experts read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.decode.step_kernels import StepKernels
+from exlchat.engine.decode.step_parts import is_whole
+from exlchat.engine.layers.experts import Experts, Mlp
+from exlchat.engine.layers.linear import Joined, Linear
+from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS
+from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
+from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
+from exlchat.ext.experts import OAI_ALPHA, ExpertActivation, InputOrder, RouteRules
+from exlchat.ext.layout import PackedMatrix
+
+# 4,096 rows of 2,048 floats and 768 halves, as Qwen3-30B-A3B has them, take 40 MB.
+_SLOTS_AT_ONCE = 4096
+
+
+class UnfitError(Exception):
+    """The kernels do not hold a part of the model: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """Quantized experts.
+
+    Args:
+        gates: gate and up of each, whose products go to where `downs` read them, if all leave the same places empty.
+    """
+
+    gates: ExpertMatrices
+    downs: ExpertMatrices
+
+
+@dataclass(frozen=True, slots=True)
+class FloatExperts:
+    """Experts in float16."""
+
+    gates: DenseExperts
+    downs: DenseExperts
+
+
+def pack_experts(experts: Experts) -> PackedExperts | FloatExperts:
+    """The weights of all experts as the kernels read them; nothing is copied.
+
+    Raises:
+        UnfitError: they are not alike, or neither quantized in a way that the kernels hold nor in float16; or more of
+            them are chosen, or another activation stands between them, than the kernels know.
+    """
+    parts = experts.experts
+    if parts[0].activation == "swiglu_oai" and parts[0].alpha != OAI_ALPHA:
+        raise UnfitError(f"the activation of its experts has an alpha of {parts[0].alpha:g}, not {OAI_ALPHA:g}")
+    try:
+        _rules(experts)
+        if all(_is_packed(part) for part in parts):
+            downs = ExpertMatrices([_matrices(part.down) for part in parts])
+            gates = [_matrices(part.gate_up) for part in parts]
+            return PackedExperts(ExpertMatrices(gates, into=downs if downs.same_places else None), downs)
+        if all(isinstance(part.gate_up, Linear) and isinstance(part.down, Linear) for part in parts):
+            return _float_experts(parts)
+    except ValueError as error:
+        raise UnfitError(str(error)) from error
+    raise UnfitError("some experts are quantized in a way that the kernels do not hold")
+
+
+def packed_experts(experts: Experts) -> PackedExperts | FloatExperts:
+    """The same, of experts that were packed when they were loaded what was made then.
+
+    Raises:
+        UnfitError: as `pack_experts`.
+    """
+    return experts.together.packed if isinstance(experts.together, ExpertRows) else pack_experts(experts)
+
+
+def _rules(experts: Experts) -> RouteRules:
+    return RouteRules(len(experts.experts), experts.chosen, experts.renormalise)
+
+
+class _Between(TypedDict):
+    """What stands between the two products of an expert."""
+
+    activation: ExpertActivation
+    limit: float
+
+
+def _activation(expert: Mlp) -> ExpertActivation:
+    return "swiglu_oai" if expert.activation == "swiglu_oai" else KERNEL_ACTIVATIONS[expert.activation]
+
+
+def _is_packed(part: Mlp) -> bool:
+    return all(is_whole(layer) and len(layer.runs) == 1 for layer in (part.gate_up, part.down))
+
+
+def _matrices(layer: Joined) -> tuple[PackedMatrix, ...]:
+    if not isinstance(layer, QuantizedLinear):
+        raise TypeError(f"{type(layer).__name__} has no matrices of the kernels")
+    return layer.matrices
+
+
+def _float_experts(parts: tuple[Mlp, ...]) -> FloatExperts:
+    gate_ups, gate_up_biases = _stacked([part.gate_up for part in parts])
+    downs, down_biases = _stacked([part.down for part in parts])
+    gates = DenseExperts(tuple(gate_ups.chunk(2, dim=1)), tuple(_contiguous(gate_up_biases)))
+    return FloatExperts(gates, DenseExperts((downs,), () if down_biases is None else (down_biases,)))
+
+
+def _contiguous(biases: Tensor | None) -> list[Tensor]:
+    return [] if biases is None else [half.contiguous() for half in biases.chunk(2, dim=1)]
+
+
+def _stacked(layers: list[Joined]) -> tuple[Tensor, Tensor | None]:
+    """The weights of all experts where they stand one behind the other, as loading puts them."""
+    linears = [layer for layer in layers if isinstance(layer, Linear)]
+    first = linears[0].weight
+    if any(linear.weight.data_ptr() != first.data_ptr() + i * first.nbytes for i, linear in enumerate(linears)):
+        raise ValueError("experts in float16 do not stand one behind the other")
+    whole = first.as_strided((len(linears), *first.shape), (first.numel(), *first.stride()))
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    return whole, torch.stack(biases) if biases else None
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What routing leaves: the numbers of the chosen experts, their weights, and all logits."""
+
+    chosen: Tensor
+    weights: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _AfterTheLast:
+    """An operation that never starts before its predecessor ends.
+
+    Started early, the three of a Mixtral's layer took an H200 75.7 us, so 59.6; those of a Qwen3-30B-A3B 19.9 both ways
+    (`benchmarks/experts.py`).
+    """
+
+    job: Launch
+
+    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
+        self.job.launch(dependent=False)
+
+
+class ExpertJobs:
+    """Makes the operations of a layer's experts.
+
+    Args:
+        kernels: on the model's device.
+    """
+
+    def __init__(self, kernels: StepKernels, device: torch.device) -> None:
+        self._kernels = kernels
+        self._device = device
+        self._ticket = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def route(self, experts: Experts, x: Tensor) -> tuple[Launch, Routed]:
+        """The choice. Behind the experts' logits comes that of the shared expert's gate, where there is one."""
+        rows = experts.router.weight
+        if experts.shared is not None:
+            rows = torch.cat((rows, experts.shared.gate.weight))
+        routed = Routed(
+            torch.zeros(experts.chosen, dtype=torch.int32, device=self._device),
+            torch.zeros(experts.chosen, device=self._device),
+            torch.zeros(len(rows), device=self._device),
+        )
+        bias = None if experts.router.bias is None else experts.router.bias.float()
+        job = self._kernels.route(
+            x,
+            rows.contiguous(),
+            _rules(experts),
+            logits=routed.logits,
+            chosen=routed.chosen,
+            weights=routed.weights,
+            ticket=self._ticket,
+            bias=bias,
+        )
+        return job, routed
+
+    def products(
+        self, packed: PackedExperts | FloatExperts, routed: Routed, x: Tensor, expert: Mlp
+    ) -> tuple[list[Launch], Tensor]:
+        """Of the chosen experts, which are all like `expert`; and float32 `[slots, width]`, what they leave."""
+        between = _Between(activation=_activation(expert), limit=expert.limit)
+        slots, chosen = len(routed.chosen), routed.chosen
+        if isinstance(packed, FloatExperts):
+            inner, y = self._halves(slots, packed.gates.outputs), self._floats(slots, packed.downs.outputs)
+            first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", **between)
+            second = self._kernels.dense_expert_product(packed.downs, chosen, inner, y, "float")
+            return [_AfterTheLast(first), _AfterTheLast(second)], y
+        gates, downs = packed.gates, packed.downs
+        stored = gates.into is not None
+        inner = self._halves(slots, downs.stored if stored else gates.outputs)
+        y = self._floats(slots, downs.outputs)
+        order: InputOrder = "stored" if stored else "features"
+        first = self._kernels.expert_product(gates, chosen, x, inner, "gated", **between)
+        second = self._kernels.expert_product(downs, chosen, inner, y, "float", order=order)
+        return [_AfterTheLast(first), _AfterTheLast(second)], y
+
+    def _halves(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=torch.float16, device=self._device)
+
+    def _floats(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, device=self._device)
+
+
+class ExpertRows:
+    """An `experts.Together` through the kernels of chosen experts.
+
+    Args:
+        kernels: on the model's device.
+        packed: the experts of a layer.
+        expert: one of them.
+    """
+
+    def __init__(self, kernels: StepKernels, packed: PackedExperts | FloatExperts, expert: Mlp) -> None:
+        self.packed = packed
+        self._kernels = kernels
+        self._expert = expert
+
+    def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        """See `experts.Together`."""
+        each = max(_SLOTS_AT_ONCE // numbers.shape[1], 1)
+        parts = [torch.split(tensor, each) for tensor in (x, weights, numbers)]
+        return torch.cat([self._part(*some) for some in zip(*parts, strict=True)])
+
+    def _part(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        tokens, chosen = numbers.shape
+        routed = Routed(numbers.flatten().int(), weights, weights)
+        rows = x.repeat_interleave(chosen, dim=0)
+        jobs, y = ExpertJobs(self._kernels, x.device).products(self.packed, routed, rows, self._expert)
+        for job in jobs:
+            job.launch(dependent=False)
+        return (y.view(tokens, chosen, -1) * weights.unsqueeze(-1)).sum(1)

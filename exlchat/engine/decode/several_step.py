@@ -1,0 +1,110 @@
+"""A pass of a token of each of several sequences with the draws behind it, as CUDA graphs: a `SeveralStep`.
+
+What each row comes to is what a step alone gives, to the last bit. A number of rows is captured for each way of drawing
+when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from exlchat.engine.decode.decode_step import NO_MEMORY, captured, launch_all
+from exlchat.engine.decode.verify_step import CapturedRows
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.quantized_linear import Launch
+from exlchat.engine.sampling.device import DrawKind
+from exlchat.engine.schedule.several_ahead import Row
+from exlchat.ext.chain import ChainState
+from exlchat.ext.ops import Kernels
+from exlchat.ext.sampling import SamplerState, TokenRing
+from exlchat.llm.info import ModelError
+
+
+class CapturedSeveral:
+    """A `several_ahead.SeveralStep`.
+
+    Args:
+        rows: whose passes these are; they share their tensors, so only one of both has work under way.
+        kernels: on the model's device.
+        room: tokens of the longest sequence.
+    """
+
+    def __init__(self, rows: CapturedRows, kernels: Kernels, *, room: int) -> None:
+        self._rows = rows
+        self._kernels = kernels
+        self._room = room
+        self._states: list[SamplerState] = []
+        self._chains: list[ChainState] = []
+        self._caches: list[KVCache] = []
+        self._capacities: list[int] = []
+        self._kind: DrawKind = "plain"
+        self._graphs: dict[tuple[int, DrawKind], torch.cuda.CUDAGraph] = {}
+        self._jobs: dict[tuple[int, DrawKind], list[Launch]] = {}
+        """They keep alive what the graphs point to."""
+
+    @torch.inference_mode()
+    def begin(self, rows: Sequence[Row]) -> None:
+        """See `SeveralStep`."""
+        (self._kind,) = {row.draws.kind for row in rows}
+        chain = self._rows.apart
+        try:
+            self._open_slots(len(rows))
+        except torch.OutOfMemoryError as error:
+            raise ModelError(NO_MEMORY) from error
+        for slot, row in enumerate(rows):
+            self._states[slot].ring.clear()
+            self._states[slot].set(row.draws.c_draw())
+            if self._kind != "plain":
+                self._chains[slot].set(row.draws.c_chain(), row.context, row.draws.rules)
+        chain.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
+        chain.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
+        self._caches, self._capacities = [row.cache for row in rows], []
+
+    @torch.inference_mode()
+    def launch(self) -> None:
+        """See `SeveralStep`."""
+        capacities = [cache.capacity for cache in self._caches]
+        if capacities != self._capacities:
+            self._rows.show(self._caches)
+            self._capacities = capacities
+        key = len(self._caches), self._kind
+        if key in self._graphs:
+            self._graphs[key].replay()
+            return
+        # CUDA loads kernels when they are first launched, which must not fall into a capture.
+        jobs = self._jobs[key] = [*self._rows.apart.jobs(key[0]), *self._draw_jobs(*key)]
+        launch_all(jobs, dependent=False)
+        work = captured(self._rows.device, lambda: launch_all(jobs, dependent=self._rows.dependent))
+        self._graphs[key] = work
+
+    def ring(self, row: int) -> TokenRing:
+        """See `SeveralStep`."""
+        return self._states[row].ring
+
+    def running(self) -> bool:
+        """See `SeveralStep`."""
+        return not torch.cuda.current_stream(self._rows.device).query()
+
+    def _open_slots(self, count: int) -> None:
+        device, vocab = self._rows.device, self._rows.apart.row_logits.shape[1]
+        while len(self._states) < count:
+            self._states.append(SamplerState(device))
+        while self._kind != "plain" and len(self._chains) < count:
+            self._chains.append(ChainState(vocab, self._room, device))
+
+    def _draw_jobs(self, count: int, kind: DrawKind) -> list[Launch]:
+        return [job for slot in range(count) for job in self._draw(slot, kind)]
+
+    def _draw(self, slot: int, kind: DrawKind) -> list[Launch]:
+        step, state = self._rows.apart, self._states[slot]
+        logits, token, position = step.row_logits[slot], step.token[slot : slot + 1], step.position[slot : slot + 1]
+        if kind == "plain":
+            return [self._kernels.sample(logits, state, token=token, position=position)]
+        chain = self._chains[slot]
+        adjust = self._kernels.adjust(logits, chain, state, position=position)
+        if kind == "chain":
+            return [adjust, self._kernels.draw_adjusted(chain, state, token=token, position=position)]
+        known = {"context": chain.context, "numbers": chain.numbers}
+        return [adjust, self._kernels.sample(chain.adjusted, state, token=token, position=position, **known)]

@@ -1,0 +1,129 @@
+"""What the chains of the decode step need of the CUDA extension; tests put the references in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from exlchat.engine.layers.quantized_linear import Launch, MatrixKernels
+from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
+from exlchat.ext.heads import HeadNorms
+from exlchat.ext.layout import PackedMatrix
+from exlchat.ext.products import Activation, Kind, Normed, Residual
+from exlchat.ext.settle import Joining, NormedCopy
+from exlchat.ext.settle import Norm as SettleNorm
+
+
+class StepKernels(Protocol):
+    """For each operation see the class of `exlchat.ext` that `exlchat.ext.ops.Kernels` has it from."""
+
+    def product(
+        self,
+        matrices: Sequence[PackedMatrix],
+        x: Tensor | Normed,
+        y: Tensor,
+        kind: Kind,
+        *,
+        scatter: Tensor | None = None,
+        activation: Activation = "silu",
+    ) -> Launch:
+        """See `products.Products`."""
+
+    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Launch:
+        """See `products.Products`."""
+
+    def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Launch:
+        """See `products.Products`."""
+
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Launch:
+        """See `products.Products`."""
+
+    def attention(
+        self,
+        qkv: Tensor,
+        out: Tensor,
+        *,
+        pages: LayerPages,
+        page_table: Tensor,
+        position: Tensor,
+        turns: Tensor,
+        rules: AttentionRules,
+        scratch: AttentionScratch,
+        scatter: Tensor | None = None,
+    ) -> Launch:
+        """See `attention.Attention`."""
+
+    def norm_heads(self, qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> Launch:
+        """See `heads.HeadKernels`."""
+
+    def settle(
+        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: SettleNorm | None, joining: Joining | None = None
+    ) -> Launch:
+        """See `settle.SettleKernels`."""
+
+    def scale_logits(self, logits: Tensor, *, scale: float = 1.0, softcap: float = 0.0) -> Launch:
+        """See `sampling.SamplerKernels`."""
+
+    def route(
+        self,
+        x: Tensor,
+        router: Tensor,
+        rules: RouteRules,
+        *,
+        logits: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        ticket: Tensor,
+        bias: Tensor | None = None,
+    ) -> Launch:
+        """See `experts.ExpertKernels`."""
+
+    def expert_product(
+        self,
+        experts: ExpertMatrices,
+        chosen: Tensor,
+        x: Tensor,
+        y: Tensor,
+        kind: ExpertKind,
+        *,
+        order: InputOrder = "features",
+        activation: ExpertActivation = "silu",
+        limit: float = OAI_LIMIT,
+    ) -> Launch:
+        """See `experts.ExpertKernels`."""
+
+    def dense_expert_product(
+        self,
+        experts: DenseExperts,
+        chosen: Tensor,
+        x: Tensor,
+        y: Tensor,
+        kind: ExpertKind,
+        *,
+        activation: ExpertActivation = "silu",
+        limit: float = OAI_LIMIT,
+    ) -> Launch:
+        """See `experts.ExpertKernels`."""
+
+
+class ModelKernels(StepKernels, MatrixKernels, Protocol):
+    """Those of a model's layers too."""
+
+
+class TorchJob:
+    """An operation of the step that torch computes, captured with the rest: for what the kernels do not hold.
+
+    Args:
+        work: reads and writes tensors with fixed addresses, and asks the host nothing.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+
+    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
+        """Torch's own kernels always wait for the one before."""
+        self._work()

@@ -1,0 +1,1 @@
+"""Guesses of tokens ahead, checked in one pass."""

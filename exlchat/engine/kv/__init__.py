@@ -1,0 +1,1 @@
+"""Keys and values in pages: which page holds what, their tensors, budgets, the running sequence."""

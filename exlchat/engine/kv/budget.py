@@ -1,0 +1,146 @@
+"""How long the context of a model is here, and how many tokens its cache holds in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exlchat.engine.kv.sizes import cache_bytes, pages_of, window_slots
+from exlchat.engine.model.spec import ModelSpec
+from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
+from exlchat.llm.info import ModelError
+
+# A context of 128k tokens is no sensible default for the memory of most machines; --context asks for more.
+_DEFAULT_CONTEXT = 32768
+# A prompt and a short answer.
+_SHORTEST_CONTEXT = 512
+# Beside the running conversation, those before it; and how much of what the weights leave may go to all of them, so
+# that other programs find some too.
+_OTHER_CONTEXTS = 2
+_SHARE = 0.6
+_MOST_PAGES_BITS = 22  # 4 million pages, a thousand million tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWishes:
+    """What the user asked for; `None` leaves it to `plan_cache`.
+
+    Args:
+        context: the longest prompt plus answer, in tokens.
+        tokens: how many tokens of all conversations the cache holds.
+        gigabytes: the same as memory, in GiB.
+    """
+
+    context: int | None = None
+    tokens: int | None = None
+    gigabytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """Tokens of the longest sequence, and of all."""
+
+    context: int
+    tokens: int
+
+
+def plan_cache(
+    name: str, spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: int, *, at_once: bool = True
+) -> CachePlan:
+    """Context and cache for a model. What was not asked for is made to fit; what was asked for has to.
+
+    Args:
+        name: of the model, for errors.
+        room: bytes that the weights leave.
+        at_once: all memory is taken at once, as on a GPU, so that it has to be there; else page by page, and there has
+            to be room only for a cache that was asked for.
+
+    Raises:
+        ModelError: what was asked for does not fit the model, the memory or each other, or nothing of use fits.
+    """
+    sizes = _Sizes(spec, kind, max(room, 0))
+    context = _context(spec, wishes.context)
+    budget = sizes.budget(wishes, context)
+    if budget is None:
+        if at_once:
+            context = _fitting(name, sizes, context, asked=wishes.context is not None)
+        spare = sizes.fitting(context, int(_SHARE * sizes.room))
+        return CachePlan(context, max(context, min((1 + _OTHER_CONTEXTS) * context, spare)))
+    if budget < context:
+        if wishes.context is not None or budget < min(_SHORTEST_CONTEXT, context):
+            raise ModelError(
+                f"{name}: a cache of {budget:,} tokens is too small for one conversation of "
+                f"{max(wishes.context or 0, min(_SHORTEST_CONTEXT, context)):,}; give it more, or take a smaller "
+                "--context"
+            )
+        context = budget
+    # Where memory is taken page by page too: all that is asked for is to be used, and torch or the system would end it.
+    if sizes.bytes(context, budget) > sizes.room:
+        raise sizes.too_large(name, f"a cache of {budget:,} tokens", context, budget, option="--cache-tokens")
+    return CachePlan(context, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Arithmetic for one model, one kind of cache and the bytes that there are."""
+
+    spec: ModelSpec
+    kind: CacheKind
+    room: int
+
+    def bytes(self, context: int, tokens: int) -> int:
+        """Of a cache of so many tokens, for conversations of `context`."""
+        pages = pages_of(max(tokens, context))
+        return cache_bytes(self.spec, self.kind, pages, window_slots(self.spec, pages_of(context), pages))
+
+    def fitting(self, context: int | None, room: int) -> int:
+        """Tokens in whole pages that take no more than `room`.
+
+        Args:
+            context: of one conversation; `None` for a single one that has them all.
+        """
+        fits = 0
+        for step in (1 << bit for bit in reversed(range(_MOST_PAGES_BITS))):
+            tokens = (fits + step) * PAGE_TOKENS
+            if self.bytes(tokens if context is None else min(context, tokens), tokens) <= room:
+                fits += step
+        return fits * PAGE_TOKENS
+
+    def budget(self, wishes: CacheWishes, context: int) -> int | None:
+        """Tokens of the cache that was asked for, in whole pages."""
+        if wishes.tokens is not None:
+            return pages_of(wishes.tokens) * PAGE_TOKENS
+        if wishes.gigabytes is None:
+            return None
+        return self.fitting(context, int(wishes.gigabytes * 2**30))
+
+    def too_large(self, name: str, what: str, context: int, tokens: int, *, option: str) -> ModelError:
+        """What it takes, what there is, and what would fit."""
+        needed, fits = self.bytes(context, tokens), self.fitting(None, self.room)
+        mends = [f"{option} {fits}"] if fits >= _SHORTEST_CONTEXT else []
+        for smaller in KINDS.values():
+            size = _Sizes(self.spec, smaller, self.room).bytes(context, tokens)
+            if smaller.fits(self.spec.head_dim) and size < needed and size <= self.room:
+                mends.append(f"--kv-cache {smaller.name}")
+                break
+        return ModelError(
+            f"{name}: {what} takes {needed / 2**30:.2f} GiB, and the weights leave {self.room / 2**30:.2f} GiB free: "
+            f"{' or '.join(mends) or 'fewer bits or a smaller model'} would fit"
+        )
+
+
+def _context(spec: ModelSpec, wanted: int | None) -> int:
+    if wanted is None:
+        return min(spec.max_position_embeddings, _DEFAULT_CONTEXT)
+    if not 1 <= wanted <= spec.longest_context:
+        raise ModelError(f"a context of {wanted:,} tokens was asked for; this model has 1 to {spec.longest_context:,}")
+    return wanted
+
+
+def _fitting(name: str, sizes: _Sizes, context: int, *, asked: bool) -> int:
+    """The context, shortened to what fits unless the user asked for one."""
+    if sizes.bytes(context, context) <= sizes.room:
+        return context
+    fits = sizes.fitting(None, sizes.room)
+    if not asked and fits >= _SHORTEST_CONTEXT:
+        return fits
+    raise sizes.too_large(name, f"a context of {context:,} tokens", context, context, option="--context")

@@ -1,0 +1,82 @@
+"""A linear layer as the transformer sees it, whatever format its weights came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from exlchat.engine.layers.quantized_linear import QuantizedLinear, join_quantized
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`y = x W^T + b` with `weight` `[out, in]` and `bias` `[out]`, both in the compute dtype.
+
+    Args:
+        mapped: the weight is still the file's memory, which a copy would double.
+        outputs: how many there are, where the weight has more rows than that.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    mapped: bool = False
+    outputs: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Of the weight and the bias."""
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, in]` -> `[tokens, out]`."""
+        return functional.linear(x, self.weight, self.bias)[:, : self.outputs]
+
+    def in_whole_rows(self) -> Linear:
+        """The same with its outputs filled up to a multiple of 8 by rows of zeros.
+
+        Results of 16-bit products then begin at multiples of 16 bytes, which the fast kernels of cuBLAS need.
+        """
+        missing = -len(self.weight) % 8
+        if not missing:
+            return self
+        bias = None if self.bias is None else functional.pad(self.bias, (0, missing))
+        weight = functional.pad(self.weight, (0, 0, 0, missing))
+        return Linear(weight, bias, outputs=len(self.weight))
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Layers with one input, their outputs one after the other, where their weights cannot be joined.
+
+    That is so for weights of a mapped file, which joining would copy, and for quantized ones beside float ones.
+    """
+
+    parts: tuple[Linear | QuantizedLinear, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.bytes for part in self.parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, in]` -> `[tokens, sum of out]`."""
+        return torch.cat([part(x) for part in self.parts], dim=-1)
+
+
+Joined = Linear | QuantizedLinear | SideBySide
+
+
+def join(parts: Sequence[Linear | QuantizedLinear]) -> Joined:
+    """One layer for several that read the same input: fewer, larger products."""
+    quantized = [part for part in parts if isinstance(part, QuantizedLinear)]
+    if len(quantized) == len(parts):
+        return join_quantized(quantized)
+    dense = [part for part in parts if isinstance(part, Linear) and not part.mapped]
+    if len(dense) < len(parts):
+        return SideBySide(tuple(parts))
+    biases = [part.bias for part in dense if part.bias is not None]
+    return Linear(torch.cat([part.weight for part in dense]), torch.cat(biases) if biases else None)

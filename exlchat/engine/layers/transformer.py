@@ -1,0 +1,235 @@
+"""The decoder: embedding, layers of attention and MLP, final norm, head; every architecture's, by its `ModelSpec`.
+
+Any number of tokens on any device: in plain torch, which faster paths are tested against, or on a GPU with quantized
+layers and `KernelOperations` between them. A decoded token takes `step_chain` where that suits the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.attention import Rules, attention
+from exlchat.engine.layers.experts import Experts, Mlp
+from exlchat.engine.layers.linear import Joined, Linear
+from exlchat.engine.layers.norms import HeadNorm, Norm
+from exlchat.engine.layers.operations import Operations, TorchOperations
+from exlchat.engine.layers.quantized_linear import QuantizedLinear
+from exlchat.engine.layers.rope import RopeTable
+from exlchat.engine.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Weights of one layer. `qkv` is the projections to queries, keys and values, joined.
+
+    Args:
+        attention_norm, mlp_norm: of what attention and MLP read; none where they read the residual as it is, and no
+            `mlp_norm` where both read the same.
+        attention_post_norm, mlp_post_norm: of what they add.
+        head_order: int64 `[heads]`, where `qkv` has each head that queries, keys and values have in that order.
+        sinks: see `attention.Rules`.
+    """
+
+    qkv: Joined
+    output: Linear | QuantizedLinear
+    mlp: Mlp | Experts
+    attention_norm: Norm | None = None
+    mlp_norm: Norm | None = None
+    attention_post_norm: Norm | None = None
+    mlp_post_norm: Norm | None = None
+    query_norm: HeadNorm | None = None
+    key_norm: HeadNorm | None = None
+    head_order: Tensor | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Of all weights of the layer."""
+        return self._small + self.qkv.bytes + self.output.bytes + self.mlp.bytes
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of the weights, what one token reads."""
+        return self._small + self.qkv.bytes + self.output.bytes + self.mlp.bytes_per_token
+
+    @property
+    def _small(self) -> int:
+        norms = (self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm)
+        of_heads = (self.query_norm, self.key_norm)
+        small = sum(norm.bytes for norm in norms if norm is not None)
+        small += sum(norm.weight.nbytes for norm in of_heads if norm is not None)
+        return small + (0 if self.sinks is None else self.sinks.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What stands around the layers.
+
+    Args:
+        embedding: `[vocab, hidden]`.
+        positions: `[max_position_embeddings, hidden]`, added to the embedding where the model learned them.
+    """
+
+    embedding: Tensor
+    norm: Norm
+    head: Linear | QuantizedLinear
+    positions: Tensor | None = None
+
+
+class Transformer:
+    """A loaded decoder. `forward` computes in the dtype of the weights and returns float32 logits.
+
+    Args:
+        spec: its sizes.
+        ends, layers: its weights.
+        context: the most tokens that a sequence will have; as many as the model was made for unless given.
+        operations: between the products; plain torch unless given.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        ends: Ends,
+        layers: list[DecoderLayer],
+        *,
+        context: int | None = None,
+        operations: Operations | None = None,
+    ) -> None:
+        self.spec = spec
+        self.ends = ends
+        self.layers = layers
+        length = context or spec.max_position_embeddings
+        self.ropes = [RopeTable(rope, length, ends.embedding.device) for rope in spec.ropes]
+        self._operations = operations or TorchOperations(ends.embedding.dtype)
+
+    @property
+    def embedding(self) -> Tensor:
+        """`[vocab, hidden]`."""
+        return self.ends.embedding
+
+    @property
+    def norm(self) -> Norm:
+        """Of the last layer's residual."""
+        return self.ends.norm
+
+    @property
+    def head(self) -> Linear | QuantizedLinear:
+        """The product that gives logits."""
+        return self.ends.head
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the decoder computes in."""
+        return self.embedding.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Of all weights; a head that is the embedding counts once."""
+        tied = isinstance(self.head, Linear) and self.head.weight is self.embedding
+        around = self._ends_bytes + (0 if tied else self.embedding.nbytes)
+        positions = 0 if self.ends.positions is None else self.ends.positions.nbytes
+        return sum(layer.bytes for layer in self.layers) + around + positions
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of the weights, what one decoded token reads: not all of the embedding, nor of the experts."""
+        return sum(layer.bytes_per_token for layer in self.layers) + self._ends_bytes + self.embedding[0].nbytes
+
+    @property
+    def _ends_bytes(self) -> int:
+        return self.norm.bytes + self.head.bytes
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = True) -> Tensor:
+        """Logits of new tokens.
+
+        Args:
+            ids: int64 `[tokens]` at positions `start` and on, on the model's device.
+            cache: holds the positions before `start`; those of `ids` are added. Without one, `start` is 0.
+            last_only: only the last token's logits.
+
+        Returns:
+            float32 `[tokens, vocab]`, or `[1, vocab]`.
+        """
+        return self.logits(self.features(ids, cache, start=start, last_only=last_only))
+
+    @torch.inference_mode()
+    def features(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = False) -> Tensor:
+        """What the head makes logits of: `[tokens, hidden]`, or `[1, hidden]`. Arguments as of `forward`."""
+        hidden = self._embed(ids, start)
+        turns = [rope.slice(start, start + len(ids)) for rope in self.ropes]
+        added: Tensor | None = None
+        add_norm, scale = self._operations.add_norm, self.spec.residual_scale
+        after: Norm | None = None
+        for index, layer in enumerate(self.layers):
+            x = add_norm(hidden, added, layer.attention_norm, after=after, scale=scale)
+            added = self._attend(index, x, turns, cache=cache, start=start)
+            if self.spec.parallel:
+                added = added + layer.mlp(x, self._operations)
+                continue
+            x = add_norm(hidden, added, layer.mlp_norm, after=layer.attention_post_norm, scale=scale)
+            added, after = layer.mlp(x, self._operations), layer.mlp_post_norm
+        if last_only:
+            hidden, added = hidden[-1:], None if added is None else added[-1:]
+        return add_norm(hidden, added, self.norm, after=after, scale=scale)
+
+    @torch.inference_mode()
+    def logits(self, x: Tensor) -> Tensor:
+        """`[tokens, hidden]` of `features` -> float32 `[tokens, vocab]`."""
+        logits = self.head(x).float()
+        if self.spec.logit_scale != 1.0:
+            logits = logits * self.spec.logit_scale
+        cap = self.spec.logit_softcap
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _embed(self, ids: Tensor, start: int) -> Tensor:
+        # The residual stream stays in float32, as in the step: in 16 bits its sum of all layers loses most.
+        hidden = self.embedding[ids].float()
+        if self.spec.embedding_scale != 1.0:
+            hidden *= self.spec.embedding_scale
+        if self.ends.positions is not None:
+            hidden += self.ends.positions[start : start + len(ids)]
+        return hidden
+
+    def _attend(self, index: int, x: Tensor, turns: list[Tensor], *, cache: KVCache | None, start: int) -> Tensor:
+        spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
+        rows = self._heads(index, x, turns, start)
+        heads = rows.transpose(0, 1)
+        queries, new = heads[: spec.num_heads], heads[spec.num_heads :].view(2, spec.num_kv_heads, tokens, -1)
+        rules = Rules(spec.attention_scale, spec.windows[index], spec.attention_softcap, layer.sinks)
+        if cache is None:
+            mixed = attention(queries, new[0], new[1], rules)
+        else:
+            parts = [
+                attention(queries[:, seen.tokens], seen.keys, seen.values, rules)
+                for seen in cache.append(index, start, new)
+            ]
+            mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return layer.output(mixed.transpose(0, 1).reshape(tokens, -1))
+
+    def _heads(self, index: int, x: Tensor, turns: list[Tensor], start: int) -> Tensor:
+        """`[tokens, heads, head_dim]`: queries, keys and values, normed and turned to their positions from `start`."""
+        spec, layer = self.spec, self.layers[index]
+        rows = layer.qkv(x).view(x.shape[0], -1, spec.head_dim)
+        if layer.head_order is not None:
+            rows = rows[:, layer.head_order]
+        queries_end, keys_end = spec.num_heads, spec.num_heads + spec.num_kv_heads
+        if layer.query_norm is not None and layer.key_norm is not None:
+            rows[:, :queries_end] = layer.query_norm(rows[:, :queries_end])
+            rows[:, queries_end:keys_end] = layer.key_norm(rows[:, queries_end:keys_end])
+        rope = spec.layer_ropes[index]
+        if rope is not None:
+            self._operations.turn(rows, turns[rope], keys_end, interleaved=spec.interleaved)
+            if spec.ropes[rope].query_beta:
+                scales = self.ropes[rope].query_scales(start, start + len(rows))
+                rows[:, :queries_end] *= scales.to(rows.dtype).view(-1, 1, 1)
+        return rows

@@ -1,0 +1,165 @@
+"""Typed look-ups in the JSON files of a model; every error names the file, the key and what was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from exlchat.llm.info import ModelError
+
+MOST = 2**31 - 1
+"""No size of a model is larger."""
+
+
+_LEAST, _MOST = 1e-20, 1e20
+"""Of positive numbers: no model has any beyond, and products of such would be none."""
+
+
+class ConfigReader:
+    """Look-ups in one JSON object, which remembers what was looked up.
+
+    Args:
+        config: the object.
+        where: the file's name, and the object's in it, for error lines.
+        aliases: other names under which a key may stand; the first that is there counts.
+        defaults: values of keys that are absent. A key that is null is not absent, but has no value.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        where: str,
+        *,
+        aliases: Mapping[str, tuple[str, ...]] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._config = config
+        self._where = where
+        self._aliases = aliases or {}
+        self._defaults = defaults or {}
+        self._read: set[str] = set()
+        self._sections: dict[str, ConfigReader] = {}
+
+    def error(self, key: str, problem: str) -> ModelError:
+        """A `ModelError` about one key."""
+        names = (self._name(key),) if self.has(key) else (key, *self._aliases.get(key, ()))
+        return ModelError(f"{self._where}: {' or '.join(names)} {problem}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive whole number; `1.0` counts as one."""
+        return self._whole(key, self._value(key, default), least=1)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number, 0 included."""
+        return self._whole(key, self._value(key, default), least=0)
+
+    def optional_integer(self, key: str) -> int | None:
+        """A positive whole number, or `None` where the key is null, or absent and has no default."""
+        value = self.get(key)
+        return None if value is None else self._whole(key, value, least=1)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        return self._positive(key, self._value(key, default))
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number, or `None` where the key is null, or absent and has no default."""
+        value = self.get(key)
+        return None if value is None else self._positive(key, value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false; null is neither."""
+        value = self.get(key)
+        value = default if value is None and not self.has(key) else value
+        if not isinstance(value, bool):
+            raise self.error(key, f"is {short(value)}; it must be true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"is {short(value)}; it must be a string")
+        return value
+
+    def optional_text(self, key: str) -> str | None:
+        """A string, or `None` where the key is null, or absent and has no default."""
+        return None if self.get(key) is None else self.text(key)
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of so many positive numbers."""
+        value = self._value(key, None)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.error(key, f"is {short(value)}; it must be a list of {count} numbers")
+        return tuple(self._positive(key, item) for item in value)
+
+    def section(self, key: str) -> ConfigReader | None:
+        """A nested object, or its default or `None` where the key is absent or null."""
+        value = self.get(key)
+        value = self._defaults.get(key) if value is None else value
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, f"is {short(value)}; it must be an object")
+        if key not in self._sections:
+            self._sections[key] = ConfigReader(value, f"{self._where}: {key}")
+        return self._sections[key]
+
+    def sections(self) -> Iterator[ConfigReader]:
+        """All nested objects that were looked up, those inside of others too."""
+        for section in self._sections.values():
+            yield section
+            yield from section.sections()
+
+    def known(self, *keys: str) -> None:
+        """Counts keys as read that another one decides about, or the tensors."""
+        self._read.update(keys)
+
+    def unread(self) -> list[tuple[str, Any]]:
+        """Keys that were not looked up, and their values."""
+        return [(key, value) for key, value in self._config.items() if key not in self._read]
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there, null or not."""
+        return self._name(key) in self._config
+
+    def get(self, key: str) -> Any:
+        """The raw value or its default; `None` where there is neither."""
+        name = self._name(key)
+        return self._config[name] if name in self._config else self._defaults.get(key)
+
+    def _name(self, key: str) -> str:
+        """The name under which the key stands."""
+        names = (key, *self._aliases.get(key, ()))
+        self._read.update(names)
+        return next((name for name in names if name in self._config), key)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.get(key)
+        value = default if value is None else value
+        if value is None:
+            problem = "is null" if self.has(key) else "is missing"
+            raise self.error(key, f"{problem}; take the file from the original model")
+        return value
+
+    def _whole(self, key: str, value: Any, *, least: int) -> int:
+        # A whole number in JSON may be past every float.
+        number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        if isinstance(value, bool) or not number or value != int(value) or value < least:
+            kind = "a positive whole number" if least else "a whole number from 0 on"
+            raise self.error(key, f"is {short(value)}; it must be {kind}")
+        if value > MOST:
+            raise self.error(key, f"is {short(value)}; no model is that large")
+        return int(value)
+
+    def _positive(self, key: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST <= value <= _MOST:
+            raise self.error(key, f"is {short(value)}; it must be a positive number, and no extreme one")
+        return float(value)
+
+
+def short(value: Any) -> str:
+    """A JSON value for an error line, which may come from anywhere and be of any length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

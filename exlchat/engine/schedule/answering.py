@@ -1,0 +1,286 @@
+"""One answer: tokens from a source, text from tokens, and why it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from exlchat.engine.sampling import NothingAllowedError, Sampler
+from exlchat.engine.schedule.answer_clock import AnswerClock
+from exlchat.engine.schedule.feeding import Feeder
+from exlchat.engine.schedule.guidance import Guidance
+from exlchat.engine.schedule.healing import Healing
+from exlchat.engine.schedule.repetition_watch import RepetitionWatch
+from exlchat.engine.schedule.scoring import chances
+from exlchat.engine.schedule.thought_watch import ThoughtWatch
+from exlchat.engine.schedule.token_rules import TokenRules
+from exlchat.engine.schedule.token_source import TokenSource
+from exlchat.engine.text.stream import TextStream
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.llm.constraint import ConstraintError
+from exlchat.llm.events import FinishReason, PlaceChances, TextDelta
+from exlchat.llm.info import ModelError
+from exlchat.llm.request import GenerationRequest
+
+_Made = TypeVar("_Made")
+
+
+class OpenSource(Protocol):
+    """See `sources.Sources`."""
+
+    def open(self, parts: AnswerParts, answer: Answering) -> TokenSource:
+        """A source behind the last token of an answer, which is not in the cache yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerParts:
+    """What an answer is made with.
+
+    Args:
+        run: number of the request, see `Feeder`.
+        cancelled: whether somebody wants it to end.
+        sources: where tokens come from.
+    """
+
+    request: GenerationRequest
+    feeder: Feeder
+    run: int
+    tokenizer: Tokenizer
+    sampler: Sampler
+    rules: TokenRules
+    clock: AnswerClock
+    stop_ids: frozenset[int]
+    cancelled: Callable[[], bool]
+    sources: OpenSource
+    guidance: Guidance | None = None
+    healing: Healing | None = None
+
+
+class Answering:
+    """Makes one answer.
+
+    Args:
+        parts: the sampler has begun with the prompt.
+        prompt: its ids, all in the cache.
+        logits: float32 `[vocab]`, behind the prompt.
+    """
+
+    def __init__(self, parts: AnswerParts, prompt: list[int], logits: Tensor) -> None:
+        request = parts.request
+        self._parts = parts
+        self._prompt_length = len(prompt)
+        self._prompt_logits = logits
+        self.context = list(prompt)
+        """Prompt and answer so far."""
+        self.reason: FinishReason | None = None
+        self.text = ""
+        """All that was shown."""
+        self.chances: list[PlaceChances] = []
+        """Of the answer's tokens, where they were asked for."""
+        self._drawn: PlaceChances | None = None
+        self._told = 0
+        self._opened_under = False
+        self._source: TokenSource | None = None
+        self._watch = RepetitionWatch() if request.stop_repeating else None
+        self._thoughts = ThoughtWatch(request.thoughts)
+        stops = [stop for stop in request.stop if isinstance(stop, str)]
+        before = prompt[len(prompt) - request.begun :] if request.begun else []
+        tokenizer = parts.tokenizer
+        self._stream = TextStream(
+            tokenizer.decode, stops, before=before, banned=request.banned, fallback=tokenizer.fallback
+        )
+        self._hidden = parts.healing.text if parts.healing else ""
+        parts.rules.grammar_holds = parts.rules.grammar_holds and not self._thoughts.inside
+
+    @property
+    def ids(self) -> list[int]:
+        """The answer's tokens so far."""
+        return self.context[self._prompt_length :]
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.context) - self._prompt_length
+
+    def make_room(self) -> None:
+        """For one token more, beside other sequences; where the pages are used up, the context is full.
+
+        Raises:
+            RequestError: a newer request has begun.
+        """
+        feeder = self._parts.feeder
+        feeder.check(self._parts.run)
+        try:
+            feeder.cache.reserve(min(len(self.context) + 1, feeder.cache.max_seq_len))
+        except ModelError:
+            feeder.cache.max_seq_len = feeder.cache.capacity
+
+    def close(self) -> None:
+        """Nobody wants more of it."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def draw(self, logits: Tensor) -> int:
+        """The next token of float `[vocab]`, by all that holds for it."""
+        parts, request = self._parts, self._parts.request
+        guidance = None if parts.guidance is None else parts.guidance.logits(self.ids)
+        allowed = parts.rules.allowed
+        if allowed is not None:
+            allowed = allowed.to(logits.device, non_blocking=True)
+        token = parts.sampler.draw(logits, guidance=guidance, allowed=allowed, barred=parts.rules.barred)
+        if request.alternatives:
+            (self._drawn,) = chances(logits[None], [token], request.alternatives)
+        return token
+
+    def events(self) -> Iterator[TextDelta | None]:
+        """Its text, until there is a reason to end; `None` for a token that tells nothing yet.
+
+        Between two of them nobody waits for anything, so that several answers can take turns.
+        """
+        token = self._first_token(lambda: self._prompt_logits)
+        while token is not None and token not in self._parts.stop_ids:
+            text = self._take(token)
+            if self._stream.back:
+                token = self._again(self._stream.back)
+                if self._parts.cancelled():
+                    self.reason = "cancelled"
+                    break
+                continue
+            self.reason = self._why_end()
+            if self.reason is None and not self._thoughts.over:
+                self._begin_next()
+            yield self._told_text(text)
+            self.reason = self.reason or self._limit()
+            if self.reason is not None:
+                break
+            if self._thoughts.over:
+                yield from self._close_thoughts()
+                token = None if self.reason else self._first_token(self._logits_here)
+            else:
+                token = self._next(token)
+        else:
+            self.reason = self.reason or "stop_token"
+        self.close()
+        yield self._told_text(self._stream.finish(), last=True)
+
+    def _take(self, token: int) -> str:
+        """Adds a token; the text that may be shown now."""
+        parts = self._parts
+        parts.clock.token()
+        parts.sampler.accept(token)
+        parts.rules.accept(token)
+        self.context.append(token)
+        if parts.request.alternatives:
+            self.chances.append(self._drawn or PlaceChances(None, ()))
+        if self._watch is not None:
+            self._watch.push(token)
+        text = self._stream.push(token)
+        self._thoughts.push(text)
+        if self._parts.request.constraint is not None:
+            parts.rules.grammar_holds = not self._thoughts.inside
+        return text
+
+    def _again(self, back: int) -> int:
+        """Another token in the place of the first of the last `back`, which led to a banned string."""
+        self.close()
+        parts, kept = self._parts, len(self.context) - back
+        dropped = self.context[kept]
+        del self.context[kept:]
+        del self.chances[kept - self._prompt_length :]
+        parts.clock.back(back)
+        parts.sampler.back(back)
+        parts.rules.back(back)
+        parts.rules.bar(dropped)
+        if self._watch is not None:
+            self._watch.back(back)
+        self._thoughts.back(back)
+        return self._first_token(self._logits_here)
+
+    def _logits_here(self) -> Tensor:
+        """Behind the context, computed again as far as need be."""
+        feeder = self._parts.feeder
+        feeder.check(self._parts.run)
+        there = min(len(feeder.cache), max(len(self.context) - 1, self._prompt_length))
+        there = feeder.cache.cut(there)
+        if there < len(self.context):
+            return feeder.last_logits(self.context[there:], self._parts.run)
+        return self._prompt_logits
+
+    def _first_token(self, logits: Callable[[], Tensor]) -> int:
+        """Draws from logits that no source has given."""
+        feeder = self._parts.feeder
+        feeder.check(self._parts.run)
+        return self._explained(lambda: feeder.explained(self.draw, logits()))
+
+    def _begin_next(self) -> None:
+        """What can be done for the next token before anybody asks for it."""
+        rules = self._parts.rules
+        if self._source is not None and self._opened_under != rules.hold:
+            self.close()
+        if self._source is None:
+            self._opened_under = rules.hold
+            self._source = self._explained(lambda: self._parts.sources.open(self._parts, self))
+            self._parts.clock.path = self._source.path
+        self._source.go_on()
+
+    def _next(self, token: int) -> int:
+        self._parts.feeder.check(self._parts.run)
+        source = self._source
+        assert source is not None
+        return self._explained(lambda: self._parts.feeder.explained(source.follow, token))
+
+    def _explained(self, compute: Callable[[], _Made]) -> _Made:
+        try:
+            return compute()
+        except (NothingAllowedError, ConstraintError) as error:
+            raise ModelError(f"the answer cannot go on: {error}") from error
+
+    def _close_thoughts(self) -> Iterator[TextDelta | None]:
+        """The closing mark, as if the model had said it."""
+        limit = self._parts.request.thoughts
+        assert limit is not None
+        self.close()
+        self._drawn = None
+        for token in limit.closing_ids:
+            text = self._take(token)
+            yield self._told_text(text)
+            self.reason = self.reason or self._limit()
+        self._thoughts.close()
+        if self._parts.request.constraint is not None:
+            self._parts.rules.grammar_holds = True
+
+    def _why_end(self) -> FinishReason | None:
+        if self._stream.stopped:
+            return "stop_string"
+        if self._parts.rules.finished:
+            return "stop_token"
+        if self._watch is not None and self._watch.stuck:
+            return "repeating"
+        return self._limit()
+
+    def _limit(self) -> FinishReason | None:
+        """Why the answer must end before another token, if it must."""
+        request, most = self._parts.request, self._parts.feeder.cache.max_seq_len
+        if self._parts.cancelled():
+            return "cancelled"
+        if request.max_new_tokens is not None and self.count >= request.max_new_tokens:
+            return "max_new_tokens"
+        if len(self.context) >= most:
+            return "context_full"
+        return None
+
+    def _told_text(self, text: str, *, last: bool = False) -> TextDelta | None:
+        """The event of a token, if any: ids are told when they cannot be taken back any more."""
+        if self._hidden:
+            hidden = len(self._hidden)
+            self._hidden, text = self._hidden[len(text) :], text[hidden:]
+        self.text += text
+        certain = self.count if last else self.count - self._stream.held_tokens
+        ids = tuple(self.context[self._prompt_length + self._told : self._prompt_length + certain])
+        told = tuple(self.chances[self._told : certain])
+        self._told = max(self._told, certain)
+        return TextDelta(text, ids, told) if text or ids else None

@@ -1,0 +1,46 @@
+"""The other sequence of classifier-free guidance: the same answer behind a prompt to lean away from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from exlchat.engine.schedule.feeding import Feeder
+
+
+class Guidance:
+    """Of one answer.
+
+    Args:
+        feeder: of the same transformer with a cache of its own.
+        prompt: ids to lean away from.
+        chunk: tokens that are computed at once.
+    """
+
+    def __init__(self, feeder: Feeder, prompt: Sequence[int], chunk: int) -> None:
+        self._feeder = feeder
+        self._prompt = list(prompt)
+        self._chunk = chunk
+        self._run = feeder.next_run()
+        feeder.cache.begin(self._prompt, most=len(self._prompt) - 1)
+        self._last: Tensor | None = None
+
+    def logits(self, answer: Sequence[int]) -> Tensor:
+        """float32 `[vocab]` behind its prompt and the answer so far, which may have become shorter.
+
+        Raises:
+            ModelError: memory ran out, or there is no room for so many tokens.
+        """
+        ids, cache = [*self._prompt, *answer], self._feeder.cache
+        same = 0
+        for mine, wanted in zip(cache.ids, ids, strict=False):
+            if mine != wanted:
+                break
+            same += 1
+        if same < len(cache) or (same == len(ids) and self._last is None):
+            same = cache.cut(min(same, len(ids) - 1))
+        for start in range(same, len(ids), self._chunk):
+            self._last = self._feeder.last_logits(ids[start : start + self._chunk], self._run)
+        assert self._last is not None
+        return self._last

@@ -1,0 +1,58 @@
+"""What is wrong with a request by itself, whatever the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from exlchat.engine.text.stream import folded
+from exlchat.llm.request import GenerationRequest, RequestError, ThoughtLimit
+
+_MOST_ALTERNATIVES = 100
+_MOST_BANNED = 10_000
+
+
+def check_request(request: GenerationRequest, *, draft_model: bool) -> None:
+    """Raises `RequestError` in one line for what is out of range or contradicts itself.
+
+    Args:
+        draft_model: whether there is one.
+    """
+    for problem in _problems(request, draft_model=draft_model):
+        raise RequestError(problem)
+
+
+def _problems(request: GenerationRequest, *, draft_model: bool) -> Iterator[str]:
+    yield from _problems_of_length(request)
+    if not 0 <= request.begun <= len(request.prompt_ids):
+        yield f"begun is {request.begun}; it must be from 0 to {len(request.prompt_ids):,}"
+    if not 0 <= request.alternatives <= _MOST_ALTERNATIVES:
+        yield f"alternatives is {request.alternatives}; it must be from 0 to {_MOST_ALTERNATIVES}"
+    if len(request.banned) > _MOST_BANNED:
+        yield f"{len(request.banned):,} strings are banned; there can be {_MOST_BANNED:,}"
+    if request.draft == "model" and not draft_model:
+        yield "there is no draft model; load one with --draft MODEL, or draft by ngram"
+    if request.sampling.guidance_scale != 1.0 and not request.guidance_ids:
+        yield "guidance_scale needs a prompt to lean away from; give one, or set guidance_scale to 1"
+    if request.thoughts is not None:
+        yield from _problems_of_thoughts(request.thoughts, request.banned)
+
+
+def _problems_of_length(request: GenerationRequest) -> Iterator[str]:
+    most, least = request.max_new_tokens, request.min_new_tokens
+    if most is not None and most < 0:
+        yield f"max_new_tokens is {most}; it cannot be negative"
+    if least < 0:
+        yield f"min_new_tokens is {least}; it cannot be negative"
+    if most is not None and least > most:
+        yield f"min_new_tokens is {least} and max_new_tokens {most}; the least is more than the most"
+
+
+def _problems_of_thoughts(limit: ThoughtLimit, banned: Sequence[str]) -> Iterator[str]:
+    if limit.tokens is None:
+        return
+    if limit.tokens < 0:
+        yield f"the budget of thoughts is {limit.tokens}; it cannot be negative"
+    closing = folded(limit.closing)[0]
+    for text in banned:
+        if text and folded(text)[0] in closing:
+            yield f"{text!r} is banned, and thoughts are closed with it; allow it, or lift the budget"

@@ -1,0 +1,1 @@
+"""Model folders and checkpoints: what a path holds, its tensors, its name."""

@@ -1,6 +1,0 @@
-"""`exlchat bench`: how fast a model runs here, as a table, JSON and a plot."""
-
-from exlchat.ui.bench.options import bench_options
-from exlchat.ui.bench.runner import run_bench
-
-__all__ = ["bench_options", "run_bench"]

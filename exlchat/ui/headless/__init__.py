@@ -1,0 +1,1 @@
+"""`exlchat ask`: answers without a terminal."""

@@ -1,0 +1,101 @@
+"""One answer of `exlchat ask`, event by event: thoughts and answer told apart, notices, and the exit code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from exlchat.chat.prompt.answer_parts import marks_of
+from exlchat.chat.prompt.layout import single_texts
+from exlchat.chat.prompt.thinking import Piece, ThinkingSplitter
+from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent
+from exlchat.llm.events import PrefillProgress, TextDelta
+from exlchat.ui.headless.output import told
+from exlchat.ui.terminal.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from exlchat.llm.port import SpellingPort
+    from exlchat.ui.headless.output import AnswerOutput
+    from exlchat.ui.terminal.standard_streams import ErrorLines
+
+
+class AnswerTelling:
+    """Writes the events of one turn."""
+
+    def __init__(self, output: AnswerOutput, lines: ErrorLines, *, engine: SpellingPort, kept: str | None) -> None:
+        """`engine` answers; `kept` is the id of the conversation, `None` when nothing is kept."""
+        self._output = output
+        self._lines = lines
+        self._engine = engine
+        self._kept = kept
+        self._splitter: ThinkingSplitter | None = None
+        self._words = 0
+        self._begun = ""
+        self.begun = False
+        """Whether the prompt was taken: an answer is on disk."""
+
+    def show(self, event: TurnEvent) -> ExitCode:
+        """Writes one event; the code of the last one is that of the program."""
+        match event:
+            case AnswerStarted():
+                self._start(event)
+            case Summarising():
+                self._lines.show("summarising the earlier conversation")
+            case PrefillProgress():
+                self._lines.reading(event)
+                self._output.progress(event)
+            case TextDelta(text=text, chances=chances):
+                self._tell(self._pieces(text))
+                if chances:
+                    named = {one.token_id for place in chances for one in told(place)}
+                    self._output.tokens(chances, single_texts(self._engine, named))
+            case AnswerClosed():
+                return self._close(event)
+        return ExitCode.OK
+
+    def _start(self, event: AnswerStarted) -> None:
+        self.begun = True
+        for notice in (*event.notices, event.context_notice):
+            if notice:
+                self._lines.say(notice)
+        marks = marks_of(event.message)
+        self._splitter = None if marks is None else ThinkingSplitter(marks)
+        begun = self._pieces(event.message.text)
+        self._output.start(model=self._engine.info.name, conversation=self._kept, prompt_tokens=event.prompt_tokens)
+        # A cut answer that goes on is not said again, but it may have been cut among its thoughts.
+        if event.message.text and event.message.edited_from is None:
+            self._begun = event.message.text
+            self._tell(begun)
+
+    def _pieces(self, text: str) -> list[Piece]:
+        if self._splitter is None:
+            return [Piece("answer", text)] if text else []
+        return self._splitter.feed(text)
+
+    def _tell(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            if piece.kind == "thinking":
+                self._words += len(piece.text.split())
+                self._lines.thinking(self._words)
+                self._output.thoughts(piece.text)
+            else:
+                self._lines.clear()
+                self._output.text(piece.text)
+
+    def _close(self, event: AnswerClosed) -> ExitCode:
+        if self._splitter is not None:
+            self._tell(self._splitter.finish())
+        self._lines.clear()
+        if event.finished is not None:
+            self._output.finish(replace(event.finished, text=self._begun + event.finished.text))
+            if event.finished.reason == "context_full":
+                self._lines.say("the context is full; the answer was cut")
+            elif event.finished.reason == "repeating":
+                self._lines.say("the answer was stopped: it said the same over and over; --continue goes on")
+        if event.error is not None:
+            self._lines.say(event.error)
+            return ExitCode.ERROR
+        stopped = event.finished is not None and event.finished.reason == "cancelled"
+        return ExitCode.STOPPED if stopped else ExitCode.OK

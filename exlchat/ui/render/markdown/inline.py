@@ -1,0 +1,127 @@
+"""One paragraph's text to marked spans."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from exlchat.app.markdown.grammar import parser
+from exlchat.ui.render.markdown.blocks import Inline, Mark, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from markdown_it.token import Token
+
+PIECE: Final = 4096
+"""Characters after which a text is parsed in pieces: the parser's worst cases grow with the square of the length."""
+
+_OPENING: Final = {"strong_open": Mark.STRONG, "em_open": Mark.EMPHASIS, "s_open": Mark.STRIKE, "link_open": Mark.LINK}
+_CLOSING: Final = {"strong_close": Mark.STRONG, "em_close": Mark.EMPHASIS, "s_close": Mark.STRIKE}
+_ADDRESS: Final = re.compile(r"https?://[^\s<>\"'`|]+[^\s<>\"'`|.,;:!?)\]}*_]")
+_SPACE: Final = re.compile(r"\s")
+
+
+def parse_inline(text: str) -> Inline:
+    """Marks of a paragraph, heading or table cell. Text beyond `PIECE` characters is cut at the next white space."""
+    if len(text) <= PIECE:
+        return _parse_piece(text)
+    spans: list[Span] = []
+    start = 0
+    while start < len(text):
+        space = _SPACE.search(text, start + PIECE)
+        end = space.end() if space else len(text)
+        if space is None and end - start > 2 * PIECE:
+            end = start + PIECE
+        piece = text[start:end]
+        body = piece.rstrip()
+        spans += _parse_piece(body)
+        if len(body) < len(piece):
+            spans.append(Span("\n" if "\n" in piece[len(body) :] else " "))
+        start = end
+    return tuple(spans)
+
+
+# A growing list item or table is parsed again with every line; most of its texts are the ones of the time before.
+@lru_cache(maxsize=512)
+def _parse_piece(text: str) -> Inline:
+    tokens: list[Token] = []
+    markdown = parser()
+    markdown.inline.parse(text, markdown, {}, tokens)
+    return tuple(_merged(_spans(tokens, Mark.NONE)))
+
+
+def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[Span]:
+    links: list[tuple[str, str]] = []
+    link_text = ""
+    for token in tokens:
+        if opening := _OPENING.get(token.type):
+            marks |= opening
+            if opening is Mark.LINK:
+                links.append((str(token.attrs.get("href", "")), str(token.attrs.get("title", ""))))
+                link_text = ""
+        elif closing := _CLOSING.get(token.type):
+            marks &= ~closing
+        elif token.type == "link_close":
+            marks &= ~Mark.LINK
+            yield from _address(link_text, *links.pop())
+        elif token.type == "image":
+            alt = "".join(span.text for span in _spans(token.children or (), marks))
+            source = str(token.attrs.get("src", ""))
+            yield Span(alt, marks | Mark.LINK, source)
+            yield from _address(alt, source, str(token.attrs.get("title", "")))
+        elif token.type in ("softbreak", "hardbreak"):
+            yield Span("\n", marks, _target(links))
+        elif token.type == "code_inline":
+            link_text += token.content
+            yield Span(token.content, marks | Mark.CODE, _target(links))
+        else:
+            link_text += token.content
+            yield from _texts(token.content, marks, _target(links))
+
+
+def _target(links: Sequence[tuple[str, str]]) -> str:
+    """Where the link leads that is open."""
+    return links[-1][0] if links else ""
+
+
+def _address(text: str, href: str, title: str) -> Iterator[Span]:
+    """What a link says beyond its text, in brackets."""
+    parts = [
+        part for part in (href if href not in (text, f"mailto:{text}") else "", f'"{title}"' if title else "") if part
+    ]
+    if parts:
+        yield Span(f" ({' '.join(parts)})", Mark.ADDRESS, href)
+
+
+def bare_addresses(text: str) -> list[str]:
+    """Addresses that stand in a text as such, each once."""
+    return list(dict.fromkeys(_ADDRESS.findall(text)))
+
+
+def _texts(text: str, marks: Mark, target: str) -> Iterator[Span]:
+    """Text with its bare addresses as links, if it is not within a link itself."""
+    if "://" not in text or Mark.LINK in marks:
+        yield Span(text, marks, target)
+        return
+    end = 0
+    for match in _ADDRESS.finditer(text):
+        yield Span(text[end : match.start()], marks)
+        yield Span(match.group(), marks | Mark.LINK, match.group())
+        end = match.end()
+    yield Span(text[end:], marks)
+
+
+def _merged(spans: Iterator[Span]) -> Iterator[Span]:
+    """Join neighbours with the same marks and the same target, drop empty ones."""
+    text, marks, target = "", Mark.NONE, ""
+    for span in spans:
+        if span.marks == marks and span.target == target:
+            text += span.text
+        else:
+            if text:
+                yield Span(text, marks, target)
+            text, marks, target = span.text, span.marks, span.target
+    if text:
+        yield Span(text, marks, target)
