@@ -24,7 +24,8 @@ from textual import events
 from textual.app import App, ComposeResult
 
 from exlchat import paths
-from exlchat.ui.render.theme_files import load_themes
+from exlchat.config.themes import load_themes
+from exlchat.ui.render.themes import textual_theme
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 
@@ -107,7 +108,7 @@ class Bench(App[None]):
         super().__init__()
         self._case, self._result = case, result
         for theme in load_themes(paths.shipped_themes(), Path("/nowhere"))[0].values():
-            self.register_theme(theme.textual_theme())
+            self.register_theme(textual_theme(theme))
         self.theme = "exlchat-dark"
 
     def compose(self) -> ComposeResult:

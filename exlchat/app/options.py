@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.prompt.context import ContextPolicy
+    from exlchat.config.schema import KvCacheChoice
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-KvCacheChoice = Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"]
 
 
 @dataclass(frozen=True, slots=True)

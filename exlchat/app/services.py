@@ -18,9 +18,8 @@ from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.config.settings import Reading, Settings, read_settings
 from exlchat.config.state import State, load_state, save_state
+from exlchat.config.themes import DEFAULT_THEME, ThemeFile, load_themes
 from exlchat.llm.info import ModelError
-from exlchat.ui.render.theme_files import load_themes
-from exlchat.ui.render.themes import DEFAULT_THEME, ThemeFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

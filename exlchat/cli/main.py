@@ -105,7 +105,7 @@ def _in_lines(options: AppOptions, why: str | None, *, plain: bool) -> ExitCode:
 
 def _until_quit(run: Callable[[], int]) -> ExitCode:
     from exlchat.chat.store.conversations import StoreError
-    from exlchat.ui.render.theme_files import ThemeError
+    from exlchat.config.themes import ThemeError
 
     try:
         return ExitCode(run())

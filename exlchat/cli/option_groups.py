@@ -18,7 +18,7 @@ from exlchat.cli.argument_types import (
     stop_text,
     whole,
 )
-from exlchat.config.settings import MOST_CACHE_GB, MOST_CACHE_TOKENS
+from exlchat.config.schema import KV_CACHES, MOST_CACHE_GB, MOST_CACHE_TOKENS
 from exlchat.llm.info import ROUNDED_HEAD_BITS
 
 
@@ -37,7 +37,7 @@ def memory_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-cache",
         metavar="TYPE",
-        choices=("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"),
+        choices=KV_CACHES,
         help="precision of keys and values: auto (default), fp32, fp16, fp8, q8, q6 (8-bit keys, 4-bit values) or q4",
     )
 

@@ -6,7 +6,7 @@ The checks, `exlchat config`, the settings screen and docs/settings.md are made 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
 from exlchat.chat.speech import DRAFTS, DraftChoice
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
+
+KvCacheChoice = Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"]
+KV_CACHES: tuple[KvCacheChoice, ...] = get_args(KvCacheChoice)
+"""Precision of keys and values; which of them a model's heads allow is known to `exlchat.ext.kv_formats`."""
 
 MOST_CACHE_TOKENS = 10**9
 MOST_CACHE_GB = 100_000
@@ -199,11 +203,11 @@ class Settings:
             example=8192,
         ),
     )
-    kv_cache: Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"] = field(
+    kv_cache: KvCacheChoice = field(
         default="auto",
         metadata=_about(
             "Model",
-            Choice(("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")),
+            Choice(KV_CACHES),
             "next load",
             "Precision of keys and values; auto is fp16 on a card, fp32 on the CPU.",
             options=("--kv-cache",),

@@ -8,7 +8,7 @@ import sys
 ANSWER = """
 import sys
 from exlchat import engine, paths
-from exlchat.engine.events import GenerationRequest
+from exlchat.llm.request import GenerationRequest
 
 model = engine.load(paths.bundled_model(), device="cpu")
 list(model.generate(GenerationRequest(model.encode("How do I quit?"), max_new_tokens=2)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.app.options import KvCacheChoice
+from exlchat.config.schema import KV_CACHES
 from exlchat.config.settings import Settings
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.rows import Seen
@@ -236,9 +236,8 @@ def test_heads_that_have_no_groups_of_32() -> None:
 
 
 def test_the_choices_of_the_program_are_the_kinds_of_the_engine() -> None:
-    choices: tuple[KvCacheChoice, ...] = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
-    assert choices == ("auto", *KINDS)
-    for choice in choices:
+    assert ("auto", *KINDS) == KV_CACHES
+    for choice in KV_CACHES:
         Settings(kv_cache=choice)
 
 

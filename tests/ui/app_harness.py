@@ -21,10 +21,10 @@ from exlchat.app.services import Services
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.config.settings import Settings
+from exlchat.config.themes import load_themes
 from exlchat.llm.info import LoadProgress
 from exlchat.llm.port import EnginePort
 from exlchat.llm.sampling import GREEDY
-from exlchat.ui.render.theme_files import load_themes
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.widgets.transcript import Transcript
 from tests.patience import PATIENCE

@@ -16,9 +16,8 @@ from exlchat.cli.parsers import ask_parser
 from exlchat.cli.presets.command_line import presets_parser
 from exlchat.cli.sessions.parser import sessions_parser
 from exlchat.cli.themes.command_line import themes_parser
+from exlchat.config.themes import PALETTE_NEEDED, STYLES, USES, load_themes
 from exlchat.llm.controls import STEPS
-from exlchat.ui.render.theme_files import load_themes
-from exlchat.ui.render.themes import PALETTE_NEEDED, STYLES, USES
 from exlchat.ui.tui.screens.help import help_rows
 
 DOCS = Path(__file__).parents[2] / "docs"

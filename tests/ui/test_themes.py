@@ -21,10 +21,9 @@ from rich.style import Style
 from textual.color import Color
 from textual.strip import Strip
 
+from exlchat.config.themes import ANSI_COLORS, DEFAULT_THEME, MOST_BYTES, USES, ThemeError, ThemeFile, load_themes
 from exlchat.ui.render.markdown.highlight import highlight_line
-from exlchat.ui.render.theme_colors import ANSI_COLORS
-from exlchat.ui.render.theme_files import MOST_BYTES, ThemeError, load_themes
-from exlchat.ui.render.themes import DEFAULT_THEME, USES, ThemeFile
+from exlchat.ui.render.themes import prompt_toolkit_style, pygments_style, textual_theme
 from exlchat.ui.tui.widgets.transcript_items import Role
 from exlchat.ui.tui.widgets.transcript_paint import framed
 
@@ -95,14 +94,14 @@ def test_every_text_colour_is_legible_on_every_surface_it_is_used_on(theme: Them
 def test_frames_are_seen(theme: ThemeFile) -> None:
     """Composer, tables, rules and scroll bars stand on the background; dialogs on the surface, in `focus`."""
     least = 7.0 if theme.name.startswith("contrast-") else 3.0
-    variables = theme.textual_theme().variables
+    variables = textual_theme(theme).variables
     assert contrast(theme.colors["line"], theme.colors["background"]) >= least
     for surface in ("background", "surface"):
         assert contrast(variables["focus"], theme.colors[surface]) >= least
 
 
 def test_the_cursor_is_seen(theme: ThemeFile) -> None:
-    variables = theme.textual_theme().variables
+    variables = textual_theme(theme).variables
     assert contrast(variables["input-cursor-foreground"], variables["input-cursor-background"]) >= 4.5
     assert contrast(variables["input-cursor-background"], theme.colors["background"]) >= 3
 
@@ -158,7 +157,7 @@ def test_kinds_of_code_differ(theme: ThemeFile) -> None:
     for one, other in itertools.combinations(kinds, 2):
         distance = math.dist(lab(theme.colors[f"syntax.{one}"]), lab(theme.colors[f"syntax.{other}"]))
         assert distance >= 12, f"{one} and {other}"
-    style = theme.pygments_style()
+    style = pygments_style(theme)
     assert style.style_for_token(Token.Comment)["italic"]
 
 
@@ -176,30 +175,30 @@ def test_what_the_terminal_decides_is_left_to_it(terminal_theme: ThemeFile) -> N
 def test_mono_has_no_colour_anywhere() -> None:
     mono = shipped("mono")
     assert set(mono.colors.values()) == {"ansi_default"}
-    style = mono.pygments_style()
+    style = pygments_style(mono)
     assert not any(style.style_for_token(kind)["color"] for kind in style.styles)
-    colors = {attrs.color for attrs in map(attributes(mono), mono.prompt_toolkit_style())}
+    colors = {attrs.color for attrs in map(attributes(mono), prompt_toolkit_style(mono))}
     assert colors <= {"", "default"}
 
 
 def attributes(theme: ThemeFile) -> Callable[[str], Attrs]:
-    style = PromptStyle.from_dict(theme.prompt_toolkit_style())
+    style = PromptStyle.from_dict(prompt_toolkit_style(theme))
     return lambda name: style.get_attrs_for_style_str(f"class:{name}" if name else "")
 
 
 def test_the_terminals_colours_reach_code_and_prompt_by_their_names() -> None:
     ansi = shipped("ansi")
-    keyword = ansi.pygments_style().style_for_token(Token.Keyword)
+    keyword = pygments_style(ansi).style_for_token(Token.Keyword)
     assert keyword["ansicolor"] == "ansimagenta"
     assert attributes(ansi)("assistant").color == "ansicyan"
-    pieces = highlight_line("def f(): return 12", "python", ansi.pygments_style())
+    pieces = highlight_line("def f(): return 12", "python", pygments_style(ansi))
     shades = {text: style.color.name for text, style in pieces if style.color is not None}
     assert shades["def"] == "magenta"
     assert shades["12"] == "red"
 
 
 def test_textual_theme_carries_our_own_variables(theme: ThemeFile) -> None:
-    textual = theme.textual_theme()
+    textual = textual_theme(theme)
     assert textual.name == theme.name
     assert textual.dark is theme.dark
     assert textual.background == theme.colors["background"]
@@ -212,7 +211,7 @@ def test_textual_theme_carries_our_own_variables(theme: ThemeFile) -> None:
 
 
 def test_prompt_toolkit_accepts_the_style(theme: ThemeFile) -> None:
-    style = PromptStyle.from_dict(theme.prompt_toolkit_style())
+    style = PromptStyle.from_dict(prompt_toolkit_style(theme))
     attrs = style.get_attrs_for_style_str("class:prompt")
     assert attrs.color == theme.colors["roles.user"].removeprefix("#")
     assert attrs.bold
@@ -220,7 +219,7 @@ def test_prompt_toolkit_accepts_the_style(theme: ThemeFile) -> None:
 
 
 def test_pygments_uses_the_theme_for_code(theme: ThemeFile) -> None:
-    style = theme.pygments_style()
+    style = pygments_style(theme)
     keyword, comment = (style.style_for_token(token) for token in (Token.Keyword, Token.Comment))
     assert keyword["color"] == theme.colors["syntax.keyword"].removeprefix("#")
     assert comment["italic"]
@@ -338,5 +337,5 @@ def test_what_is_left_out_is_that_of_the_shipped_theme_of_the_same_brightness(
 def test_one_colour_of_the_terminal_is_enough_to_leave_them_all_to_it(tmp_path: Path) -> None:
     (tmp_path / "half.toml").write_text('[colors]\nbackground = "ansi_default"\n')
     half = load_themes(SHIPPED, tmp_path)[0]["half"]
-    assert half.textual_theme().ansi
-    assert half.textual_theme().to_color_system().generate()["roles-user"] == half.colors["roles.user"]
+    assert textual_theme(half).ansi
+    assert textual_theme(half).to_color_system().generate()["roles-user"] == half.colors["roles.user"]

@@ -15,7 +15,7 @@ import pytest
 
 from exlchat import paths
 from exlchat.cli import main as cli
-from exlchat.ui.render.theme_files import load_themes
+from exlchat.config.themes import load_themes
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.app.library.listing import Entry
+from exlchat.config.themes import load_themes
 from exlchat.llm.info import FitReport, ModelCard
-from exlchat.ui.render.theme_files import load_themes
 from tools.pictures import texts
 from tools.pictures.line_mode import line_mode
 from tools.pictures.stage import stage

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
+from exlchat.config.schema import KV_CACHES
 from exlchat.untrusted.files import UntrustedFileError
 from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
-    from exlchat.app.options import AppOptions, KvCacheChoice
+    from exlchat.app.options import AppOptions
+    from exlchat.config.schema import KvCacheChoice
     from exlchat.config.settings import Settings
 
 NAMES = ("context", "kv_cache", "template", "system")
-KV_CACHES: tuple[KvCacheChoice, ...] = ("auto", "fp32", "fp16", "fp8", "q8", "q6", "q4")
 _FORGET = ("none", "off")
 _LARGEST = 16_000_000
 """Bytes of the file; a model takes some hundred."""

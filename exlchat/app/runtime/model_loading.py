@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from exlchat import engine, paths
 from exlchat.app.runtime.cache_sizes import CacheSizes
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exlchat.app.library.memory import ModelSettings
-    from exlchat.app.options import AppOptions, DeviceChoice, KvCacheChoice
+    from exlchat.app.options import AppOptions, DeviceChoice
+    from exlchat.config.schema import KvCacheChoice
     from exlchat.config.settings import Settings
     from exlchat.llm.info import LoadProgress
     from exlchat.llm.port import EnginePort
@@ -159,7 +160,7 @@ def _fitting_draft(model_path: Path, options: AppOptions, settings: Settings) ->
     return (wanted, "") if why is None else (None, why)
 
 
-def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> Literal["fp32", "fp16", "fp8", "q8", "q6", "q4"]:
+def _cache_precision(wanted: KvCacheChoice, device: DeviceChoice) -> str:
     """`auto` is fp32 on the CPU, whose half-precision arithmetic is slow and saves nothing that matters there."""
     if wanted != "auto":
         return wanted

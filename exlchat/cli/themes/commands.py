@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exlchat import paths
 from exlchat.cli.themes.making import find, new_theme
-from exlchat.ui.render.theme_files import ThemeError, ThemeShelf, read_shelf
+from exlchat.config.themes import ThemeError, ThemeShelf, read_shelf
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, colour_console, print_json, print_lines, print_segments
 
 if TYPE_CHECKING:
     from exlchat.cli.themes.preview import Line
-    from exlchat.ui.render.themes import ThemeFile
+    from exlchat.config.themes import ThemeFile
 
 _WIDEST: Final = 84
 """Cells of a preview; the address in it needs most of them."""

@@ -9,8 +9,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from exlchat import paths
-from exlchat.ui.render.theme_files import ThemeError, ThemeShelf, is_theme_name, theme_text
-from exlchat.ui.render.themes import BASES
+from exlchat.config.themes import BASES, ThemeError, ThemeShelf, is_theme_name, theme_text
 
 _NEW = """# A theme of your own. It needs only what is different; the rest is that of {base}.
 # Save it, and an exlchat that runs with `/theme {name}` shows it at once.

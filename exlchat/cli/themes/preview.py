@@ -11,13 +11,13 @@ from textual.strip import Strip
 from exlchat.ui.render.markdown.document import Document
 from exlchat.ui.render.markdown.render import Renderer
 from exlchat.ui.render.markdown.styles import TextStyles
-from exlchat.ui.render.theme_colors import for_rich
+from exlchat.ui.render.themes import for_rich, pygments_style
 from exlchat.ui.tui.widgets.transcript_paint import GUTTER_WIDTH, framed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.ui.render.themes import ThemeFile
+    from exlchat.config.themes import ThemeFile
     from exlchat.ui.tui.widgets.transcript_items import Role
 
 Line = list[Segment]
@@ -103,7 +103,7 @@ def _text_styles(theme: ThemeFile, base: Style) -> TextStyles:
         marker=_style(theme, "interface.secondary"),
         code_block=base + _style(theme, "syntax.name", on="text.code-background"),
         code_label=_style(theme, "quiet") + _words(theme, "quiet"),
-        code_style=theme.pygments_style(),
+        code_style=pygments_style(theme),
     )
 
 

@@ -14,6 +14,7 @@ from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.model import ModelCommands
 from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
+from exlchat.app.live_themes import LiveThemes
 from exlchat.app.panels.figures import StatusFacts
 from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.errors import told_error
@@ -26,7 +27,6 @@ from exlchat.ui.line.comparing import Comparing
 from exlchat.ui.line.editing import Editing
 from exlchat.ui.line.settings_lines import LineSettings
 from exlchat.ui.line.transcript import Transcript
-from exlchat.ui.render.live_themes import LiveThemes
 from exlchat.untrusted.text import one_line, storable
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
     from exlchat.app.runtime.jobs import Load, Report
     from exlchat.app.services import Services
+    from exlchat.config.themes import ThemeFile
     from exlchat.ui.line.paper import Fragments, Paper
-    from exlchat.ui.render.themes import ThemeFile
 
 _EDITOR_SECONDS = 0.05
 _KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from exlchat.chat.conversation import Role
+    from exlchat.config.themes import ThemeFile
     from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments
     from exlchat.ui.render.markdown.blocks import Block
     from exlchat.ui.render.markdown.document import Source
     from exlchat.ui.render.markdown.render import Renderer
     from exlchat.ui.render.markdown.wrap import Line
-    from exlchat.ui.render.themes import ThemeFile
 
 _THOUGHT_MARK: Final = "┊ "
 _LEAST_WIDTH: Final = 8

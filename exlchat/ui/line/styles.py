@@ -10,11 +10,11 @@ from rich.color import Color, ColorType
 from rich.style import Style
 
 from exlchat.ui.render.markdown.styles import TextStyles
-from exlchat.ui.render.theme_colors import for_prompt_toolkit
+from exlchat.ui.render.themes import for_prompt_toolkit, prompt_toolkit_style, pygments_style
 
 if TYPE_CHECKING:
+    from exlchat.config.themes import ThemeFile
     from exlchat.ui.line.ink import TokenPiece
-    from exlchat.ui.render.themes import ThemeFile
 
 _ATTRIBUTES: Final = ("bold", "italic", "underline", "strike", "dim")
 _ANSI: Final = (
@@ -27,7 +27,7 @@ _ANSI: Final = (
 
 def rules_of(theme: ThemeFile) -> dict[str, str]:
     """Rules for prompt_toolkit. Text that nothing is said of keeps the terminal's own colour, on its own background."""
-    rules = theme.prompt_toolkit_style()
+    rules = prompt_toolkit_style(theme)
     quiet = rules["auto-suggestion"]
     own = {name: rule for name, rule in rules.items() if name} | {"quiet": quiet}
     for state in ("completion", "completion.current"):
@@ -52,7 +52,7 @@ def text_styles(theme: ThemeFile) -> TextStyles:
         frame=quiet,
         marker=part("assistant"),
         code_label=quiet,
-        code_style=theme.pygments_style(),
+        code_style=pygments_style(theme),
     )
 
 

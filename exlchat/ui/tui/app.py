@@ -16,6 +16,7 @@ from textual.notifications import Notification, Notify
 
 from exlchat.app.chat.leaving import closing_seconds, kept_or_why
 from exlchat.app.chat.session import ChatSession
+from exlchat.app.live_themes import LiveThemes
 from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.jobs import JobEvent
 from exlchat.app.services import Services, open_services
@@ -24,7 +25,7 @@ from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn import AnswerClosed
 from exlchat.config.settings import SettingsError, save_setting
 from exlchat.llm.info import ModelError
-from exlchat.ui.render.live_themes import LiveThemes
+from exlchat.ui.render.themes import pygments_style, textual_theme
 from exlchat.ui.terminal.clipboard import copy_with_tool
 from exlchat.ui.terminal.interrupts import signals_taken
 from exlchat.ui.terminal.terminal_state import APP, TerminalState
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from exlchat.app.options import AppOptions
     from exlchat.app.runtime.jobs import Report
-    from exlchat.ui.render.themes import ThemeFile
+    from exlchat.config.themes import ThemeFile
 
 _THEME_SECONDS = 60.0
 """A file that is being mended is looked at for longer than most toasts."""
@@ -196,7 +197,7 @@ class ChatApp(App[int], inherit_bindings=False):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own colours, so that the style sheet holds under any theme."""
-        return self.services.themes[self.services.theme].textual_theme().variables
+        return textual_theme(self.services.themes[self.services.theme]).variables
 
     def reload_themes(self) -> dict[str, ThemeFile]:
         """Read the user's themes anew; a broken one is named, and the last good reading of it stays."""
@@ -210,7 +211,7 @@ class ChatApp(App[int], inherit_bindings=False):
     def use_themes(self, themes: Iterable[ThemeFile]) -> None:
         """Know these from now on in the place of others of their names, and show them where they are in use."""
         for theme in themes:
-            self.register_theme(theme.textual_theme())
+            self.register_theme(textual_theme(theme))
             if theme.name == self.theme and self.is_running:
                 self.mutate_reactive(ChatApp.theme)
 
@@ -257,7 +258,7 @@ class ChatApp(App[int], inherit_bindings=False):
         """Code blocks follow the theme."""
         if name in self.themes.themes:
             for transcript in self.chat_screen.query(Transcript):
-                transcript.code_style = self.themes.themes[name].pygments_style()
+                transcript.code_style = pygments_style(self.themes.themes[name])
 
     def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
         """Show a theme while it is highlighted."""

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from exlchat import paths
 from exlchat.chat.prompt.thinking import Piece
+from exlchat.config.themes import load_themes
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.ui.line.ink import Ink, text_of
 from exlchat.ui.line.paper import Fragments
 from exlchat.ui.line.plain_ink import PlainInk
 from exlchat.ui.line.styled_ink import StyledInk
 from exlchat.ui.line.styles import fragment_style, rich_style, rules_of
-from exlchat.ui.render.theme_files import load_themes
 
 THEMES = load_themes(paths.shipped_themes(), paths.shipped_themes() / "none")[0]
 LINES = st.sampled_from(

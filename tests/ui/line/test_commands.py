@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.app import live_themes
 from exlchat.app.chat.drafts import Drafts
 from exlchat.app.generation_settings import GenerationSettings
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.line.completion import CommandCompleter
-from exlchat.ui.render import live_themes
 from tests.ui.line.harness import Line, line_mode, plain_mode, until
 from tests.ui.scripted_engine import ScriptedEngine
 

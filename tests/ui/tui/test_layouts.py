@@ -9,7 +9,7 @@ import pytest
 from textual import events
 from textual.geometry import Size
 
-from exlchat.ui.render.theme_files import load_themes
+from exlchat.config.themes import load_themes
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine

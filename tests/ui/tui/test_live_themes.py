@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.ui.render import live_themes
-from exlchat.ui.render.theme_files import ThemeError, ThemeShelf
-from exlchat.ui.render.theme_watch import ThemeWatch
+from exlchat.app import live_themes
+from exlchat.app.live_themes import ThemeWatch
+from exlchat.config.themes import ThemeError, ThemeShelf
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, say, told, until
 
@@ -98,7 +98,7 @@ def test_nothing_is_read_while_nothing_changes(tmp_path: Path, monkeypatch: pyte
     watch = ThemeWatch(SHIPPED, tmp_path)
     assert isinstance(watch.look(), ThemeShelf)
     with monkeypatch.context() as patch:
-        patch.setattr("exlchat.ui.render.theme_watch.read_shelf", lambda *_: pytest.fail("read"))
+        patch.setattr("exlchat.app.live_themes.read_shelf", lambda *_: pytest.fail("read"))
         assert watch.look() is None
     (tmp_path / "new.toml").write_text("dark = false\n")
     found = watch.look()
@@ -115,7 +115,7 @@ def test_a_file_that_is_being_written_is_left_for_the_next_look(
     watch = ThemeWatch(SHIPPED, tmp_path)
     file = tmp_path / "new.toml"
     with monkeypatch.context() as patch:
-        patch.setattr("exlchat.ui.render.theme_watch.time.sleep", lambda _: file.write_text("dark = fal"))
+        patch.setattr("exlchat.app.live_themes.time.sleep", lambda _: file.write_text("dark = fal"))
         assert watch.look() is None
     file.write_text("dark = false\n")
     found = watch.look()

@@ -15,7 +15,7 @@ from pygments.token import Token
 from pygments.util import ClassNotFound
 from rich.style import Style
 
-from exlchat.ui.render.theme_colors import from_pygments
+from exlchat.ui.render.themes import from_pygments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,6 +21,7 @@ from exlchat.app.commands.chat import situation_of
 from exlchat.app.panels.figures import StatusFacts
 from exlchat.app.runtime.jobs import Report
 from exlchat.chat.store.conversations import StoreError
+from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.commands import Commands, PaletteEntry
 from exlchat.ui.tui.finding import Finding
@@ -142,7 +143,7 @@ class ChatScreen(Screen[None]):
         self.prompt.count = self.count_tokens
         self.composer.recall.older = self.services.typed.texts
         self.composer.use_vi(self.services.shelf.settings.editing == "vi")
-        self.transcript.code_style = self.services.themes[self.services.theme].pygments_style()
+        self.transcript.code_style = pygments_style(self.services.themes[self.services.theme])
         self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         newest = next(iter(self._summaries()), None) if self.services.continue_last else None

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from exlchat.app.commands.actions import ACTIONS, Place
 from exlchat.app.keys.keymap import Keymap
-from exlchat.ui.render.theme_colors import for_rich
+from exlchat.ui.render.themes import for_rich
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from exlchat.ui.render.theme_colors import for_rich
+from exlchat.ui.render.themes import for_rich
 from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
 

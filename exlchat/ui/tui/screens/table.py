@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from exlchat.ui.render.theme_colors import for_rich
+from exlchat.ui.render.themes import for_rich
 from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from textual.strip import Strip
 
 from exlchat.app.panels.token_words import sureness
 from exlchat.chat.answer_chances import probability
-from exlchat.ui.render.theme_colors import for_rich
+from exlchat.ui.render.themes import for_rich
 from exlchat.ui.render.token_rows import END, TokenRows
 
 if TYPE_CHECKING:

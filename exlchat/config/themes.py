@@ -1,4 +1,4 @@
-"""Reading and checking themes/*.toml, shipped and the user's own.
+"""What a theme is, and the files of themes, shipped and the user's own. How it is drawn: `exlchat.ui.render.themes`.
 
 A theme file has a name, a description, `dark`, a palette `[colors]` and four tables that say what the colours are for.
 A value is `"#rrggbb"`, a colour of the terminal such as `"ansi_blue"`, or the name of a palette entry. A user's file
@@ -10,17 +10,46 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from exlchat.ui.render.theme_colors import ANSI_COLORS
-from exlchat.ui.render.themes import BASES, DEFAULT_THEME, PALETTE_NEEDED, STYLES, USES, ThemeFile
 from exlchat.untrusted.files import UntrustedFileError, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+DEFAULT_THEME = "exlchat-dark"
+
+BASES = {True: "exlchat-dark", False: "exlchat-light"}
+"""By brightness, the theme that gives what a user's file leaves out."""
+
+PALETTE_NEEDED = ("background", "surface", "panel", "line", "foreground", "quiet", "selection", "sun", "glow")
+USES = {
+    "interface": ("primary", "secondary", "accent", "success", "warning", "error"),
+    "roles": ("user", "assistant", "system", "notice"),
+    "text": ("heading", "link", "quote", "code", "code-background"),
+    "syntax": (
+        *("comment", "keyword", "type", "function", "name", "string", "number", "operator", "builtin", "tag"),
+        *("inserted", "deleted", "error"),
+    ),
+}
+STYLES = {
+    "heading": "bold",
+    "link": "underline",
+    "quote": "italic",
+    "code": "none",
+    "comment": "italic",
+    "keyword": "none",
+    "quiet": "none",
+    "selection": "none",
+}
+"""What may be told apart without colours, and how it is where a theme says nothing."""
+
+TERMINAL_DEFAULT: Final = "ansi_default"
+_HUES: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+ANSI_COLORS: Final = (TERMINAL_DEFAULT, *(f"ansi_{hue}" for hue in _HUES), *(f"ansi_bright_{hue}" for hue in _HUES))
+"""The sixteen colours of the terminal, which its owner chose, and its own text or background."""
 MOST_BYTES: Final = 64 * 1024
 """A theme file has about two thousand; anything far longer is something else."""
 MOST_DESCRIPTION: Final = 120
@@ -31,6 +60,31 @@ _HEADER = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _STYLE_WORDS = ("bold", "dim", "italic", "underline", "reverse", "none")
 _CODE_STYLE_WORDS = ("bold", "italic", "underline", "none")
 """Code is coloured by Pygments, which has no others."""
+
+
+def is_ansi(color: str) -> bool:
+    """Whether the terminal decides what the colour looks like."""
+    return color.startswith("ansi_")
+
+
+@dataclass(frozen=True, slots=True)
+class ThemeFile:
+    """One theme, checked.
+
+    `colors` maps `background`, `roles.user`, `syntax.keyword` ... to `#rrggbb` or a name such as `ansi_blue`; `styles`
+    maps each key of `STYLES` to words such as `bold underline`.
+    """
+
+    name: str
+    dark: bool
+    colors: Mapping[str, str]
+    description: str = ""
+    styles: Mapping[str, str] = field(default_factory=STYLES.copy)
+
+    @property
+    def ansi(self) -> bool:
+        """Whether some colours are the terminal's own."""
+        return any(is_ansi(color) for color in self.colors.values())
 
 
 class ThemeError(Exception):

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from exlchat import paths
-from exlchat.ui.render.theme_files import ThemeError, ThemeShelf, read_shelf
-from exlchat.ui.render.theme_watch import LOOK_SECONDS, ThemeWatch
+from exlchat.config.themes import ThemeError, ThemeShelf, read_shelf
 from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
-    from exlchat.ui.render.themes import ThemeFile
+    from exlchat.config.themes import ThemeFile
 
 _SHIPPED = "the installation"
+LOOK_SECONDS: Final = 1.0
+"""How often the files are looked at."""
+_SETTLE_SECONDS: Final = 0.05
+"""How long a file must stay as it is: an editor may be in the middle of writing it."""
+
+_Stamps = dict[Path, tuple[int, int, int]]
 
 
 class ThemedFront(Protocol):
@@ -99,3 +105,40 @@ class LiveThemes:
 
 def _nothing() -> None:
     """The start said it."""
+
+
+class ThemeWatch:
+    """Whether theme files have changed, asked cheaply: names, times and sizes, and only then the texts.
+
+    Not for two threads at once.
+    """
+
+    def __init__(self, shipped_folder: Path, user_folder: Path) -> None:
+        self._folders = (shipped_folder, user_folder)
+        self._read: _Stamps | None = None
+
+    def look(self) -> ThemeShelf | ThemeError | None:
+        """What the folders hold, or what is wrong with the shipped one; `None` while nothing has changed."""
+        stamps = self._stamps()
+        if stamps == self._read:
+            return None
+        time.sleep(_SETTLE_SECONDS)
+        if self._stamps() != stamps:
+            return None
+        self._read = stamps
+        try:
+            return read_shelf(*self._folders)
+        except ThemeError as error:
+            return error
+
+    def _stamps(self) -> _Stamps:
+        found: _Stamps = {}
+        for folder in self._folders:
+            for path in folder.glob("*.toml"):
+                try:
+                    status = path.stat()
+                except OSError:
+                    found[path] = (0, 0, 0)
+                else:
+                    found[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        return found
