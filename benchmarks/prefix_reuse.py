@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine import Engine, load
+from exlchat.engine import LocalEngine, load
 from exlchat.engine.bench.figures import BenchSettings, Report
 from exlchat.engine.bench.measure import benchmark
 from exlchat.engine.bench.mixes import parse_mix
@@ -95,7 +95,7 @@ def print_restart(make: Make, kind: str, folder: Path) -> None:
     """One row: a conversation computed, put on disk, and brought back by another engine."""
     draws = random.Random(1)
 
-    def open_engine() -> Engine:
+    def open_engine() -> LocalEngine:
         return load(make(), device="cuda", kv_cache=kind, max_seq_len=16384, page_folder=folder, page_bytes=64 * GB)
 
     engine = open_engine()
@@ -135,7 +135,7 @@ def print_restart(make: Make, kind: str, folder: Path) -> None:
     torch.cuda.empty_cache()
 
 
-def answer(engine: Engine, prompt: list[int]) -> GenerationStats:
+def answer(engine: LocalEngine, prompt: list[int]) -> GenerationStats:
     """One token behind a prompt."""
     *_, last = engine.generate(GenerationRequest(prompt, max_new_tokens=1, seed=1))
     assert isinstance(last, Finished)

@@ -16,7 +16,7 @@ import time
 
 import torch
 
-from exlchat.engine import Engine, GenerationRequest, PrefillProgress, SamplingSettings, load
+from exlchat.engine import GenerationRequest, LocalEngine, PrefillProgress, SamplingSettings, load
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
@@ -48,7 +48,7 @@ def main() -> None:
             print(f"| {length:,} | {name} | {figures} | {rates[-1] / rates[0]:.2f} x |", flush=True)
 
 
-def rate(engine: Engine, length: int, sampling: SamplingSettings, count: int, tokens: int) -> float:
+def rate(engine: LocalEngine, length: int, sampling: SamplingSettings, count: int, tokens: int) -> float:
     """Tokens a second of all answers, from the first token to the last."""
     prompt = [11 + 7 * place % 1000 for place in range(length)]
     request = GenerationRequest(prompt, sampling, max_new_tokens=tokens, min_new_tokens=tokens)

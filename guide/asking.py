@@ -7,7 +7,7 @@ from pathlib import Path
 from exlchat import engine
 from exlchat.chat.prompt_format import MODEL_FORMAT, choose_format
 from exlchat.llm.events import Finished
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from exlchat.llm.request import GenerationRequest
 from guide.held_out import HeldOut
 
@@ -17,7 +17,7 @@ LONGEST = 200
 class Conversation:
     """One conversation with a loaded model; it remembers what was said."""
 
-    def __init__(self, model: EnginePort) -> None:
+    def __init__(self, model: Engine) -> None:
         self._model = model
         self._format, _ = choose_format(model.info, MODEL_FORMAT)
         self._messages: list[dict[str, str]] = []
@@ -35,7 +35,7 @@ class Conversation:
         return answer
 
 
-def answer_held_out(model: EnginePort, question: HeldOut) -> str:
+def answer_held_out(model: Engine, question: HeldOut) -> str:
     """The answer to a held-out question, with what was asked before it."""
     conversation = Conversation(model)
     for earlier in question.before:
@@ -43,6 +43,6 @@ def answer_held_out(model: EnginePort, question: HeldOut) -> str:
     return conversation.ask(question.ask)
 
 
-def load_on_cpu(folder: Path) -> EnginePort:
+def load_on_cpu(folder: Path) -> Engine:
     """The model of a folder, on the CPU, in float32."""
     return engine.load(folder, device="cpu", kv_cache="fp32")

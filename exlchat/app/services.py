@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from exlchat.app.runtime.jobs import Loader
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.llm.info import LoadProgress
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
 _NO_MODEL = "no model was found; start with exlchat MODEL_DIR"
 
@@ -165,12 +165,12 @@ def _theme(wanted: str, themes: dict[str, ThemeFile], notices: list[str]) -> str
     return DEFAULT_THEME
 
 
-def _no_model(_: Callable[[LoadProgress], None]) -> EnginePort:
+def _no_model(_: Callable[[LoadProgress], None]) -> Engine:
     raise ModelError(_NO_MODEL)
 
 
 def _loader(path: Path, shelf: Shelf, *, kept: bool) -> Loader:
-    def load(on_progress: Callable[[LoadProgress], None]) -> EnginePort:
+    def load(on_progress: Callable[[LoadProgress], None]) -> Engine:
         # Read when it is loaded: both may have been changed since.
         wanted, settings = shelf.wanted(path), shelf.settings
         engine = load_wanted(path, shelf.options, settings, wanted, kept=kept, on_progress=on_progress)

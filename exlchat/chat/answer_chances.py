@@ -20,7 +20,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import unpack_chances
 from exlchat.chat.turn_plan import Beginning
 from exlchat.llm.events import PlaceChances, PrefillProgress, Scored, TokenChance
-from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.port import CanScore, Engine
 from exlchat.llm.request import ScoreRequest
 
 TOP = 10
@@ -72,7 +72,7 @@ def probability(chance: TokenChance) -> float:
 
 
 def answer_chances(
-    store: ConversationStore, engine: EnginePort, message_id: str, *, template: str | None, policy: ContextPolicy
+    store: ConversationStore, engine: Engine, message_id: str, *, template: str | None, policy: ContextPolicy
 ) -> Generator[PrefillProgress | AnswerChances, None, None]:
     """Progress, and `AnswerChances` last; without them when the engine was cancelled. Closing the iterator gives it up.
 
@@ -107,8 +107,10 @@ def answer_chances(
     if kept is not None:
         yield laid_open(kept, ())
         return
+    if not isinstance(engine, CanScore):
+        raise TurnError("this model does not tell how likely a text is")
     request = ScoreRequest((*prompt, *ids), start=len(prompt), top=TOP)
-    with closing_events(engine.score(request)) as events:
+    with engine.score(request) as events:
         for event in events:
             yield laid_open(event.places, notices) if isinstance(event, Scored) else event
 
@@ -131,7 +133,7 @@ def _kept(message: Message, own: Message, ids: tuple[int, ...]) -> tuple[PlaceCh
 
 
 def _prompt(
-    store: ConversationStore, engine: EnginePort, message: Message, *, template: str | None, policy: ContextPolicy
+    store: ConversationStore, engine: Engine, message: Message, *, template: str | None, policy: ContextPolicy
 ) -> tuple[PromptFormat, tuple[int, ...], tuple[str, ...]]:
     """The ids before an answer's first one, in which format, and what is to be said about them."""
     record = message.record
@@ -151,7 +153,7 @@ def _prompt(
     return again.form, again.ids[: len(again.ids) - len(again.begun)], tuple(notices)
 
 
-def _ends(engine: EnginePort, form: PromptFormat, message: Message) -> frozenset[int]:
+def _ends(engine: Engine, form: PromptFormat, message: Message) -> frozenset[int]:
     stops = [*engine.info.stop_ids, *stop_conditions(engine, form)]
     if message.record is not None and message.record.model == engine.info.name:
         stops += message.record.speech.stop

@@ -19,7 +19,7 @@ from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.rows import pack_ids
-from exlchat.llm.port import EnginePort, TextPort
+from exlchat.llm.port import Engine, TextModel
 from exlchat.llm.request import DraftKind, GenerationRequest
 
 
@@ -66,7 +66,7 @@ def record_of(message: Message) -> AnswerRecord:
     return message.record
 
 
-def prompt_again(store: ConversationStore, engine: TextPort, message: Message) -> PromptAgain:
+def prompt_again(store: ConversationStore, engine: TextModel, message: Message) -> PromptAgain:
     """The prompt that an answer had, by its record; in the tokens of `engine`, which may be another model's.
 
     Raises:
@@ -77,7 +77,9 @@ def prompt_again(store: ConversationStore, engine: TextPort, message: Message) -
     return prompt_by_record(store, engine, message, record_of(message))
 
 
-def prompt_by_record(store: ConversationStore, engine: TextPort, message: Message, record: AnswerRecord) -> PromptAgain:
+def prompt_by_record(
+    store: ConversationStore, engine: TextModel, message: Message, record: AnswerRecord
+) -> PromptAgain:
     """As `prompt_again`, also of an answer that a crash has cut, whose record is not whole."""
     form, _ = choose_format(engine.info, record.template, paths.folders().templates)
     if record.thinking_on is not None:
@@ -102,14 +104,14 @@ def changed(record: AnswerRecord) -> str:
     )
 
 
-def _drafted_by(speech: Speech, engine: EnginePort) -> DraftKind:
+def _drafted_by(speech: Speech, engine: Engine) -> DraftKind:
     """Who guesses; where there was a draft model and is none now, nobody: that changes nothing but the speed."""
     draft_model = bool(engine.info.draft_model)
     wanted = speech.drafted_by(draft_model=draft_model)
     return "off" if wanted == "model" and not draft_model else wanted
 
 
-def request_again(store: ConversationStore, engine: EnginePort, message_id: str) -> GenerationRequest:
+def request_again(store: ConversationStore, engine: Engine, message_id: str) -> GenerationRequest:
     """What to ask of `engine` to get an answer's new ids once more.
 
     The ids of a cut answer that it went on from (`AnswerRecord.begun_tokens`) are the end of the prompt.

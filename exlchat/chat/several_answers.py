@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
 from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_plan import TurnOptions, ground_of, planned
 from exlchat.llm.events import PrefillProgress, TextDelta
-from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.port import AnswersSeveral, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ SeveralEvent = Summarising | PrefillProgress | OneAnswer
 
 def several_answers(
     store: ConversationStore,
-    engine: EnginePort,
+    engine: Engine,
     conversation_id: str,
     options: TurnOptions,
     *,
@@ -46,6 +47,8 @@ def several_answers(
     ground = ground_of(
         store, conversation_id, retry_of=retry_of, continue_from=None, beginning=None, model=engine.info.name
     )
+    if not isinstance(engine, AnswersSeveral):
+        raise TurnError("this model gives one answer at a time; ask for one, and have it given again")
     try:
         plan = yield from planned(store, engine, ground, options, owner=conversation_id)
     except SummaryCancelled:
@@ -64,7 +67,7 @@ def several_answers(
                 notices=(),
                 context_notice=None,
             )
-        with closing_events(engine.generate_several(plan.request, seeds)) as events:
+        with engine.generate_several(plan.request, seeds) as events:
             for event in events:
                 if isinstance(event, PrefillProgress):
                     yield event

@@ -13,12 +13,12 @@ from exlchat.chat.prompt.sight import messages_seen
 from exlchat.chat.prompt.thinking import ThinkingMarks, ThinkingSplitter
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.speech import Speech
-from exlchat.llm.port import TextPort
+from exlchat.llm.port import TextModel
 from exlchat.llm.request import ThoughtLimit
 from exlchat.llm.sampling import SamplingSettings
 
 
-def thought_limit(engine: TextPort, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> ThoughtLimit | None:
+def thought_limit(engine: TextModel, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> ThoughtLimit | None:
     """How long thoughts may be, and where they are, for what holds behind them; `None` where nobody asks.
 
     Args:
@@ -35,12 +35,12 @@ def thought_limit(engine: TextPort, marks: ThinkingMarks | None, speech: Speech,
         closing = "".join((marks.closing, *marks.heads[:2]))
     elif speech.constraint is None:
         closing += "\n\n"
-    ids = tuple(encode_after(engine.encode, closing))
+    ids = tuple(encode_after(engine, closing, special=True))
     return ThoughtLimit(speech.thinking_budget, marks.opening, marks.closing, ids, opened=splitter.thinking)
 
 
 def negative_ids(
-    engine: TextPort,
+    engine: TextModel,
     form: PromptFormat,
     *,
     seen: Seen,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from exlchat.chat.prompt.ids import template_variables
 from exlchat.chat.prompt_format import PromptError, PromptFormat
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 
 _MARK = "\ufdd0"
 
 
-def stop_conditions(engine: EnginePort, form: PromptFormat) -> tuple[str | int, ...]:
+def stop_conditions(engine: Engine, form: PromptFormat) -> tuple[str | int, ...]:
     """Token ids and strings. A string that is one special token is given as its id: it never shows up as text.
 
     The token that the template writes behind an answer belongs to them. Many model directories forget to name it, and
@@ -26,7 +26,7 @@ def stop_conditions(engine: EnginePort, form: PromptFormat) -> tuple[str | int, 
     return tuple(found)
 
 
-def _closing_token(engine: EnginePort, form: PromptFormat) -> str | None:
+def _closing_token(engine: Engine, form: PromptFormat) -> str | None:
     """The added token that follows an answer in this format: its end, or where it has none, the user's next turn."""
     question, answer = {"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}
     for messages in ([question, answer], [question, answer, question]):
@@ -41,6 +41,6 @@ def _closing_token(engine: EnginePort, form: PromptFormat) -> str | None:
     return None
 
 
-def _added_tokens(engine: EnginePort) -> set[str]:
+def _added_tokens(engine: Engine) -> set[str]:
     """Texts that are one token each. Not all that mark turns are special ones: families differ in what they call so."""
     return {token for token in (*engine.info.special_tokens, *engine.info.added_tokens) if token}

@@ -16,7 +16,7 @@ from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.titles import clean_title
 from exlchat.llm.events import Finished
-from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.port import Engine
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
 
@@ -44,7 +44,7 @@ class TitleMade:
 
 
 def make_title(
-    store: ConversationStore, engine: EnginePort, conversation_id: str, *, template: str | None
+    store: ConversationStore, engine: Engine, conversation_id: str, *, template: str | None
 ) -> Generator[Titling | TitleMade, None, None]:
     """Have the model title a conversation that is called after its first line; ends without `TitleMade` if cancelled.
 
@@ -67,7 +67,7 @@ def make_title(
         return
     yield Titling()
     finished: Finished | None = None
-    with closing_events(engine.generate(request)) as events:
+    with engine.generate(request) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event
@@ -80,7 +80,7 @@ def make_title(
     yield TitleMade(title if kept else None)
 
 
-def _request(engine: EnginePort, form: PromptFormat, branch: Sequence[Message]) -> GenerationRequest | None:
+def _request(engine: Engine, form: PromptFormat, branch: Sequence[Message]) -> GenerationRequest | None:
     """`None` where nothing was said yet, or the context has no room."""
     said = [(one.role, answer_parts(one).answer.strip()) for one in branch if one.role != "system"]
     told = [f"{role.capitalize()}: {text[:_EXCERPT]}" for role, text in said if text][:2]
@@ -95,7 +95,7 @@ def _request(engine: EnginePort, form: PromptFormat, branch: Sequence[Message]) 
     )
 
 
-def _thinks(engine: EnginePort, asked: Sequence[PromptMessage], form: PromptFormat) -> bool:
+def _thinks(engine: Engine, asked: Sequence[PromptMessage], form: PromptFormat) -> bool:
     """Whether the model would think first, although it was told not to: no title is worth that."""
     return form.thinking is not None and opens_thinking(prompt_text(engine, asked, form), form.thinking)
 

@@ -14,7 +14,7 @@ from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned
 from exlchat.llm.events import Finished, PrefillProgress, TextDelta
-from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.port import Engine
 
 __all__ = [
     "AnswerClosed",
@@ -34,7 +34,7 @@ TurnEvent = Summarising | AnswerStarted | PrefillProgress | TextDelta | AnswerCl
 
 def answer(
     store: ConversationStore,
-    engine: EnginePort,
+    engine: Engine,
     conversation_id: str,
     options: TurnOptions,
     *,
@@ -87,7 +87,7 @@ def answer(
     failure: Exception | None = None
     try:
         yield growing.started
-        with closing_events(engine.generate(plan.request)) as events:
+        with engine.generate(plan.request) as events:
             for event in events:
                 match event:
                     case Finished():
@@ -109,7 +109,7 @@ def answer(
 
 def _ended(
     store: ConversationStore,
-    engine: EnginePort,
+    engine: Engine,
     ground: Ground,
     beginning: Beginning,
     options: TurnOptions,

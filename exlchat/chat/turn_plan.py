@@ -21,7 +21,7 @@ from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine, NamesWhatIsNotHeld
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
 
@@ -136,7 +136,7 @@ def _speaker(branch: Sequence[Message]) -> Message | None:
 
 
 def planned(
-    store: ConversationStore, engine: EnginePort, ground: Ground, options: TurnOptions, *, owner: str
+    store: ConversationStore, engine: Engine, ground: Ground, options: TurnOptions, *, owner: str
 ) -> Generator[Summarising, None, Plan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
@@ -145,7 +145,7 @@ def planned(
     thinking = speaker_thinks(ground.branch) if speech.think is None else speech.think
     if thinking is not None:
         form = with_thinking(form, thinking)
-    told = with_lore_told(store, ground.branch, engine.count)
+    told = with_lore_told(store, ground.branch, lambda text: len(engine.encode(text)))
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
     text, kept = _begun(engine, ground, speech.begin)
     sight = yield from see(
@@ -189,7 +189,9 @@ def planned(
         alternatives=speech.logprobs,
         draft=speech.drafted_by(draft_model=bool(engine.info.draft_model)),
     )
-    not_held = None if speech.constraint is None else engine.constraint_notice(speech.constraint)
+    not_held = None
+    if speech.constraint is not None and isinstance(engine, NamesWhatIsNotHeld):
+        not_held = engine.constraint_notice(speech.constraint)
     record = AnswerRecord(
         engine.info.name,
         form.name,
@@ -218,17 +220,17 @@ def planned(
     )
 
 
-def _begun(engine: EnginePort, ground: Ground, wanted: str) -> tuple[str, tuple[int, ...]]:
+def _begun(engine: Engine, ground: Ground, wanted: str) -> tuple[str, tuple[int, ...]]:
     """The text and the ids that the answer begins with; those `wanted` where it is a new one."""
     if ground.beginning is not None:
         return begun_text(engine, ground.beginning.token_ids), ground.beginning.token_ids
     if not ground.goes_on or ground.earlier is None:
-        return wanted, tuple(encode_after(engine.encode_ordinary, wanted)) if wanted else ()
+        return wanted, tuple(encode_after(engine, wanted)) if wanted else ()
     cut = with_own_ids(ground.earlier, engine.info)
     return cut.text, answer_ids(engine, cut.text, cut.token_ids)
 
 
-def _marks(engine: EnginePort, form: PromptFormat, ground: Ground) -> ThinkingMarks | None:
+def _marks(engine: Engine, form: PromptFormat, ground: Ground) -> ThinkingMarks | None:
     """How thoughts are marked in the answer. One that goes on began as the one that was cut."""
     if ground.goes_on and ground.earlier is not None and ground.earlier.record is not None:
         return ground.earlier.record.thinking

@@ -14,17 +14,17 @@ from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.llm.sampling import GREEDY, SamplingSettings
 
 if TYPE_CHECKING:
-    from exlchat.engine.engine import Engine, load
+    from exlchat.engine.engine import LocalEngine, load
 
 __all__ = [
     "GREEDY",
-    "Engine",
     "Event",
     "Finished",
     "FitReport",
     "GenerationRequest",
     "GenerationStats",
     "LoadProgress",
+    "LocalEngine",
     "ModelCard",
     "ModelError",
     "ModelInfo",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Engine", "load"):
+    if name in ("LocalEngine", "load"):
         from exlchat.engine import engine
 
         return getattr(engine, name)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -58,13 +60,15 @@ from exlchat.llm.info import (
     ModelError,
     ModelInfo,
 )
+from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
-from exlchat.llm.sampling import SamplingSettings
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
 _CUDA_PREFILL_CHUNK = MOST_AT_ONCE
 _CPU_PREFILL_WEIGHTS = 5e10
+
+_Event = TypeVar("_Event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,10 @@ class _Parts:
     cache: KVCache
     generator: Generator
     archive: PageArchive | None
-    draft: Engine | None = None
+    draft: LocalEngine | None = None
 
 
-class Engine:
+class LocalEngine:
     """A loaded model: token ids in, token ids out. Made by `load`."""
 
     def __init__(self, info: ModelInfo, parts: _Parts) -> None:
@@ -95,25 +99,18 @@ class Engine:
         transformer, cache = self._parts.transformer, self._parts.cache
         return Footprint(transformer.bytes, transformer.bytes_per_token, cache.bytes, cache.bytes_per_token)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`. Special tokens are recognised; no BOS is added."""
-        return self._parts.tokenizer.encode(text)
+    @property
+    def capabilities(self) -> Capabilities:
+        """All there is; guesses of a draft model where one was loaded."""
+        return Capabilities(draft_model=self._parts.draft is not None)
 
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Ids of `text` in which the text of a special token stays ordinary text."""
-        return self._parts.tokenizer.encode(text, special=False)
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Ids of `text`, no BOS added. `special`: whether the text of a special token becomes that token."""
+        return self._parts.tokenizer.encode(text, special=special)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids` without special tokens."""
-        return self._parts.tokenizer.decode(ids)
-
-    def spell(self, ids: Sequence[int]) -> str:
-        """Text of `ids` with all special tokens."""
-        return self._parts.tokenizer.spell(ids)
-
-    def count(self, text: str) -> int:
-        """`len(encode(text))`."""
-        return len(self.encode(text))
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of `ids`. `special`: with that of all special tokens."""
+        return self._parts.tokenizer.decode(ids, special=special)
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Logits of every position at once, without a cache.
@@ -132,31 +129,49 @@ class Engine:
         transformer = self._parts.transformer
         return transformer.forward(torch.tensor(ids, device=transformer.device), last_only=False)
 
-    def generate(self, request: GenerationRequest) -> Iterator[Event]:
-        """Events of one answer, `Finished` last; closing the iterator cancels. See `Generator.generate`."""
-        return self._parts.generator.generate(request)
+    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
+        """Begins an answer in a thread of its own; `sink` is told its events, `Finished` or `Failed` last."""
+        running = self.generate(request)
+
+        def answer() -> None:
+            try:
+                for event in running:
+                    sink(event)
+            except Exception as error:
+                sink(Failed(error))
+
+        threading.Thread(target=answer, name="exlchat-answer", daemon=True).start()
+        return running
+
+    def generate(self, request: GenerationRequest) -> Running[Event]:
+        """Events of one answer, `Finished` last. See `Generator.generate`."""
+        return self._running(self._parts.generator.generate(request))
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
-    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+    ) -> Running[PrefillProgress | OneOfSeveral]:
         """Events of 1 to 8 answers to one prompt, which is read once. See `Generator.generate_several`."""
-        return self._parts.generator.generate_several(request, seeds)
+        return self._running(self._parts.generator.generate_several(request, seeds))
 
-    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
-        """Whether answers can be drawn so, and be so, with this model. From any thread.
+    def _running(self, events: Iterator[_Event]) -> Running[_Event]:
+        return Running(events, self._parts.generator.cancel)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Whether answers can be made so with this model, whatever the prompt, which may be empty. From any thread.
 
         Raises:
             RequestError: in one line: a token that it does not have, or a constraint that nothing can be held to.
         """
-        self._parts.generator.check(sampling, constraint)
+        self.capabilities.check(request)
+        self._parts.generator.check(request.sampling, request.constraint)
 
     def constraint_notice(self, constraint: Constraint) -> str | None:
         """In a line what a constraint asks for that answers are not held to, if anything."""
         return constraint_notice(constraint)
 
-    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+    def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are, `Scored` last. See `Generator.score`."""
-        return self._parts.generator.score(request)
+        return self._running(self._parts.generator.score(request))
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of a prompt would not have to be computed now. The disk is not asked."""
@@ -208,11 +223,11 @@ def load(
     quantize_head: int | None = None,
     build_cache: Path | None = None,
     dependent_launch: bool | None = None,
-    draft: Engine | None = None,
+    draft: LocalEngine | None = None,
     without_draft: str = "",
     bundled: bool = False,
     on_progress: Callable[[LoadProgress], None] | None = None,
-) -> Engine:
+) -> LocalEngine:
     """Loads a model directory.
 
     Args:
@@ -316,10 +331,10 @@ def load(
     )
     name = "" if draft is None else draft.info.name
     info = dataclasses.replace(info, draft_model=name, without_draft=without_draft)
-    return Engine(info, _Parts(tokenizer, transformer, cache, generator, archive, draft))
+    return LocalEngine(info, _Parts(tokenizer, transformer, cache, generator, archive, draft))
 
 
-def _drafter(draft: Engine, tokenizer: Tokenizer, path: Path) -> ModelDrafter:
+def _drafter(draft: LocalEngine, tokenizer: Tokenizer, path: Path) -> ModelDrafter:
     """Guesses by a draft model. Raises `ModelError` where its tokens are others."""
     parts = draft._parts
     other = tokenizer.unlike(parts.tokenizer)

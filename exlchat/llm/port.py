@@ -1,52 +1,198 @@
-"""The engine as the chat floor sees it: a protocol, so that a remote engine can stand in its place."""
+"""What may be known of a model, here or far away: protocols that whoever answers implements.
+
+What not every model has is a protocol of its own, asked for with `isinstance`; what a request may ask for beside plain
+text is told by `Capabilities`. Nobody has to implement what it has not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
 from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
-from exlchat.llm.request import GenerationRequest, ScoreRequest
-from exlchat.llm.sampling import SamplingSettings
+from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 
 _Event = TypeVar("_Event")
 
 
-class TextPort(Protocol):
-    """What prompts need of a model: its tokenizer, and what is known of it."""
+class Handle(Protocol):
+    """Something that was asked for."""
+
+    def cancel(self) -> None:
+        """Ends an answer within one token, with `Finished("cancelled")`, and a scoring within one chunk, without a last
+        event. From any thread, before its first event as well; harmless when it has ended."""
+
+
+class Running(Generic[_Event]):
+    """The events of a request, made while they are read. A `Handle`; leaving `with` wants no more of them.
+
+    Args:
+        events: closing them, where that can be done, is what ends the work.
+        cancel: as of `Handle`.
+    """
+
+    def __init__(self, events: Iterator[_Event], cancel: Callable[[], None]) -> None:
+        self._events = events
+        self.cancel = cancel
+
+    def __iter__(self) -> Iterator[_Event]:
+        return self
+
+    def __next__(self) -> _Event:
+        return next(self._events)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it without a last event. In the thread that reads."""
+        close = getattr(self._events, "close", None)
+        if close is not None:
+            close()
+
+
+class Cancellation:
+    """What a piece of work with several requests, one after the other, is cancelled by: the one that runs, and all that
+    would come after it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._handle: Handle | None = None
+
+    def cancel(self) -> None:
+        """From any thread, and from a signal's handler: it waits for nothing."""
+        # Who asks sets first and looks then, who runs the other way about: one of the two sees the other.
+        self.asked = True
+        handle = self._handle
+        if handle is not None:
+            handle.cancel()
+
+    @contextmanager
+    def over(self, running: Running[_Event]) -> Iterator[Running[_Event]]:
+        """A request that is cancelled with the work; closed in the end."""
+        self._handle = running
+        if self.asked:
+            running.cancel()
+        try:
+            with running:
+                yield running
+        finally:
+            self._handle = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a request that came to nothing: a `RequestError` or a `ModelError`, or what nobody expected."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a `GenerationRequest` may ask for of a model, by the fields that ask for it."""
+
+    alternatives: bool = True
+    banned: bool = True
+    constraint: bool = True
+    guidance_ids: bool = True
+    heal: bool = True
+    draft_model: bool = True
+    """Whether `draft` may be "model"."""
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises `RequestError` in one line for what cannot be had."""
+        if request.draft == "model" and not self.draft_model:
+            raise RequestError("there is no draft model; load one with --draft MODEL, or draft by ngram")
+        for name in ("alternatives", "banned", "constraint", "guidance_ids", "heal"):
+            if getattr(request, name) and not getattr(self, name):
+                raise RequestError(f"this model cannot do {name.replace('_ids', '')}; leave it out")
+
+
+class TextModel(Protocol):
+    """What prompts need of a model: its tokenizer, and what is known of it. From any thread."""
 
     @property
     def info(self) -> ModelInfo:
-        """What the floors above may know of the model."""
+        """Name, sizes, special tokens and templates."""
 
-    def encode(self, text: str) -> list[int]:
-        """Special tokens in `text` are recognised; no BOS is added."""
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Ids; no BOS is added. `special`: whether the text of a special token becomes that token."""
 
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Like `encode`, but the text of a special token stays ordinary text."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special tokens."""
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Their text. `special`: with that of all special tokens."""
 
 
-class SpellingPort(TextPort, Protocol):
-    """A tokenizer that shows everything."""
+class Engine(TextModel, Protocol):
+    """A model that answers. `exlchat.engine.LocalEngine` is one; tests use a scripted one.
 
-    def spell(self, ids: Sequence[int]) -> str:
-        """The text of `ids` with all special tokens."""
-
-
-class EnginePort(SpellingPort, Protocol):
-    """A loaded model. `exlchat.engine.Engine` satisfies it; tests use a scripted one.
-
-    Everything is called from one thread at a time, but `cancel`, `check` and `count`, which may be called from any.
+    `generate` and the optional parts are called from one thread at a time, all else from any.
     """
 
-    def count(self, text: str) -> int:
-        """`len(encode(text))`."""
+    @property
+    def capabilities(self) -> Capabilities:
+        """What requests may ask for."""
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises `RequestError` in one line where no answer can be made so, whatever the prompt, which may be empty."""
+
+    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
+        """Begins an answer and comes back at once. `sink` is told its events in order, `Finished` or `Failed` last, in
+        a thread of the engine's.
+
+        Raises:
+            RequestError: it cannot be carried out.
+        """
+
+    def generate(self, request: GenerationRequest) -> Running[Event]:
+        """An answer, made in the thread that reads its events, `Finished` last.
+
+        Raises:
+            RequestError: it cannot be carried out; by the events: `ModelError`.
+        """
+
+    def cancel(self) -> None:
+        """Of what runs."""
+
+    def close(self) -> None:
+        """Ends what is being written in the background, within `CLOSE_SECONDS`. It can still be used."""
+
+
+@runtime_checkable
+class AnswersSeveral(Protocol):
+    """An engine that reads a prompt once for several answers."""
+
+    def generate_several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Running[PrefillProgress | OneOfSeveral]:
+        """Events of 1 to `MOST_ANSWERS` answers, `Finished` of each; cancelling ends all of them."""
+
+
+@runtime_checkable
+class CanScore(Protocol):
+    """An engine that tells how likely a text is."""
+
+    def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
+        """Progress, and `Scored` last."""
+
+
+@runtime_checkable
+class NamesWhatIsNotHeld(Protocol):
+    """An engine that holds answers to constraints, but not to all that one may ask for."""
+
+    def constraint_notice(self, constraint: Constraint) -> str | None:
+        """What of it answers are not held to, in a line; `None` where that is nothing, and of a wrong constraint."""
+
+
+@runtime_checkable
+class HasCache(Protocol):
+    """An engine that does not compute again what it has read."""
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of a prompt would not have to be computed now."""
@@ -54,44 +200,13 @@ class EnginePort(SpellingPort, Protocol):
     def cache_report(self) -> CacheReport:
         """The pages of the cache and what they have saved."""
 
-    def memory_report(self) -> MemoryReport:
-        """What is in use now of the card's memory and of the machine's."""
 
-    def close(self) -> None:
-        """Ends what is being written in the background, within seconds."""
+@runtime_checkable
+class HoldsMemory(Protocol):
+    """An engine whose weights lie in this machine."""
+
+    def memory_report(self) -> MemoryReport:
+        """Bytes in use now of the card's memory and of the machine's."""
 
     def unload(self) -> None:
         """Closes, and gives all memory back; only `info` may be asked afterwards."""
-
-    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
-        """Raises `RequestError` in one line where answers cannot be drawn so, or be so, with this model."""
-
-    def constraint_notice(self, constraint: Constraint) -> str | None:
-        """In a line what a constraint asks for that answers are not held to, if anything; None of a wrong one, too."""
-
-    def generate(self, request: GenerationRequest) -> Iterator[Event]:
-        """Events of one answer, `Finished` last. Closing the iterator cancels without a last event."""
-
-    def generate_several(
-        self, request: GenerationRequest, seeds: Sequence[int | None]
-    ) -> Iterator[PrefillProgress | OneOfSeveral]:
-        """Events of 1 to 8 answers to one prompt, which is read once; `Finished` of each. Closing the iterator cancels
-        all of them, without a last event.
-        """
-
-    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
-        """How likely the tokens of a sequence are, `Scored` last. Closing the iterator cancels without a last event."""
-
-    def cancel(self) -> None:
-        """Ends the running answer within one token, with `Finished("cancelled")`; a scoring within one chunk, without
-        a last event. Harmless when idle."""
-
-
-@contextmanager
-def closing_events(events: Iterator[_Event]) -> Iterator[Iterator[_Event]]:
-    """`events`, closed as soon as nobody wants them any more: closing is what stops the engine."""
-    try:
-        yield events
-    finally:
-        if isinstance(events, Generator):
-            events.close()

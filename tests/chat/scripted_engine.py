@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from exlchat.engine.grammar import constraint_notice
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, FinishReason, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
-from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
+from exlchat.llm.info import CacheReport, ModelInfo
+from exlchat.llm.port import Running
 from exlchat.llm.request import GenerationRequest
-from exlchat.llm.sampling import SamplingSettings
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 _TRAINING = [
@@ -72,7 +72,7 @@ class Reply:
 
 
 class ScriptedEngine:
-    """Satisfies `EnginePort`. `requests` are those it got; `closed` counts answers that were not read to their end."""
+    """An `Engine`. `requests` are those it got; `closed` counts answers that were not read to their end."""
 
     def __init__(
         self,
@@ -113,28 +113,18 @@ class ScriptedEngine:
     def with_info(self, **changes: Any) -> None:
         self._info = replace(self._info, **changes)
 
-    def encode(self, text: str) -> list[int]:
-        self._tokenizer.encode_special_tokens = False
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        self._tokenizer.encode_special_tokens = not special
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def encode_ordinary(self, text: str) -> list[int]:
-        self._tokenizer.encode_special_tokens = True
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    def spell(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=not special))
 
     def _text_after(self, before: str, ids: Sequence[int]) -> str:
-        return self.decode([*self.encode_ordinary(before), *ids])[len(before) :]
+        return self.decode([*self.encode(before, special=False), *ids])[len(before) :]
 
     def text_with_special_tokens(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    def count(self, text: str) -> int:
-        return len(self.encode(text))
+        return self.decode(ids, special=True)
 
     def will_say(self, text: str, **how: Any) -> Reply:
         """Queue an answer whose ids are those of single characters: never what encoding its text gives."""
@@ -144,11 +134,11 @@ class ScriptedEngine:
 
     def spelled(self, text: str) -> list[int]:
         """`text` as one or more tokens per character."""
-        alone = self.encode_ordinary("x")
+        alone = self.encode("x", special=False)
         ids: list[int] = []
         for character in text:
-            joined = self.encode_ordinary("x" + character)
-            ids += joined[len(alone) :] if joined[: len(alone)] == alone else self.encode_ordinary(character)
+            joined = self.encode("x" + character, special=False)
+            ids += joined[len(alone) :] if joined[: len(alone)] == alone else self.encode(character, special=False)
         return ids
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
@@ -157,13 +147,7 @@ class ScriptedEngine:
     def cache_report(self) -> CacheReport:
         return CacheReport("fp16", 256, 2**20, 64, 3, 5, (), 2, 1000, 750, None)
 
-    def memory_report(self) -> MemoryReport:
-        return MemoryReport(3 * 2**20, 2**26, 2**30)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+    def check(self, request: GenerationRequest) -> None:
         """Everything goes."""
 
     def constraint_notice(self, constraint: Constraint) -> str | None:
@@ -172,9 +156,12 @@ class ScriptedEngine:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def generate(self, request: GenerationRequest) -> Iterator[Event]:
-        self.requests.append(request)
+    def generate(self, request: GenerationRequest) -> Running[Event]:
         self._cancelled.clear()
+        return Running(self._events(request), self.cancel)
+
+    def _events(self, request: GenerationRequest) -> Iterator[Event]:
+        self.requests.append(request)
         reply = self.replies.pop(0)
         prompt = list(request.prompt_ids)
         cached = 0
@@ -191,9 +178,15 @@ class ScriptedEngine:
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
-    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+    ) -> Running[PrefillProgress | OneOfSeveral]:
         """The next replies, a token of each in turn."""
-        going = {index: self.generate(replace(request, seed=seed)) for index, seed in enumerate(seeds)}
+        self._cancelled.clear()
+        return Running(self._several(request, seeds), self.cancel)
+
+    def _several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        going = {index: self._events(replace(request, seed=seed)) for index, seed in enumerate(seeds)}
         while going:
             for index, events in list(going.items()):
                 event = next(events)

@@ -16,9 +16,9 @@ from exlchat.chat.reproduce import prompt_by_record, request_again
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
-from exlchat.engine import Engine, load
+from exlchat.engine import LocalEngine, load
 from exlchat.llm.events import Finished, PrefillProgress
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from exlchat.llm.sampling import GREEDY, SamplingSettings
 from exlchat.paths import bundled_model
 
@@ -26,7 +26,7 @@ WARM = SamplingSettings(temperature=3.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 @pytest.fixture(scope="module")
-def guide() -> Iterator[Engine]:
+def guide() -> Iterator[LocalEngine]:
     engine = load(bundled_model(), device="cpu", kv_cache="fp32")
     yield engine
     engine.unload()
@@ -45,7 +45,7 @@ def asked(store: ConversationStore, *texts: str) -> str:
 
 
 def closed(
-    store: ConversationStore, engine: EnginePort, ident: str, sampling: SamplingSettings = GREEDY, **how: object
+    store: ConversationStore, engine: Engine, ident: str, sampling: SamplingSettings = GREEDY, **how: object
 ) -> Message:
     options = TurnOptions(sampling, max_new_tokens=12, seed=5)
     *_, last = answer(store, engine, ident, options, **how)
@@ -53,21 +53,21 @@ def closed(
     return last.message
 
 
-def laid_open(store: ConversationStore, engine: EnginePort, message: Message) -> AnswerChances:
+def laid_open(store: ConversationStore, engine: Engine, message: Message) -> AnswerChances:
     *progress, last = answer_chances(store, engine, message.id, template=None, policy="stop")
     assert isinstance(last, AnswerChances)
     assert all(isinstance(one, PrefillProgress) for one in progress)
     return last
 
 
-def prompt_of(store: ConversationStore, engine: EnginePort, message: Message) -> Sequence[int]:
+def prompt_of(store: ConversationStore, engine: Engine, message: Message) -> Sequence[int]:
     """What the model saw before this answer, begun or not."""
     again = prompt_by_record(store, engine, message, message.record)  # type: ignore[arg-type]
     assert again.same
     return again.ids
 
 
-def assert_by_logits(guide: Engine, chances: AnswerChances, prompt: Sequence[int]) -> None:
+def assert_by_logits(guide: LocalEngine, chances: AnswerChances, prompt: Sequence[int]) -> None:
     """The numbers are those of the whole sequence computed at once."""
     rows = guide.logits([*prompt, *chances.ids]).double().log_softmax(-1)[len(prompt) - 1 :]
     assert len(rows) == len(chances.places) == len(chances.ids) + 1
@@ -84,7 +84,7 @@ def assert_by_logits(guide: Engine, chances: AnswerChances, prompt: Sequence[int
             assert place.taken.rank == int((row > row[token]).sum()) + 1
 
 
-def test_an_answer_is_laid_open_behind_the_prompt_it_had(guide: Engine, store: ConversationStore) -> None:
+def test_an_answer_is_laid_open_behind_the_prompt_it_had(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store, "How do I load a model?")
     first = closed(store, guide, ident)
     longer = closed(store, guide, ident, continue_from=first.id)
@@ -104,7 +104,7 @@ def test_an_answer_is_laid_open_behind_the_prompt_it_had(guide: Engine, store: C
     assert [one.taken.rank for one in whole.places if one.taken] == [1] * len(whole.ids), "it was greedy"
 
 
-def test_an_answer_goes_on_from_exactly_the_token_that_was_taken(guide: Engine, store: ConversationStore) -> None:
+def test_an_answer_goes_on_from_exactly_the_token_that_was_taken(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store, "How do I load a model?")
     old = closed(store, guide, ident)
     store.add_message(ident, "user", "And a theme?")
@@ -133,7 +133,7 @@ def test_an_answer_goes_on_from_exactly_the_token_that_was_taken(guide: Engine, 
     assert len(store.alternatives(old.id)) == 4
 
 
-def test_a_character_that_is_taken_by_halves(guide: Engine, store: ConversationStore) -> None:
+def test_a_character_that_is_taken_by_halves(guide: LocalEngine, store: ConversationStore) -> None:
     """Its ids stay as they are; the text has what is whole, now and later."""
     ident = asked(store, "How do I load a model?")
     old = closed(store, guide, ident)
@@ -145,7 +145,7 @@ def test_a_character_that_is_taken_by_halves(guide: Engine, store: ConversationS
     begun = store.branch(new.id)
     assert begun[-1].text.startswith(guide.decode(old.token_ids[:3]))
     # Two tokens that a tokenizer would join stay two.
-    letters = [guide.encode_ordinary(letter)[-1] for letter in "the"]
+    letters = [guide.encode(letter, special=False)[-1] for letter in "the"]
     apart = Beginning("guide", (*old.token_ids[:3], *letters))
     spelled = closed(store, guide, ident, continue_from=old.id, beginning=apart)
     assert spelled.token_ids[:6] == apart.token_ids
@@ -156,7 +156,7 @@ def test_a_character_that_is_taken_by_halves(guide: Engine, store: ConversationS
     assert any(tuple(ids[at : at + 6]) == apart.token_ids for at in range(len(ids))), "and so the next prompt has them"
 
 
-def test_the_end_of_an_answer_can_be_taken(guide: Engine, store: ConversationStore) -> None:
+def test_the_end_of_an_answer_can_be_taken(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store, "How do I load a model?")
     old = closed(store, guide, ident)
     chances = laid_open(store, guide, old)
@@ -170,19 +170,19 @@ def test_the_end_of_an_answer_can_be_taken(guide: Engine, store: ConversationSto
     assert store.load(ident).branch[-1].id == old.id
 
 
-def test_answers_without_a_record_and_of_other_models_say_so(guide: Engine, store: ConversationStore) -> None:
+def test_answers_without_a_record_and_of_other_models_say_so(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store, "How do I load a model?")
     old = closed(store, guide, ident)
     by_hand = store.edit(old.id, "You load it so.")
     (notice,) = laid_open(store, guide, by_hand).notices
     assert "was not kept" in notice
-    assert laid_open(store, guide, by_hand).ids == tuple(guide.encode_ordinary("You load it so."))
+    assert laid_open(store, guide, by_hand).ids == tuple(guide.encode("You load it so.", special=False))
     assert old.record is not None
     other = store.begin_answer(ident, old.parent_id, record=replace(old.record, model="other"))
     other = store.close_answer(other.id, "You load it so.", [1, 2], "complete")
     chances = laid_open(store, guide, other)
     assert chances.notices == ("this is an answer of other; the probabilities are those of guide",)
-    assert chances.ids == tuple(guide.encode_ordinary("You load it so."))
+    assert chances.ids == tuple(guide.encode("You load it so.", special=False))
     with pytest.raises(TurnError, match="one of other; guide is loaded now"):
         closed(store, guide, ident, continue_from=other.id, beginning=Beginning("other", (1,)))
     carried = store.edit(store.load(ident).branch[0].id, "How do I load a theme?", carry=True)
@@ -191,7 +191,7 @@ def test_answers_without_a_record_and_of_other_models_say_so(guide: Engine, stor
     assert "other" in notice or "no longer what the model saw" in notice
 
 
-def test_what_was_left_out_stays_left_out(guide: Engine, store: ConversationStore) -> None:
+def test_what_was_left_out_stays_left_out(guide: LocalEngine, store: ConversationStore) -> None:
     """The prompt is that of the record, though the policy is another one by now."""
     ident = asked(store)
     small = load(bundled_model(), device="cpu", kv_cache="fp32", max_seq_len=256)
@@ -211,7 +211,7 @@ def test_what_was_left_out_stays_left_out(guide: Engine, store: ConversationStor
     small.unload()
 
 
-def test_what_has_no_tokens_is_refused(guide: Engine, store: ConversationStore) -> None:
+def test_what_has_no_tokens_is_refused(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
     greeting = store.begin_answer(ident, None)
     greeting = store.close_answer(greeting.id, "Hello!", [], "complete")

@@ -24,7 +24,11 @@ def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Talk:
 
 def last_turn(talk: Talk) -> int:
     """Tokens of the last prompt, of its answer, and of what the template puts behind that."""
-    return len(talk.engine.requests[-1].prompt_ids) + len(talk.said[-1].token_ids) + talk.engine.count("<|im_end|>\n")
+    return (
+        len(talk.engine.requests[-1].prompt_ids)
+        + len(talk.said[-1].token_ids)
+        + len(talk.engine.encode("<|im_end|>\n"))
+    )
 
 
 @pytest.mark.parametrize("policy", ["drop", "summarise"])

@@ -49,7 +49,7 @@ def asked(store: ConversationStore, engine: ScriptedEngine, persona: dict[str, A
         engine.will_say(" fox" if persona else "fox")
         *_, last = answer(store, engine, ident, TurnOptions(GREEDY, template=template))
     assert isinstance(last, AnswerClosed)
-    return last.message, engine.spell(engine.requests[-1].prompt_ids)
+    return last.message, engine.decode(engine.requests[-1].prompt_ids, special=True)
 
 
 ADA = {"name": "Ada Lovelace", "char": "Ada", "user": "Bo"}

@@ -45,7 +45,7 @@ def test_answers_of_another_model_are_encoded_like_any_text() -> None:
     asked = store.add_message(conversation, "user", "Hello?")
     second = other()
     # To the model that wrote it, 2 was a word; to this one it is <|im_start|>, which decodes to nothing.
-    ids = (2, *second.encode_ordinary("Hi there"))
+    ids = (2, *second.encode("Hi there", special=False))
     record = AnswerRecord("first", "model", GREEDY, None, "stop_token")
     written = store.begin_answer(conversation, asked.id, token_ids=ids, record=record)
     store.close_answer(written.id, "Hi there", ids, "complete", record=record)

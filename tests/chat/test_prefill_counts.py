@@ -13,7 +13,7 @@ from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.ids import prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.engine import Engine, GenerationRequest, load
+from exlchat.engine import GenerationRequest, LocalEngine, load
 from exlchat.llm.sampling import SamplingSettings
 from tests.engine.counting import PassedTokens
 from tests.random_models import edit_json, save_random_llama
@@ -31,7 +31,7 @@ OPTIONS = turn.TurnOptions(SamplingSettings(temperature=1.2), max_new_tokens=24)
 class Chat:
     """A conversation with a random model, and how many tokens of each prompt were computed."""
 
-    def __init__(self, engine: Engine, template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, engine: LocalEngine, template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.template = engine, str(template)
         self.store = ConversationStore(None)
         self._passed = PassedTokens(monkeypatch)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from tokenizers import AddedToken
 
@@ -12,11 +10,6 @@ from exlchat.chat.prompt.layout import lay_out
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer, space_prefixing_tokenizer
-
-
-class Spelling(ScriptedEngine):
-    def spell(self, ids: Sequence[int]) -> str:
-        return self.text_with_special_tokens(ids)
 
 
 def talk(engine: ScriptedEngine) -> list[PromptMessage]:
@@ -32,7 +25,7 @@ def talk(engine: ScriptedEngine) -> list[PromptMessage]:
 @pytest.mark.parametrize("make", [byte_level_tokenizer, space_prefixing_tokenizer])
 @pytest.mark.parametrize("name", ["chatml", "llama-3", "mistral-v1", "gpt-oss", "plain"])
 def test_each_message_is_found_in_text_and_tokens(name: str, make: object) -> None:
-    engine = Spelling(make())  # type: ignore[operator]
+    engine = ScriptedEngine(make())  # type: ignore[operator]
     messages = talk(engine)
     layout = lay_out(engine, messages, BUILT_IN[name])
     assert list(layout.ids) == prompt_ids(engine, messages, BUILT_IN[name])
@@ -55,14 +48,14 @@ def squeezed(text: str) -> str:
 
 
 def test_a_message_that_the_format_changes_or_leaves_out_has_no_place() -> None:
-    engine = Spelling(byte_level_tokenizer())
+    engine = ScriptedEngine(byte_level_tokenizer())
     form = PromptFormat("x", "{% for m in messages if m.role == 'user' %}{{ m.content | upper }}{% endfor %}")
     layout = lay_out(engine, [PromptMessage("system", "a"), PromptMessage("user", "b")], form)
     assert [(one.start, one.first) for one in layout.messages] == [(None, None), (None, None)]
 
 
 def test_an_empty_message_that_a_format_leaves_out_has_no_place_and_one_that_it_keeps_has() -> None:
-    engine = Spelling(byte_level_tokenizer())
+    engine = ScriptedEngine(byte_level_tokenizer())
     said = [PromptMessage("user", ""), PromptMessage("assistant", "a"), PromptMessage("user", "b")]
     leaves_out = PromptFormat("x", "{% for m in messages if m.content %}<{{ m.role }}>{{ m.content }}{% endfor %}")
     assert lay_out(engine, said, leaves_out).messages[0].start is None
@@ -75,7 +68,7 @@ def test_marks_that_are_added_but_not_special_cannot_be_typed_either() -> None:
     tokenizer = byte_level_tokenizer()
     marks = ["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<other>"]
     tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in marks])
-    engine = Spelling(tokenizer)
+    engine = ScriptedEngine(tokenizer)
     engine.with_info(added_tokens=(*engine.info.special_tokens, *marks))
     for form in (BUILT_IN["deepseek-r1"], PromptFormat("x", families.source("deepseek-r1"))):
         for text in ("a <｜User｜> b", "<｜User｜><｜Assistant｜>", "<｜end▁of▁sentence｜>"):

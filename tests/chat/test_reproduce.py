@@ -14,7 +14,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
 from exlchat.engine import load
 from exlchat.llm.events import Finished
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.paths import bundled_model
 
@@ -23,13 +23,13 @@ WARM = SamplingSettings(temperature=4.0, top_k=40, top_p=1.0, min_p=0.0)
 
 
 @pytest.fixture(scope="module")
-def guide() -> Iterator[EnginePort]:
+def guide() -> Iterator[Engine]:
     engine = load(bundled_model(), device="cpu")
     yield engine
     engine.unload()
 
 
-def closed(store: ConversationStore, engine: EnginePort, ident: str, **how: object) -> Message:
+def closed(store: ConversationStore, engine: Engine, ident: str, **how: object) -> Message:
     options = TurnOptions(WARM, max_new_tokens=12, speech=Speech(stop=("zzz",)))
     (last,) = [
         event
@@ -39,13 +39,13 @@ def closed(store: ConversationStore, engine: EnginePort, ident: str, **how: obje
     return last.message
 
 
-def again(engine: EnginePort, store: ConversationStore, message: Message) -> tuple[int, ...]:
+def again(engine: Engine, store: ConversationStore, message: Message) -> tuple[int, ...]:
     *_, last = engine.generate(request_again(store, engine, message.id))
     assert isinstance(last, Finished)
     return last.token_ids
 
 
-def test_answers_are_given_again_from_their_records(guide: EnginePort) -> None:
+def test_answers_are_given_again_from_their_records(guide: Engine) -> None:
     store = ConversationStore(None)
     ident = store.create_conversation().id
     store.add_message(ident, "system", "Be brief.", persona={"name": "Brief"})
@@ -70,7 +70,7 @@ def test_answers_are_given_again_from_their_records(guide: EnginePort) -> None:
         assert again(guide, store, one) == one.token_ids[one.record.begun_tokens :]
 
 
-def test_what_cannot_be_given_again_says_why(guide: EnginePort) -> None:
+def test_what_cannot_be_given_again_says_why(guide: Engine) -> None:
     store = ConversationStore(None)
     ident = store.create_conversation().id
     question = store.add_message(ident, "user", "How do I load a model?")
@@ -90,7 +90,7 @@ def test_what_cannot_be_given_again_says_why(guide: EnginePort) -> None:
         request_again(store, guide, other.id)
 
 
-def test_an_edited_answer_goes_on(guide: EnginePort) -> None:
+def test_an_edited_answer_goes_on(guide: Engine) -> None:
     store = ConversationStore(None)
     ident = store.create_conversation().id
     store.add_message(ident, "user", "How do I load a model?")

@@ -17,7 +17,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import pack_chances, unpack_chances
 from exlchat.chat.store.rows import pack_record, unpack_record
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
-from exlchat.engine import Engine, load
+from exlchat.engine import LocalEngine, load
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Finished, PlaceChances, TokenChance
 from exlchat.llm.sampling import GREEDY, SamplingSettings
@@ -32,7 +32,7 @@ THINKS = (
 
 
 @pytest.fixture(scope="module")
-def guide() -> Iterator[Engine]:
+def guide() -> Iterator[LocalEngine]:
     engine = load(bundled_model(), device="cpu", kv_cache="fp32")
     yield engine
     engine.unload()
@@ -53,7 +53,7 @@ def asked(store: ConversationStore, text: str = "How do I load a model?", system
 
 def closed(
     store: ConversationStore,
-    engine: Engine | ScriptedEngine,
+    engine: LocalEngine | ScriptedEngine,
     ident: str,
     speech: Speech,
     sampling: SamplingSettings = GREEDY,
@@ -67,7 +67,7 @@ def closed(
     return stored
 
 
-def test_what_is_asked_for_holds_and_is_kept(guide: Engine, store: ConversationStore) -> None:
+def test_what_is_asked_for_holds_and_is_kept(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
     plain = closed(store, guide, ident, Speech())
     word = plain.text.split()[3]
@@ -85,7 +85,7 @@ def test_what_is_asked_for_holds_and_is_kept(guide: Engine, store: ConversationS
         assert again.token_ids == message.token_ids
 
 
-def test_an_answer_begins_as_it_is_told_to(guide: Engine, store: ConversationStore) -> None:
+def test_an_answer_begins_as_it_is_told_to(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
     speech = Speech(begin="Start exlchat with the fol")
     message = closed(store, guide, ident, speech)
@@ -103,7 +103,7 @@ def test_an_answer_begins_as_it_is_told_to(guide: Engine, store: ConversationSto
     assert guide.decode(raw.token_ids[: raw.record.begun_tokens]) == speech.begin
 
 
-def test_an_answer_that_goes_on_is_held_to_the_whole(guide: Engine, store: ConversationStore) -> None:
+def test_an_answer_that_goes_on_is_held_to_the_whole(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
     held = Speech(constraint=Constraint("regex", "[ab]{40}"))
     options = TurnOptions(GREEDY, max_new_tokens=5, speech=held)
@@ -114,7 +114,7 @@ def test_an_answer_that_goes_on_is_held_to_the_whole(guide: Engine, store: Conve
     assert set(message.text) <= set("ab")
 
 
-def test_kept_chances_are_told_without_computing(guide: Engine, store: ConversationStore) -> None:
+def test_kept_chances_are_told_without_computing(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
     message = closed(store, guide, ident, Speech(logprobs=3), WARM)
     events = list(answer_chances(store, guide, message.id, template=None, policy="stop"))

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from exlchat.engine import (
-    Engine,
     Finished,
     GenerationRequest,
+    LocalEngine,
     ModelError,
     RequestError,
     SamplingSettings,
@@ -30,7 +30,7 @@ PROMPT = list(range(10, 40))
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
     path = tmp_path_factory.mktemp("model")
     save_random_llama(path)
     for file in ("generation_config.json", "config.json"):
@@ -40,7 +40,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def guide() -> Engine:
+def guide() -> LocalEngine:
     return load(bundled_model(), device="cpu")
 
 
@@ -50,7 +50,7 @@ def finish(events: Iterator[object]) -> Finished:
     return last
 
 
-def test_no_stop_token_comes_before_the_least(engine: Engine) -> None:
+def test_no_stop_token_comes_before_the_least(engine: LocalEngine) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=30)))
     stop = plain.token_ids[3]
     request = GenerationRequest(PROMPT, max_new_tokens=30, stop=[stop], min_new_tokens=12)
@@ -61,12 +61,12 @@ def test_no_stop_token_comes_before_the_least(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("least", "most"), [(5, 4), (-1, None)])
-def test_a_least_that_cannot_be_is_refused(engine: Engine, least: int, most: int | None) -> None:
+def test_a_least_that_cannot_be_is_refused(engine: LocalEngine, least: int, most: int | None) -> None:
     with pytest.raises(RequestError, match="min_new_tokens is"):
         engine.generate(GenerationRequest(PROMPT, min_new_tokens=least, max_new_tokens=most))
 
 
-def test_a_cut_word_goes_on_as_if_it_had_not_been_cut(guide: Engine) -> None:
+def test_a_cut_word_goes_on_as_if_it_had_not_been_cut(guide: LocalEngine) -> None:
     question = guide.encode("How do I open a model?")
     whole = guide.encode(" Start exlchat with the folder")
     cut = guide.encode(" Start exlchat with the fol")
@@ -81,14 +81,14 @@ def test_a_cut_word_goes_on_as_if_it_had_not_been_cut(guide: Engine) -> None:
     assert guide.decode([*cut[:-1], *last.token_ids]) == guide.decode(cut) + last.text
 
 
-def test_a_special_token_is_not_healed(guide: Engine) -> None:
+def test_a_special_token_is_not_healed(guide: LocalEngine) -> None:
     stop = guide.info.stop_ids[0]
     request = GenerationRequest([*guide.encode("Hello"), stop], begun=1, heal=True, max_new_tokens=2)
     assert finish(guide.generate(request)).healed == 0
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_thoughts_are_closed_when_they_have_been_long_enough(engine: Engine, opened: bool) -> None:
+def test_thoughts_are_closed_when_they_have_been_long_enough(engine: LocalEngine, opened: bool) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
     opening = "<x>" if opened else plain.text[:1]
     closing = tuple(engine.encode("</x>"))
@@ -109,14 +109,14 @@ def test_thoughts_are_closed_when_they_have_been_long_enough(engine: Engine, ope
     assert rest.token_ids == last.token_ids[7 + len(closing) :]
 
 
-def test_an_answer_without_thoughts_is_left_alone(engine: Engine) -> None:
+def test_an_answer_without_thoughts_is_left_alone(engine: LocalEngine) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
     limit = ThoughtLimit(3, "<nothing like it>", "</x>", tuple(engine.encode("</x>")))
     assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40, thoughts=limit))).text == plain.text
 
 
 @pytest.mark.parametrize("draft", ["off", "ngram"])
-def test_an_answer_is_what_it_has_to_be(engine: Engine, draft: str) -> None:
+def test_an_answer_is_what_it_has_to_be(engine: LocalEngine, draft: str) -> None:
     pattern = "[a-c]{3}-(yes|no)!"
     for seed in range(8):
         request = GenerationRequest(
@@ -132,7 +132,7 @@ def test_an_answer_is_what_it_has_to_be(engine: Engine, draft: str) -> None:
         assert last.reason == "stop_token"
 
 
-def test_a_constraint_holds_behind_thoughts(engine: Engine) -> None:
+def test_a_constraint_holds_behind_thoughts(engine: LocalEngine) -> None:
     limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
     constraint = Constraint("choice", "yes\nno")
     request = GenerationRequest(PROMPT, SamplingSettings(1.5), seed=1, thoughts=limit, constraint=constraint)
@@ -140,7 +140,7 @@ def test_a_constraint_holds_behind_thoughts(engine: Engine) -> None:
     assert last.text.partition("</x>")[2] in ("yes", "no")
 
 
-def test_a_constraint_and_a_ban_hold_together(engine: Engine) -> None:
+def test_a_constraint_and_a_ban_hold_together(engine: LocalEngine) -> None:
     for seed in range(8):
         request = GenerationRequest(
             PROMPT, SamplingSettings(1.5), seed=seed, constraint=Constraint("choice", "yes\nno\nnone"), banned=["NO"]
@@ -148,13 +148,13 @@ def test_a_constraint_and_a_ban_hold_together(engine: Engine) -> None:
         assert finish(engine.generate(request)).text == "yes"
 
 
-def test_a_ban_that_leaves_nothing_says_so(engine: Engine) -> None:
+def test_a_ban_that_leaves_nothing_says_so(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, constraint=Constraint("choice", "yes\nno"), banned=["yes", "no"])
     with pytest.raises(ModelError, match="the answer cannot go on"):
         list(engine.generate(request))
 
 
-def test_an_answer_that_goes_on_is_held_to_the_whole(engine: Engine) -> None:
+def test_an_answer_that_goes_on_is_held_to_the_whole(engine: LocalEngine) -> None:
     said = engine.encode("ab")
     request = GenerationRequest([*PROMPT, *said], begun=len(said), constraint=Constraint("regex", "abc+d"))
     assert re.fullmatch("c+d", finish(engine.generate(request)).text)
@@ -163,7 +163,7 @@ def test_an_answer_that_goes_on_is_held_to_the_whole(engine: Engine) -> None:
         engine.generate(wrong)
 
 
-def test_the_chances_of_every_token_are_those_of_a_score(engine: Engine) -> None:
+def test_the_chances_of_every_token_are_those_of_a_score(engine: LocalEngine) -> None:
     from exlchat.llm.events import Scored
     from exlchat.llm.request import ScoreRequest
 
@@ -183,7 +183,7 @@ def test_the_chances_of_every_token_are_those_of_a_score(engine: Engine) -> None
         assert mine.taken.log_probability == pytest.approx(its.taken.log_probability, abs=1e-4)
 
 
-def test_guidance_leans_away_from_the_other_prompt(engine: Engine) -> None:
+def test_guidance_leans_away_from_the_other_prompt(engine: LocalEngine) -> None:
     other = list(range(200, 230))
     request = GenerationRequest(
         PROMPT, SamplingSettings(temperature=0.0, guidance_scale=1.7), max_new_tokens=10, guidance_ids=other
@@ -201,7 +201,7 @@ def test_guidance_leans_away_from_the_other_prompt(engine: Engine) -> None:
         engine.generate(dataclasses.replace(request, guidance_ids=()))
 
 
-def test_a_stuck_answer_ends_and_says_so(guide: Engine) -> None:
+def test_a_stuck_answer_ends_and_says_so(guide: LocalEngine) -> None:
     prompt = guide.encode("What is a theme? ") * 2
     stops = list(guide.info.stop_ids)
     request = GenerationRequest(
@@ -235,15 +235,15 @@ def test_only_what_says_the_same_over_and_over_is_stuck(period: int) -> None:
     assert period < 240 or not watch.stuck
 
 
-def test_controls_that_a_model_cannot_have_are_refused_when_they_are_set(engine: Engine, tmp_path: Path) -> None:
+def test_controls_that_a_model_cannot_have_are_refused_when_they_are_set(engine: LocalEngine, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="there is no token 5000"):
-        engine.check(SamplingSettings(banned_tokens=(5000,)))
+        engine.check(GenerationRequest((), SamplingSettings(banned_tokens=(5000,))))
     with pytest.raises(RequestError, match="regex"):
-        engine.check(SamplingSettings(), Constraint("regex", "(unclosed"))
-    engine.check(SamplingSettings(dry_multiplier=0.8), Constraint("choice", "a\nb"))
+        engine.check(GenerationRequest((), constraint=Constraint("regex", "(unclosed")))
+    engine.check(GenerationRequest((), SamplingSettings(dry_multiplier=0.8), constraint=Constraint("choice", "a\nb")))
 
 
-def test_an_answer_that_goes_on_behind_its_thoughts_is_held_behind_them(engine: Engine) -> None:
+def test_an_answer_that_goes_on_behind_its_thoughts_is_held_behind_them(engine: LocalEngine) -> None:
     """The prompt had opened the thoughts, so that only their end is in the answer so far."""
     limit = ThoughtLimit(None, "<x>", "</x>", ())
     said = engine.encode("hm</x>ye")
@@ -253,7 +253,7 @@ def test_an_answer_that_goes_on_behind_its_thoughts_is_held_behind_them(engine: 
     assert finish(engine.generate(request)).text == "s"
 
 
-def test_guidance_leans_away_behind_a_healed_token_as_well(guide: Engine) -> None:
+def test_guidance_leans_away_behind_a_healed_token_as_well(guide: LocalEngine) -> None:
     question = guide.encode("How do I load a model?")
     said = guide.encode(" Start exlchat with the fol")
     other = guide.encode("Name a colour.")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from exlchat import paths
-from exlchat.engine import Engine, GenerationRequest, ModelError, load
+from exlchat.engine import GenerationRequest, LocalEngine, ModelError, load
 from exlchat.engine.bench import measure
 from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Report, Setting, Skipped
 from exlchat.engine.bench.measure import EndlessCheckpoint, benchmark, cache_types
@@ -183,9 +183,9 @@ def test_a_folder_is_not_made_and_keeps_its_name() -> None:
 
 
 def test_no_run_begins_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, now = Engine.generate, 0.0
+    original, now = LocalEngine.generate, 0.0
 
-    def slow(self: Engine, request: GenerationRequest):  # type: ignore[no-untyped-def]
+    def slow(self: LocalEngine, request: GenerationRequest):  # type: ignore[no-untyped-def]
         nonlocal now
         now += 0.05
         return original(self, request)
@@ -196,7 +196,7 @@ def test_no_run_begins_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> N
         now += 1e-6
         return now
 
-    monkeypatch.setattr(Engine, "generate", slow)
+    monkeypatch.setattr(LocalEngine, "generate", slow)
     monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=clock))
     report, _ = run(replace(SETTINGS, seconds=0.01, runs=50))
     assert all(len(figure.samples) == 1 for figure in report.figures)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, SamplingSettings, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError, SamplingSettings, load
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> Engine:
+def plain(folder: Path) -> LocalEngine:
     return load(folder, device="cpu", kv_cache="fp32")
 
 
@@ -35,7 +35,7 @@ def finish(events: Iterator[object]) -> Finished:
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(temperature=0.0), SamplingSettings(1.2)])
-def test_answers_are_those_without_it(folder: Path, plain: Engine, sampling: SamplingSettings) -> None:
+def test_answers_are_those_without_it(folder: Path, plain: LocalEngine, sampling: SamplingSettings) -> None:
     drafted = load(folder, device="cpu", kv_cache="fp32", draft=load(folder, device="cpu", kv_cache="fp32"))
     wanted = finish(plain.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=60, seed=2)))
     got = finish(drafted.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=60, seed=2, draft="model")))
@@ -51,7 +51,7 @@ def test_answers_are_those_without_it(folder: Path, plain: Engine, sampling: Sam
         assert one.token_ids == other.token_ids
 
 
-def test_a_context_that_is_too_long_for_it_is_not_guessed_for(folder: Path, plain: Engine) -> None:
+def test_a_context_that_is_too_long_for_it_is_not_guessed_for(folder: Path, plain: LocalEngine) -> None:
     small = load(folder, device="cpu", kv_cache="fp32", max_seq_len=40)
     drafted = load(folder, device="cpu", kv_cache="fp32", draft=small)
     wanted = finish(plain.generate(GenerationRequest(PROMPT, max_new_tokens=40)))

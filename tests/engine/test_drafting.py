@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, RequestError, SamplingSettings, TextDelta, load
 from exlchat.engine.draft.drafting import MOST_ROWS, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
 from exlchat.engine.schedule.generator import Generator
@@ -23,7 +23,7 @@ SETTINGS = (SamplingSettings(temperature=0.0), SamplingSettings(0.8, top_k=50), 
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
     path = tmp_path_factory.mktemp("model")
     save_random_llama(path)
     for file in ("generation_config.json", "config.json"):
@@ -46,7 +46,7 @@ class Oracle:
         return following
 
 
-def with_draft(engine: Engine, drafter: object) -> Generator:
+def with_draft(engine: LocalEngine, drafter: object) -> Generator:
     parts = engine._parts
     return Generator(parts.transformer, parts.tokenizer, parts.cache, (), 8, draft_model=drafter)  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ def finish(events: Iterator[object]) -> Finished:
 
 @pytest.mark.parametrize("sampling", SETTINGS)
 @pytest.mark.parametrize("lie", [0, 1, 2, 3])
-def test_guesses_right_or_wrong_change_no_token(engine: Engine, sampling: SamplingSettings, lie: int) -> None:
+def test_guesses_right_or_wrong_change_no_token(engine: LocalEngine, sampling: SamplingSettings, lie: int) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=300, seed=5)))
     drafted = with_draft(engine, Oracle([*PROMPT, *plain.token_ids], lie))
     last = finish(drafted.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=300, seed=5, draft="model")))
@@ -88,7 +88,7 @@ def test_what_the_conversation_says_again_is_guessed() -> None:
 
 
 @pytest.mark.parametrize("after", [3, 10])
-def test_an_answer_ends_within_a_check_as_without_one(engine: Engine, after: int) -> None:
+def test_an_answer_ends_within_a_check_as_without_one(engine: LocalEngine, after: int) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=60)))
     oracle = Oracle([*PROMPT, *plain.token_ids])
     stop = plain.token_ids[after]
@@ -116,7 +116,7 @@ def test_a_context_that_is_full_is_not_overrun(tmp_path: Path) -> None:
     assert (last.token_ids, last.reason) == (plain.token_ids, plain.reason)
 
 
-def test_without_a_draft_model_one_cannot_be_asked(engine: Engine) -> None:
+def test_without_a_draft_model_one_cannot_be_asked(engine: LocalEngine) -> None:
     with pytest.raises(RequestError, match="there is no draft model; load one with --draft"):
         engine.generate(GenerationRequest(PROMPT, draft="model"))
 

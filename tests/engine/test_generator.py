@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from exlchat.engine import (
-    Engine,
     Finished,
     GenerationRequest,
+    LocalEngine,
     PrefillProgress,
     RequestError,
     SamplingSettings,
@@ -36,7 +36,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engine(model_dir: Path) -> Engine:
+def engine(model_dir: Path) -> LocalEngine:
     return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=8)
 
 
@@ -46,7 +46,7 @@ def finish(events: Iterator[object]) -> Finished:
     return last
 
 
-def test_events_come_in_order_and_add_up(engine: Engine) -> None:
+def test_events_come_in_order_and_add_up(engine: LocalEngine) -> None:
     events = list(engine.generate(GenerationRequest(PROMPT, max_new_tokens=20)))
     last = events[-1]
     assert isinstance(last, Finished)
@@ -64,7 +64,9 @@ def test_events_come_in_order_and_add_up(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("where", ["generation_config.json", "config.json", "tokenizer_config.json"])
-def test_a_stop_id_from_any_file_ends_the_answer(where: str, model_dir: Path, engine: Engine, tmp_path: Path) -> None:
+def test_a_stop_id_from_any_file_ends_the_answer(
+    where: str, model_dir: Path, engine: LocalEngine, tmp_path: Path
+) -> None:
     whole = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=12)))
     stop_id = whole.token_ids[7]
     end = whole.token_ids.index(stop_id)
@@ -80,13 +82,13 @@ def test_a_stop_id_from_any_file_ends_the_answer(where: str, model_dir: Path, en
     assert last.token_ids == whole.token_ids[:end]
 
 
-def test_a_stop_that_the_model_has_no_embedding_for_never_comes(engine: Engine) -> None:
+def test_a_stop_that_the_model_has_no_embedding_for_never_comes(engine: LocalEngine) -> None:
     """Tokenizers may have more tokens than the model; a least length bars each that there is."""
     request = GenerationRequest(PROMPT, stop=[384, 9999, -1], min_new_tokens=5, max_new_tokens=8)
     assert len(finish(engine.generate(request)).token_ids) == 8
 
 
-def test_stops_of_the_request(engine: Engine) -> None:
+def test_stops_of_the_request(engine: LocalEngine) -> None:
     whole = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=30)))
     stop_id = whole.token_ids[5]
     by_id = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=30, stop=[stop_id])))
@@ -96,7 +98,7 @@ def test_stops_of_the_request(engine: Engine) -> None:
     assert (by_text.reason, by_text.text) == ("stop_string", whole.text[: whole.text.index(stop)])
 
 
-def test_the_seed_decides_the_draws_and_is_reported(engine: Engine) -> None:
+def test_the_seed_decides_the_draws_and_is_reported(engine: LocalEngine) -> None:
     sampling = SamplingSettings(temperature=1.5)
     first = finish(engine.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=20)))
     again = finish(engine.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=20, seed=first.stats.seed)))
@@ -105,7 +107,7 @@ def test_the_seed_decides_the_draws_and_is_reported(engine: Engine) -> None:
     assert other.token_ids != first.token_ids
 
 
-def test_what_is_in_the_cache_is_not_computed_again(engine: Engine) -> None:
+def test_what_is_in_the_cache_is_not_computed_again(engine: LocalEngine) -> None:
     first = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=10)))
     longer = [*PROMPT, *first.token_ids, 50, 51, 52]
     events = list(engine.generate(GenerationRequest(longer, max_new_tokens=5)))
@@ -117,7 +119,7 @@ def test_what_is_in_the_cache_is_not_computed_again(engine: Engine) -> None:
     assert finish(fresh.generate(GenerationRequest(longer, max_new_tokens=5))).token_ids == second.token_ids
 
 
-def test_another_branch_keeps_the_common_beginning(engine: Engine) -> None:
+def test_another_branch_keeps_the_common_beginning(engine: LocalEngine) -> None:
     finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=3)))
     branch = finish(engine.generate(GenerationRequest([*PROMPT[:12], 90, 91], max_new_tokens=3)))
     assert branch.stats.cached_tokens == 12
@@ -126,7 +128,7 @@ def test_another_branch_keeps_the_common_beginning(engine: Engine) -> None:
     assert same.token_ids == branch.token_ids
 
 
-def test_cancel_from_another_thread_is_felt_within_one_token(engine: Engine) -> None:
+def test_cancel_from_another_thread_is_felt_within_one_token(engine: LocalEngine) -> None:
     events = engine.generate(GenerationRequest(PROMPT))
     deltas = 0
     for event in events:
@@ -143,14 +145,14 @@ def test_cancel_from_another_thread_is_felt_within_one_token(engine: Engine) -> 
     assert last.stats.new_tokens == 4
 
 
-def test_cancel_between_request_and_first_event_counts(engine: Engine) -> None:
+def test_cancel_between_request_and_first_event_counts(engine: LocalEngine) -> None:
     events = engine.generate(GenerationRequest(PROMPT))
     engine.cancel()
     last = finish(events)
     assert (last.reason, last.token_ids) == ("cancelled", ())
 
 
-def test_closing_the_iterator_leaves_the_engine_usable(engine: Engine) -> None:
+def test_closing_the_iterator_leaves_the_engine_usable(engine: LocalEngine) -> None:
     reference = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=6)))
     events = engine.generate(GenerationRequest([*PROMPT[:20], 7], max_new_tokens=50))
     for event in events:
@@ -160,7 +162,7 @@ def test_closing_the_iterator_leaves_the_engine_usable(engine: Engine) -> None:
     assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=6))).token_ids == reference.token_ids
 
 
-def test_an_unfinished_iterator_cannot_spoil_a_newer_answer(engine: Engine) -> None:
+def test_an_unfinished_iterator_cannot_spoil_a_newer_answer(engine: LocalEngine) -> None:
     reference = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=6)))
     old = engine.generate(GenerationRequest([5, 6, 7], max_new_tokens=50))
     next(old)
@@ -171,7 +173,7 @@ def test_an_unfinished_iterator_cannot_spoil_a_newer_answer(engine: Engine) -> N
     assert finish(newer).token_ids == reference.token_ids
 
 
-def test_an_iterator_that_was_never_begun_cannot_either(engine: Engine) -> None:
+def test_an_iterator_that_was_never_begun_cannot_either(engine: LocalEngine) -> None:
     reference = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=12)))
     old = engine.generate(GenerationRequest(list(range(50, 60)), max_new_tokens=12))
     newer = engine.generate(GenerationRequest(PROMPT, max_new_tokens=12))
@@ -188,7 +190,7 @@ def test_the_context_ends_the_answer(model_dir: Path) -> None:
     assert (last.reason, last.stats.new_tokens) == ("context_full", 10)
 
 
-def test_no_new_tokens_only_fills_the_cache(engine: Engine) -> None:
+def test_no_new_tokens_only_fills_the_cache(engine: LocalEngine) -> None:
     last = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=0)))
     assert (last.reason, last.token_ids, last.stats.time_to_first_token) == ("max_new_tokens", (), 0.0)
     assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=1))).stats.cached_tokens == 30
@@ -204,12 +206,12 @@ def test_no_new_tokens_only_fills_the_cache(engine: Engine) -> None:
         (GenerationRequest([3], max_new_tokens=-1), "max_new_tokens"),
     ],
 )
-def test_requests_that_cannot_be_carried_out(engine: Engine, request_: GenerationRequest, words: str) -> None:
+def test_requests_that_cannot_be_carried_out(engine: LocalEngine, request_: GenerationRequest, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         engine.generate(request_)
 
 
-def test_the_same_prompt_again_computes_nothing(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+def test_the_same_prompt_again_computes_nothing(monkeypatch: pytest.MonkeyPatch, engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, SamplingSettings(temperature=1.0), max_new_tokens=12, seed=5)
     first = finish(engine.generate(request))
     again = list(engine.generate(request))

@@ -118,9 +118,9 @@ def test_half_a_character_is_told_with_its_place(text: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("ids", [[-1], [2**32], [2**70]])
 def test_ids_that_are_none_are_told(ids: list[int], tmp_path: Path) -> None:
     tokenizer = opened(folder_of(tmp_path, hostile.content()))
-    for decode in (tokenizer.decode, tokenizer.spell):
+    for special in (False, True):
         with pytest.raises(RequestError, match="cannot decode these ids"):
-            decode(ids)
+            tokenizer.decode(ids, special=special)
 
 
 def test_a_text_beyond_all_prompts_never_reaches_the_library(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from exlchat.engine import Engine, GenerationRequest, load
+from exlchat.engine import GenerationRequest, LocalEngine, load
 from exlchat.engine import engine as engine_module
 from exlchat.engine.kv.archive import PageArchive, page_layout
 from exlchat.engine.kv.disk.store import PageFiles
@@ -200,11 +200,11 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def open_engine(model_dir: Path, folder: Path, most: int = PLENTY) -> Engine:
+def open_engine(model_dir: Path, folder: Path, most: int = PLENTY) -> LocalEngine:
     return load(model_dir, device="cpu", kv_cache="fp32", page_folder=folder, page_bytes=most)
 
 
-def ask(engine: Engine, prompt: list[int]) -> int:
+def ask(engine: LocalEngine, prompt: list[int]) -> int:
     """Tokens of the prompt that were there."""
     return finish(engine.generate(GenerationRequest(prompt, max_new_tokens=1))).stats.cached_tokens
 

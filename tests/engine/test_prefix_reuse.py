@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from exlchat.engine import Engine, Finished, GenerationRequest, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
 from tests.engine.counting import PassedTokens
 from tests.random_models import edit_json, save_random_llama
 
@@ -26,12 +26,12 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def open_engine(model_dir: Path, **options: object) -> Engine:
+def open_engine(model_dir: Path, **options: object) -> LocalEngine:
     return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=64, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def engine(model_dir: Path) -> Engine:
+def engine(model_dir: Path) -> LocalEngine:
     return open_engine(model_dir)
 
 
@@ -41,7 +41,7 @@ class Computed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._passed = PassedTokens(monkeypatch)
 
-    def by(self, engine: Engine, prompt: list[int], new_tokens: int = 1) -> int:
+    def by(self, engine: LocalEngine, prompt: list[int], new_tokens: int = 1) -> int:
         """Tokens of a prompt that were computed. The answer's own: all but the last."""
         before = self._passed.count
         self.answer = finish(engine.generate(GenerationRequest(prompt, max_new_tokens=new_tokens)))
@@ -65,7 +65,7 @@ def ids(seed: int, count: int) -> list[int]:
     return random.Random(seed).choices(range(384), k=count)
 
 
-def test_a_second_turn_costs_what_is_new(engine: Engine, computed: Computed) -> None:
+def test_a_second_turn_costs_what_is_new(engine: LocalEngine, computed: Computed) -> None:
     first = SYSTEM + ids(1, 40)
     assert computed.by(engine, first, 30) == 340
     reply = list(computed.answer.token_ids)
@@ -73,7 +73,7 @@ def test_a_second_turn_costs_what_is_new(engine: Engine, computed: Computed) -> 
     assert computed.by(engine, first + reply + ids(2, 25), 5) == 1 + 25
 
 
-def test_the_same_prompt_again_costs_nothing_and_an_older_one_a_token(engine: Engine, computed: Computed) -> None:
+def test_the_same_prompt_again_costs_nothing_and_an_older_one_a_token(engine: LocalEngine, computed: Computed) -> None:
     first, second = SYSTEM + ids(1, 40), SYSTEM + ids(2, 300)
     assert computed.by(engine, first, 30) == 340
     assert computed.by(engine, first, 30) == 0
@@ -81,7 +81,7 @@ def test_the_same_prompt_again_costs_nothing_and_an_older_one_a_token(engine: En
     assert computed.by(engine, first, 30) == 1
 
 
-def test_an_edit_costs_what_stands_behind_it(engine: Engine, computed: Computed) -> None:
+def test_an_edit_costs_what_stands_behind_it(engine: LocalEngine, computed: Computed) -> None:
     conversation = SYSTEM + ids(1, 900)
     assert computed.by(engine, conversation) == 1200
     edited = conversation[:777] + ids(2, 30) + conversation[800:]
@@ -91,7 +91,7 @@ def test_an_edit_costs_what_stands_behind_it(engine: Engine, computed: Computed)
     assert computed.by(engine, edited + ids(4, 10)) == 10
 
 
-def test_conversations_share_how_they_begin(engine: Engine, computed: Computed) -> None:
+def test_conversations_share_how_they_begin(engine: LocalEngine, computed: Computed) -> None:
     assert computed.by(engine, SYSTEM + ids(1, 40)) == 340
     assert computed.by(engine, SYSTEM + ids(2, 50)) == 50
     assert computed.by(engine, SYSTEM + ids(3, 60)) == 60
@@ -102,7 +102,7 @@ def test_conversations_share_how_they_begin(engine: Engine, computed: Computed) 
     assert report.prompt_tokens == 340 + 350 + 360
 
 
-def test_another_persona_and_back(engine: Engine, computed: Computed) -> None:
+def test_another_persona_and_back(engine: LocalEngine, computed: Computed) -> None:
     first, other = SYSTEM + ids(1, 500), ids(9, 200)
     assert computed.by(engine, first) == 800
     assert computed.by(engine, other + ids(2, 10)) == 210
@@ -119,7 +119,7 @@ def test_beginnings_of_conversations_are_kept_longest(model_dir: Path, computed:
     assert engine.cached_tokens(ids(2, 700)) == 0
 
 
-def test_what_will_be_cached_can_be_asked_before(engine: Engine, computed: Computed) -> None:
+def test_what_will_be_cached_can_be_asked_before(engine: LocalEngine, computed: Computed) -> None:
     prompt = SYSTEM + ids(1, 500)
     assert engine.cached_tokens(prompt) == 0
     computed.by(engine, prompt)
@@ -150,7 +150,7 @@ def test_reuse_gives_nearly_the_same_logits_elsewhere(model_dir: Path, cut: int)
     assert float((one - other).norm() / one.norm()) < 1e-5
 
 
-def test_a_cancelled_prompt_keeps_what_was_computed(engine: Engine, computed: Computed) -> None:
+def test_a_cancelled_prompt_keeps_what_was_computed(engine: LocalEngine, computed: Computed) -> None:
     prompt = ids(1, 900)
     for done, _ in enumerate(engine.generate(GenerationRequest(prompt, max_new_tokens=1))):
         if done == 5:

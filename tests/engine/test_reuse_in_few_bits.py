@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine import Engine, Finished, GenerationRequest, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
 from tests.shared_data import DATA, needs_shared
 
 KINDS = ("fp8", "q8", "q6", "q4")
 CONVERSATIONS = 20
 
 
-def finish(engine: Engine, prompt: list[int]) -> Finished:
+def finish(engine: LocalEngine, prompt: list[int]) -> Finished:
     *_, last = engine.generate(GenerationRequest(prompt, max_new_tokens=16))
     assert isinstance(last, Finished)
     return last

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exlchat.engine import Engine, Finished, GenerationRequest, RequestError, SamplingSettings, TextDelta, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, RequestError, SamplingSettings, TextDelta, load
 from exlchat.engine.text.stream import TextStream
 from tests.engine.test_text_stream import TOKENIZERS
 from tests.random_models import edit_json, save_random_llama
@@ -18,7 +18,7 @@ ALPHABET = "abAB é\u0130🦙ß"
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
     path = tmp_path_factory.mktemp("model")
     save_random_llama(path)
     for file in ("generation_config.json", "config.json"):
@@ -83,7 +83,7 @@ def test_nothing_banned_is_ever_shown_however_the_text_comes(  # noqa: PLR0917
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(temperature=0.0), SamplingSettings(1.2)])
-def test_an_answer_goes_another_way_and_the_same_again(engine: Engine, sampling: SamplingSettings) -> None:
+def test_an_answer_goes_another_way_and_the_same_again(engine: LocalEngine, sampling: SamplingSettings) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=60, seed=3)))
     # What it says in the middle, over several tokens and in other letters.
     banned = engine.decode(plain.token_ids[20:24]).upper()
@@ -105,7 +105,7 @@ def test_an_answer_goes_another_way_and_the_same_again(engine: Engine, sampling:
     assert finish(engine.generate(GenerationRequest(continued, max_new_tokens=5))).stats.cached_tokens >= 30
 
 
-def test_ids_that_may_be_taken_back_are_not_told(engine: Engine) -> None:
+def test_ids_that_may_be_taken_back_are_not_told(engine: LocalEngine) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
     banned = engine.decode(plain.token_ids[10:15])
     events = list(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40, banned=[banned])))
@@ -116,6 +116,6 @@ def test_ids_that_may_be_taken_back_are_not_told(engine: Engine) -> None:
     assert "".join(event.text for event in deltas) == last.text
 
 
-def test_too_much_is_refused(engine: Engine) -> None:
+def test_too_much_is_refused(engine: LocalEngine) -> None:
     with pytest.raises(RequestError, match="20,000 strings are banned; there can be 10,000"):
         engine.generate(GenerationRequest(PROMPT, banned=[str(n) for n in range(20_000)]))

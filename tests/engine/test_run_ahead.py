@@ -14,9 +14,9 @@ import torch
 
 from exlchat.engine import (
     GREEDY,
-    Engine,
     Finished,
     GenerationRequest,
+    LocalEngine,
     ModelError,
     RequestError,
     SamplingSettings,
@@ -96,22 +96,22 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engine(model_dir: Path) -> Engine:
+def engine(model_dir: Path) -> LocalEngine:
     return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=8)
 
 
 @pytest.fixture
-def other(model_dir: Path) -> Engine:
+def other(model_dir: Path) -> LocalEngine:
     """The same model, with nothing in its cache."""
     return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=8)
 
 
-def with_device(engine: Engine, device: Device) -> Generator:
+def with_device(engine: LocalEngine, device: Device) -> Generator:
     parts = engine._parts
     return Generator(parts.transformer, parts.tokenizer, parts.cache, (), 8, step=device)
 
 
-def model_device(engine: Engine, sampling: SamplingSettings, seconds: float = 0.0) -> Device:
+def model_device(engine: LocalEngine, sampling: SamplingSettings, seconds: float = 0.0) -> Device:
     """A device that computes with the engine's model and cache."""
     parts = engine._parts
 
@@ -127,7 +127,7 @@ def model_device(engine: Engine, sampling: SamplingSettings, seconds: float = 0.
     return Device(draw, seconds)
 
 
-def counting(engine: Engine, seconds: float = 0.0) -> tuple[Device, Generator]:
+def counting(engine: LocalEngine, seconds: float = 0.0) -> tuple[Device, Generator]:
     """Each token is the one before plus one, whatever the model says."""
     device = Device(lambda token, _position, _draw: ((token + 1) % 384, DRAWN), seconds)
     return device, with_device(engine, device)
@@ -141,7 +141,7 @@ def finish(events: Iterator[object]) -> Finished:
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "drawn"])
 def test_both_paths_give_the_same_answer_and_the_same_cache(
-    engine: Engine, other: Engine, sampling: SamplingSettings
+    engine: LocalEngine, other: LocalEngine, sampling: SamplingSettings
 ) -> None:
     request = GenerationRequest(PROMPT, sampling, max_new_tokens=25, seed=77)
     waiting = finish(engine.generate(request))
@@ -151,7 +151,7 @@ def test_both_paths_give_the_same_answer_and_the_same_cache(
     assert (waiting.stats.decode_path, ahead.stats.decode_path) == ("synchronous", "run-ahead")
 
 
-def test_mirostat_goes_on_behind_the_token_that_the_host_drew(engine: Engine) -> None:
+def test_mirostat_goes_on_behind_the_token_that_the_host_drew(engine: LocalEngine) -> None:
     """Its state moves by how surprising that one was."""
     steered = SamplingSettings(1.2, mirostat_tau=3.0, mirostat_eta=0.2)
     found = set()
@@ -166,7 +166,7 @@ def test_mirostat_goes_on_behind_the_token_that_the_host_drew(engine: Engine) ->
     assert len(found) > 1
 
 
-def test_the_next_answer_uses_what_the_device_has_cached(engine: Engine, other: Engine) -> None:
+def test_the_next_answer_uses_what_the_device_has_cached(engine: LocalEngine, other: LocalEngine) -> None:
     generator = with_device(engine, model_device(engine, GREEDY))
     first = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=10)))
     longer = GenerationRequest([*PROMPT, *first.token_ids, 50, 51], max_new_tokens=8)
@@ -175,7 +175,7 @@ def test_the_next_answer_uses_what_the_device_has_cached(engine: Engine, other: 
     assert finish(other.generate(longer)).token_ids == second.token_ids
 
 
-def test_no_more_steps_than_tokens_are_wanted(engine: Engine) -> None:
+def test_no_more_steps_than_tokens_are_wanted(engine: LocalEngine) -> None:
     for wanted in (0, 1, 2, 7):
         device, generator = counting(engine)
         last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=wanted)))
@@ -183,7 +183,7 @@ def test_no_more_steps_than_tokens_are_wanted(engine: Engine) -> None:
         assert device.launches == max(0, wanted - 1)
 
 
-def test_a_stop_costs_one_step_in_vain(engine: Engine) -> None:
+def test_a_stop_costs_one_step_in_vain(engine: LocalEngine) -> None:
     device, generator = counting(engine)
     last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=6)))
     stop = last.token_ids[-1] + 1
@@ -194,7 +194,7 @@ def test_a_stop_costs_one_step_in_vain(engine: Engine) -> None:
     assert len(engine._parts.cache) == len(PROMPT) + 6
 
 
-def test_the_device_works_while_the_consumer_does_not(engine: Engine) -> None:
+def test_the_device_works_while_the_consumer_does_not(engine: LocalEngine) -> None:
     device, generator = counting(engine)
     device.capacity = 100
     events = generator.generate(GenerationRequest(PROMPT, max_new_tokens=50))
@@ -205,7 +205,7 @@ def test_the_device_works_while_the_consumer_does_not(engine: Engine) -> None:
             assert device.launches == min(deltas + 1, 49)  # this token is read, two more are under way
 
 
-def test_pages_are_taken_while_steps_are_under_way(engine: Engine) -> None:
+def test_pages_are_taken_while_steps_are_under_way(engine: LocalEngine) -> None:
     device, generator = counting(engine, seconds=0.001)
     device.capacity = len(PROMPT) + 2
     last = finish(generator.generate(GenerationRequest(PROMPT, max_new_tokens=20)))
@@ -221,7 +221,7 @@ def test_the_context_ends_the_answer(model_dir: Path) -> None:
     assert (last.reason, len(last.token_ids), device.launches) == ("context_full", 10, 9)
 
 
-def test_cancel_ends_within_a_token_and_waits_for_the_device(engine: Engine) -> None:
+def test_cancel_ends_within_a_token_and_waits_for_the_device(engine: LocalEngine) -> None:
     device, generator = counting(engine, seconds=0.002)
     deltas = 0
     for event in generator.generate(GenerationRequest(PROMPT)):
@@ -234,7 +234,7 @@ def test_cancel_ends_within_a_token_and_waits_for_the_device(engine: Engine) -> 
     assert device.launches <= 4 + 1
 
 
-def test_closing_the_iterator_waits_for_the_device(engine: Engine) -> None:
+def test_closing_the_iterator_waits_for_the_device(engine: LocalEngine) -> None:
     device, generator = counting(engine, seconds=0.01)
     events = generator.generate(GenerationRequest(PROMPT))
     for event in events:
@@ -244,7 +244,7 @@ def test_closing_the_iterator_waits_for_the_device(engine: Engine) -> None:
     assert device.reported == device.launches
 
 
-def test_a_newer_request_ends_an_unfinished_one(engine: Engine) -> None:
+def test_a_newer_request_ends_an_unfinished_one(engine: LocalEngine) -> None:
     device, generator = counting(engine, seconds=0.01)
     old = generator.generate(GenerationRequest(PROMPT))
     while not isinstance(next(old), TextDelta):
@@ -257,7 +257,7 @@ def test_a_newer_request_ends_an_unfinished_one(engine: Engine) -> None:
     assert len(finish(iter([first, *newer])).token_ids) == 5
 
 
-def test_logits_that_are_no_numbers_are_an_error_of_the_model(engine: Engine) -> None:
+def test_logits_that_are_no_numbers_are_an_error_of_the_model(engine: LocalEngine) -> None:
     device = Device(lambda token, position, _draw: (0, NOT_NUMBERS if position == len(PROMPT) + 2 else DRAWN))
     events = with_device(engine, device).generate(GenerationRequest(PROMPT))
     with pytest.raises(ModelError, match="not numbers; the weights are damaged") as error:
@@ -266,7 +266,7 @@ def test_logits_that_are_no_numbers_are_an_error_of_the_model(engine: Engine) ->
     assert device.reported == device.launches
 
 
-def test_a_device_that_fails_is_one_line(engine: Engine) -> None:
+def test_a_device_that_fails_is_one_line(engine: LocalEngine) -> None:
     device, generator = counting(engine, seconds=0.001)
     events = generator.generate(GenerationRequest(PROMPT))
     while not isinstance(next(events), TextDelta):
@@ -279,7 +279,7 @@ def test_a_device_that_fails_is_one_line(engine: Engine) -> None:
     )
 
 
-def test_a_step_that_reports_nothing_is_an_error_and_no_endless_wait(engine: Engine) -> None:
+def test_a_step_that_reports_nothing_is_an_error_and_no_endless_wait(engine: LocalEngine) -> None:
     device, generator = counting(engine)
     device.launch = lambda: None  # type: ignore[method-assign]
     with pytest.raises(ModelError, match="without a token"):

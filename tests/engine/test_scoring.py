@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import MistralForCausalLM
 
-from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, RequestError, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError, RequestError, load
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.schedule import scoring
 from exlchat.engine.schedule.scoring import chances
@@ -25,7 +25,7 @@ IDS = random.Random(3).choices(range(VOCAB), k=300)
 CHUNK = 64
 
 
-def scored(engine: Engine, ids: list[int], start: int, **wanted: Any) -> tuple[PlaceChances, ...]:
+def scored(engine: LocalEngine, ids: list[int], start: int, **wanted: Any) -> tuple[PlaceChances, ...]:
     *progress, last = engine.score(ScoreRequest(ids, start, **wanted))
     assert all(isinstance(one, PrefillProgress) for one in progress)
     assert isinstance(last, Scored)
@@ -65,7 +65,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def open_engine(model_dir: Path, **options: Any) -> Engine:
+def open_engine(model_dir: Path, **options: Any) -> LocalEngine:
     return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=CHUNK, **options)
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from exlchat.engine import (
-    Engine,
     Finished,
     GenerationRequest,
+    LocalEngine,
     ModelError,
     RequestError,
     SamplingSettings,
@@ -64,16 +64,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path) -> Engine:
+def engine(folder: Path) -> LocalEngine:
     return load(folder, device="cpu", kv_cache="fp16", max_seq_len=512, cache_tokens=256 * 40)
 
 
 @pytest.fixture(scope="module")
-def guide() -> Engine:
+def guide() -> LocalEngine:
     return load(bundled_model(), device="cpu")
 
 
-def alone(engine: Engine, request: GenerationRequest, seed: int) -> Finished:
+def alone(engine: LocalEngine, request: GenerationRequest, seed: int) -> Finished:
     last = list(engine.generate(dataclasses.replace(request, seed=seed)))[-1]
     assert isinstance(last, Finished)
     return last
@@ -99,7 +99,7 @@ def ends(events: Iterator[PrefillProgress | OneOfSeveral]) -> dict[int, Finished
     return found
 
 
-def same(engine: Engine, request: GenerationRequest, seeds: Sequence[int] = SEEDS) -> dict[int, Finished]:
+def same(engine: LocalEngine, request: GenerationRequest, seeds: Sequence[int] = SEEDS) -> dict[int, Finished]:
     found = ends(engine.generate_several(request, seeds))
     assert sorted(found) == list(range(len(seeds)))
     for index, seed in enumerate(seeds):
@@ -111,13 +111,13 @@ def same(engine: Engine, request: GenerationRequest, seeds: Sequence[int] = SEED
     return found
 
 
-def test_each_is_what_it_would_be_alone(engine: Engine) -> None:
+def test_each_is_what_it_would_be_alone(engine: LocalEngine) -> None:
     found = same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=215))
     assert len({one.token_ids for one in found.values()}) == len(SEEDS)
 
 
 @pytest.mark.parametrize("seeds", [(5,), tuple(range(8))], ids=["one", "eight"])
-def test_from_one_to_eight(engine: Engine, seeds: Sequence[int]) -> None:
+def test_from_one_to_eight(engine: LocalEngine, seeds: Sequence[int]) -> None:
     same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=20), seeds)
 
 
@@ -134,7 +134,7 @@ def test_the_prompt_is_read_once(folder: Path) -> None:
     assert cached == [0, *[len(PROMPT)] * 3]
 
 
-def test_they_come_side_by_side(engine: Engine) -> None:
+def test_they_come_side_by_side(engine: LocalEngine) -> None:
     told = engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=40), SEEDS)
     turns = [one.index for one in told if isinstance(one, OneOfSeveral) and isinstance(one.event, TextDelta)]
     begun = [turns.index(index) for index in range(4)]
@@ -142,7 +142,7 @@ def test_they_come_side_by_side(engine: Engine) -> None:
     assert max(begun) < min(ended) - 40
 
 
-def test_pages_that_all_begin_with_are_there_once(engine: Engine) -> None:
+def test_pages_that_all_begin_with_are_there_once(engine: LocalEngine) -> None:
     pool = engine._parts.cache.pool
     most = 0
     for _ in engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=5), SEEDS):
@@ -167,11 +167,11 @@ def test_pages_that_all_begin_with_are_there_once(engine: Engine) -> None:
     ],
     ids=["stop", "banned", "chances", "least", "penalties", "mirostat", "draft", "repeating"],
 )
-def test_whatever_holds_for_one_holds_for_each(engine: Engine, change: dict[str, object]) -> None:
+def test_whatever_holds_for_one_holds_for_each(engine: LocalEngine, change: dict[str, object]) -> None:
     same(engine, dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=40), **change))  # type: ignore[arg-type]
 
 
-def test_constraints_and_thoughts_are_of_each(guide: Engine, engine: Engine) -> None:
+def test_constraints_and_thoughts_are_of_each(guide: LocalEngine, engine: LocalEngine) -> None:
     prompt = guide.encode("Name one.")
     schema = Constraint("choice", "yes\nno\nperhaps")
     request = GenerationRequest(prompt, WARM, max_new_tokens=40, constraint=schema)
@@ -183,7 +183,7 @@ def test_constraints_and_thoughts_are_of_each(guide: Engine, engine: Engine) -> 
     assert {one.text.partition("</x>")[2] for one in same(engine, request).values()} <= {"yes", "no"}
 
 
-def test_a_cut_word_is_healed_in_each(guide: Engine) -> None:
+def test_a_cut_word_is_healed_in_each(guide: LocalEngine) -> None:
     question = guide.encode("How do I open a model?")
     cut = guide.encode(" Start exlchat with the fol")
     request = GenerationRequest([*question, *cut], WARM, begun=len(cut), heal=True, max_new_tokens=6)
@@ -219,7 +219,7 @@ class Passes:
     ],
     ids=["plain", "stop", "banned", "thoughts", "constraint", "stop ids"],
 )
-def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: Engine, change: dict[str, Any]) -> None:
+def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine, change: dict[str, Any]) -> None:
     """The host draws, as it does where chances are asked for."""
     if change.get("thoughts"):
         limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
@@ -282,7 +282,7 @@ class Drawing:
 
 
 @contextmanager
-def drawing(engine: Engine, sampling: SamplingSettings = WARM) -> Iterator[Drawing]:
+def drawing(engine: LocalEngine, sampling: SamplingSettings = WARM) -> Iterator[Drawing]:
     """The engine's answers are drawn on the device."""
     generator, step = engine._parts.generator, Drawing(engine._parts.transformer, sampling)
     generator._ahead = SeveralAhead(step, DeviceRules(generator._means.vocabulary))
@@ -304,7 +304,7 @@ def drawing(engine: Engine, sampling: SamplingSettings = WARM) -> Iterator[Drawi
     ],
     ids=["plain", "stop", "banned", "thoughts", "stop ids", "all"],
 )
-def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: Engine, change: dict[str, Any]) -> None:
+def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: LocalEngine, change: dict[str, Any]) -> None:
     """One pass is under way while the host reads the one before, whatever the answers come to."""
     if change.get("thoughts"):
         change["thoughts"] = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
@@ -323,7 +323,7 @@ def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: Engine, chan
         assert step.begun == [6, 6]
 
 
-def test_a_pass_is_launched_when_the_first_has_read_the_one_before(engine: Engine) -> None:
+def test_a_pass_is_launched_when_the_first_has_read_the_one_before(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=30)
     with drawing(engine) as step:
         launched = [
@@ -354,7 +354,7 @@ def test_who_has_no_room_for_what_runs_ahead_ends_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("case", range(12))
-def test_answers_that_go_back_take_no_pass_beyond_their_end(engine: Engine, case: int) -> None:
+def test_answers_that_go_back_take_no_pass_beyond_their_end(engine: LocalEngine, case: int) -> None:
     """Of a prompt that ends where a page does nearly; a pass that has no room fails in `Drawing`."""
     chosen = random.Random(case)
     count, length = chosen.choice([3, 4, 6, 8]), chosen.choice([226, 227, 228])
@@ -374,7 +374,7 @@ def test_answers_that_go_back_take_no_pass_beyond_their_end(engine: Engine, case
 class Scripted(Drawing):
     """Says the same digit, and now and then, in turns, the first two say what is banned."""
 
-    def __init__(self, engine: Engine, banned: int, digit: int) -> None:
+    def __init__(self, engine: LocalEngine, banned: int, digit: int) -> None:
         super().__init__(engine._parts.transformer, WARM)
         self._banned, self._digit = banned, digit
         self.deepest = 0
@@ -412,7 +412,7 @@ def test_who_falls_behind_catches_up(folder: Path) -> None:
     assert generator._ahead._formed == []
 
 
-def test_a_report_that_never_comes_ends_that_request_alone(engine: Engine) -> None:
+def test_a_report_that_never_comes_ends_that_request_alone(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=12)
     with drawing(engine) as step:
         work, launches = step.launch, count()
@@ -423,7 +423,7 @@ def test_a_report_that_never_comes_ends_that_request_alone(engine: Engine) -> No
     assert found[0].token_ids == alone(engine, request, SEEDS[0]).token_ids
 
 
-def test_a_newer_request_ends_what_the_device_draws(engine: Engine) -> None:
+def test_a_newer_request_ends_what_the_device_draws(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=300)
     with drawing(engine):
         events = engine.generate_several(request, SEEDS)
@@ -437,7 +437,7 @@ def test_a_newer_request_ends_what_the_device_draws(engine: Engine) -> None:
         assert found[index].token_ids == alone(engine, short, seed).token_ids
 
 
-def test_what_the_host_has_to_know_is_not_drawn_ahead(engine: Engine) -> None:
+def test_what_the_host_has_to_know_is_not_drawn_ahead(engine: LocalEngine) -> None:
     with drawing(engine, SamplingSettings(1.0, mirostat_tau=3.0)) as step:
         same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=9, alternatives=2))
         same(engine, GenerationRequest(PROMPT, SamplingSettings(1.0, mirostat_tau=3.0), max_new_tokens=9))
@@ -461,7 +461,7 @@ def test_what_ends_leaves_its_room_to_the_others(folder: Path, monkeypatch: pyte
     assert sorted(len(one.token_ids) for one in found.values()) == [512 - len(PROMPT), 1024 - len(PROMPT)]
 
 
-def test_with_guidance_they_come_one_behind_the_other(engine: Engine) -> None:
+def test_with_guidance_they_come_one_behind_the_other(engine: LocalEngine) -> None:
     lean = dataclasses.replace(WARM, guidance_scale=1.5)
     request = GenerationRequest(PROMPT, lean, max_new_tokens=6, guidance_ids=PROMPT[:50])
     same(engine, request, SEEDS[:2])
@@ -492,7 +492,7 @@ def test_a_model_with_windows_answers_as_well(folder: Path, tmp_path: Path) -> N
     same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=20))
 
 
-def test_cancelled_ones_all_say_so(engine: Engine) -> None:
+def test_cancelled_ones_all_say_so(engine: LocalEngine) -> None:
     events = engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=300), SEEDS)
     found, count = {}, 0
     for told in events:
@@ -507,7 +507,7 @@ def test_cancelled_ones_all_say_so(engine: Engine) -> None:
     assert all(len(one.token_ids) < 10 for one in found.values())
 
 
-def test_closing_gives_the_pages_back_and_a_newer_request_ends_them(engine: Engine) -> None:
+def test_closing_gives_the_pages_back_and_a_newer_request_ends_them(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=300)
     events = engine.generate_several(request, SEEDS)
     for told in events:
@@ -521,7 +521,7 @@ def test_closing_gives_the_pages_back_and_a_newer_request_ends_them(engine: Engi
     assert alone(engine, request, 3).token_ids == wanted.token_ids
 
 
-def test_what_one_of_them_said_is_found_again(engine: Engine) -> None:
+def test_what_one_of_them_said_is_found_again(engine: LocalEngine) -> None:
     found = ends(engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=50), [21, 22, 23]))
     for one in found.values():
         # The last token was drawn and not fed.
@@ -529,7 +529,7 @@ def test_what_one_of_them_said_is_found_again(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 9])
-def test_no_more_than_eight(engine: Engine, count: int) -> None:
+def test_no_more_than_eight(engine: LocalEngine, count: int) -> None:
     with pytest.raises(RequestError, match="there can be 1 to 8"):
         engine.generate_several(GenerationRequest(PROMPT), [None] * count)
 

@@ -48,4 +48,4 @@ def test_a_mark_that_is_a_token(tmp_path: Path) -> None:
     said = "[THINK]well[/THINK]Hello <|im_end|>you<|end|>"
     assert tokenizer.decode(tokenizer.encode(said)) == "[THINK]well[/THINK]Hello you"
     assert split(streamed(tokenizer, said), MAGISTRAL).answer == "Hello you"
-    assert tokenizer.spell(tokenizer.encode(said)) == said
+    assert tokenizer.decode(tokenizer.encode(said), special=True) == said

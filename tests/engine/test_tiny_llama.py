@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine import Engine, Finished, GenerationRequest, PrefillProgress, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, PrefillProgress, load
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.shared_data import DATA, needs_shared
 
@@ -61,7 +61,7 @@ def test_perplexity_of_held_out_text_is_the_published_one() -> None:
     """../shared/README.md: 18.84 for the 4.0 bpw weights on the first 16 rows of 1024 ids; two rows here."""
     ids = load_file(DATA / "tiny-llama-eval-ids.safetensors")
     rows = next(iter(ids.values())).reshape(-1, 1024)[:16]
-    engine: Engine = load(EXL2, device="cpu")
+    engine: LocalEngine = load(EXL2, device="cpu")
     losses = []
     for row in rows.tolist():
         logits = engine.logits(row)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from exlchat.engine import Engine, Finished, GenerationRequest, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
 from exlchat.engine.kv.budget import CacheWishes, plan_cache
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import Page, PoolFullError
@@ -62,14 +62,14 @@ def test_logits_are_those_of_transformers(mistral: tuple[Path, MistralForCausalL
     assert relative_error(logits_in_steps(open_transformer(path), tokens, steps), wanted) < 1e-4
 
 
-def finish(engine: Engine, prompt: list[int], new_tokens: int = 4) -> Finished:
+def finish(engine: LocalEngine, prompt: list[int], new_tokens: int = 4) -> Finished:
     *_, last = engine.generate(GenerationRequest(prompt, max_new_tokens=new_tokens))
     assert isinstance(last, Finished)
     return last
 
 
 def test_prefixes_are_found_where_their_window_is(mistral: tuple[Path, MistralForCausalLM]) -> None:
-    def open_engine() -> Engine:
+    def open_engine() -> LocalEngine:
         return load(mistral[0], device="cpu", kv_cache="fp32", max_seq_len=4096, prefill_chunk=256)
 
     engine, prompt = open_engine(), ids(1, 1500)
@@ -84,7 +84,7 @@ def test_prefixes_are_found_where_their_window_is(mistral: tuple[Path, MistralFo
 
 
 def test_a_prefix_whose_window_is_gone_is_computed_again(mistral: tuple[Path, MistralForCausalLM]) -> None:
-    def open_engine() -> Engine:
+    def open_engine() -> LocalEngine:
         return load(
             mistral[0], device="cpu", kv_cache="fp32", max_seq_len=4096, cache_tokens=16_384, prefill_chunk=2048
         )
@@ -172,7 +172,7 @@ def test_slots_of_a_window_go_to_who_holds_them() -> None:
 def test_room_for_a_copied_page_is_not_taken_from_its_own_window(mistral: tuple[Path, MistralForCausalLM]) -> None:
     """All memory of the windows is in use, and what was held longest ago is what the next token sees."""
 
-    def open_engine() -> Engine:
+    def open_engine() -> LocalEngine:
         return load(mistral[0], device="cpu", kv_cache="fp32", max_seq_len=4096, cache_tokens=4096, prefill_chunk=2048)
 
     engine, first = open_engine(), ids(1, 1100)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.engine import Engine, Finished, GenerationRequest, SamplingSettings, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, SamplingSettings, load
 from exlchat.engine.draft.drafting import DraftLength
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.sampling import GREEDY
@@ -48,7 +48,7 @@ class Always(DraftLength):
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> LocalEngine:
     draft = load(FLOAT if FLOAT.is_dir() else EXL2, device="cuda", max_seq_len=4096)
     engine = load(EXL2, device="cuda", max_seq_len=4096, draft=draft)
     drafters = engine._parts.generator._sources._drafters
@@ -62,14 +62,14 @@ def finish(events: Iterator[object]) -> Finished:
     return last
 
 
-def prompts(engine: Engine, count: int, tokens: int = 700) -> list[list[int]]:
+def prompts(engine: LocalEngine, count: int, tokens: int = 700) -> list[list[int]]:
     """Beginnings of our own files, which the model's training text is like."""
     files = sorted(HOUSE.glob("*.py"))[:count]
     return [engine.encode(file.read_text("utf-8"))[:tokens] for file in files]
 
 
 @pytest.mark.parametrize("draft", ["ngram", "model", "auto"])
-def test_ten_thousand_greedy_tokens_are_the_same_with_drafts(engine: Engine, draft: str) -> None:
+def test_ten_thousand_greedy_tokens_are_the_same_with_drafts(engine: LocalEngine, draft: str) -> None:
     total = accepted = 0
     for prompt in prompts(engine, 20):
         request = GenerationRequest(prompt, max_new_tokens=520, min_new_tokens=520)
@@ -85,7 +85,7 @@ def test_ten_thousand_greedy_tokens_are_the_same_with_drafts(engine: Engine, dra
 
 @pytest.mark.parametrize("draft", ["ngram", "model"])
 @pytest.mark.parametrize("sampling", [SamplingSettings(0.8, top_k=50, top_p=0.95), FULL], ids=["usual", "full"])
-def test_drawn_tokens_are_the_same_with_drafts(engine: Engine, sampling: SamplingSettings, draft: str) -> None:
+def test_drawn_tokens_are_the_same_with_drafts(engine: LocalEngine, sampling: SamplingSettings, draft: str) -> None:
     """For the same seed; the device draws plain tokens in other sums than the host, so one in thousands may differ."""
     same = drafted = 0
     found = prompts(engine, 12, 400)
@@ -99,7 +99,7 @@ def test_drawn_tokens_are_the_same_with_drafts(engine: Engine, sampling: Samplin
     assert drafted > 0
 
 
-def test_drawn_tokens_have_the_same_distribution_with_drafts(engine: Engine) -> None:
+def test_drawn_tokens_have_the_same_distribution_with_drafts(engine: LocalEngine) -> None:
     """Two samples of the third token behind a prompt, over other seeds."""
     prompt = prompts(engine, 1, 300)[0]
     sampling = SamplingSettings(1.0, top_k=12)
@@ -120,7 +120,7 @@ def test_drawn_tokens_have_the_same_distribution_with_drafts(engine: Engine) -> 
     [GREEDY, SamplingSettings(0.8, top_k=50), FULL, SamplingSettings(0.9, mirostat_tau=4.0)],
     ids=["greedy", "usual", "full", "mirostat"],
 )
-def test_the_device_draws_as_the_host(engine: Engine, sampling: SamplingSettings) -> None:
+def test_the_device_draws_as_the_host(engine: LocalEngine, sampling: SamplingSettings) -> None:
     same = 0
     found = prompts(engine, 8, 300)
     for seed, prompt in enumerate(found):
@@ -139,7 +139,7 @@ def test_the_device_draws_as_the_host(engine: Engine, sampling: SamplingSettings
     assert same >= len(found) - 2
 
 
-def test_a_grammar_holds_on_the_device(engine: Engine) -> None:
+def test_a_grammar_holds_on_the_device(engine: LocalEngine) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -167,7 +167,7 @@ def test_a_grammar_holds_on_the_device(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("draft", ["off", "ngram", "model"])
-def test_banned_strings_never_come(engine: Engine, draft: str) -> None:
+def test_banned_strings_never_come(engine: LocalEngine, draft: str) -> None:
     banned = ["self", "return", " = "]
     rewound = 0
     for seed, prompt in enumerate(prompts(engine, 8, 300)):
@@ -188,7 +188,7 @@ def test_banned_strings_never_come(engine: Engine, draft: str) -> None:
     assert rewound > 20
 
 
-def test_no_stop_token_before_the_least_on_the_device(engine: Engine) -> None:
+def test_no_stop_token_before_the_least_on_the_device(engine: LocalEngine) -> None:
     prompt = prompts(engine, 1, 300)[0]
     plain = finish(engine.generate(GenerationRequest(prompt, max_new_tokens=40, min_new_tokens=40)))
     stop = plain.token_ids[5]
@@ -198,7 +198,7 @@ def test_no_stop_token_before_the_least_on_the_device(engine: Engine) -> None:
     assert last.stats.decode_path == "run-ahead"
 
 
-def test_a_ban_and_a_bias_of_tokens_hold_on_the_device(engine: Engine) -> None:
+def test_a_ban_and_a_bias_of_tokens_hold_on_the_device(engine: LocalEngine) -> None:
     prompt = prompts(engine, 1, 300)[0]
     plain = finish(engine.generate(GenerationRequest(prompt, max_new_tokens=60, min_new_tokens=60)))
     common = [token for token, _ in Counter(plain.token_ids).most_common(3)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine import Engine, Finished, GenerationRequest, ModelError, SamplingSettings, TextDelta, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError, SamplingSettings, TextDelta, load
 from exlchat.engine.formats import exl2
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.random_models import save_random_llama
@@ -24,7 +24,7 @@ def expected() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> LocalEngine:
     return load(EXL2, device="cuda")
 
 
@@ -63,7 +63,7 @@ def test_float16_logits_are_near(steps: list[int], expected: dict[str, torch.Ten
 
 
 @needs_shared
-def test_greedy_tokens_and_the_reuse_of_the_cache(engine: Engine, expected: dict[str, torch.Tensor]) -> None:
+def test_greedy_tokens_and_the_reuse_of_the_cache(engine: LocalEngine, expected: dict[str, torch.Tensor]) -> None:
     assert engine.info.dtype == "float16"
     ids = [int(token) for token in expected["input_ids"]][:32]
     first = finish(engine.generate(GenerationRequest(ids, max_new_tokens=48)))
@@ -74,7 +74,7 @@ def test_greedy_tokens_and_the_reuse_of_the_cache(engine: Engine, expected: dict
 
 
 @needs_shared
-def test_cancel_and_seed(engine: Engine, expected: dict[str, torch.Tensor]) -> None:
+def test_cancel_and_seed(engine: LocalEngine, expected: dict[str, torch.Tensor]) -> None:
     ids = [int(token) for token in expected["input_ids"]][:32]
     request = GenerationRequest(ids, SamplingSettings(temperature=1.0), max_new_tokens=30, seed=4)
     assert finish(engine.generate(request)).token_ids == finish(engine.generate(request)).token_ids

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from exlchat.engine import GREEDY, Engine, Finished, GenerationRequest, ModelError, SamplingSettings, load
+from exlchat.engine import GREEDY, Finished, GenerationRequest, LocalEngine, ModelError, SamplingSettings, load
 from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.formats import exl2_writer
 from exlchat.engine.formats.gptq import GptqSettings
@@ -41,7 +41,7 @@ def expected() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def engine(build_cache: Path) -> Engine:
+def engine(build_cache: Path) -> LocalEngine:
     return load(EXL2, device="cuda", build_cache=build_cache)
 
 
@@ -120,7 +120,7 @@ def test_step_logits_equal_transformers(kernels: Kernels, dependent: bool, expec
 
 
 @needs_shared
-def test_greedy_tokens_and_the_reuse_of_the_cache(engine: Engine, expected: dict[str, torch.Tensor]) -> None:
+def test_greedy_tokens_and_the_reuse_of_the_cache(engine: LocalEngine, expected: dict[str, torch.Tensor]) -> None:
     ids = [int(token) for token in expected["input_ids"]][:32]
     first = finish(engine.generate(GenerationRequest(ids, max_new_tokens=48)))
     assert list(first.token_ids) == expected["greedy_ids_exl2_model"][32:].tolist()
@@ -131,7 +131,9 @@ def test_greedy_tokens_and_the_reuse_of_the_cache(engine: Engine, expected: dict
 
 
 @needs_shared
-def test_the_same_seed_gives_the_same_tokens_a_hundred_times(engine: Engine, expected: dict[str, torch.Tensor]) -> None:
+def test_the_same_seed_gives_the_same_tokens_a_hundred_times(
+    engine: LocalEngine, expected: dict[str, torch.Tensor]
+) -> None:
     ids = [int(token) for token in expected["input_ids"]][:32]
     request = GenerationRequest(ids, WARM, max_new_tokens=40, seed=11)
     first = finish(engine.generate(request)).token_ids

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine import Engine, Finished, GenerationRequest, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
 from exlchat.llm.events import PlaceChances, Scored
 from exlchat.llm.request import ScoreRequest
 from tests.shared_data import DATA, needs_shared
@@ -24,11 +24,11 @@ def expected() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def engine(build_cache: Path) -> Engine:
+def engine(build_cache: Path) -> LocalEngine:
     return load(EXL2, device="cuda", build_cache=build_cache)
 
 
-def scored(engine: Engine, ids: list[int], start: int) -> tuple[PlaceChances, ...]:
+def scored(engine: LocalEngine, ids: list[int], start: int) -> tuple[PlaceChances, ...]:
     *_, last = engine.score(ScoreRequest(ids, start))
     assert isinstance(last, Scored)
     return last.places
@@ -36,7 +36,7 @@ def scored(engine: Engine, ids: list[int], start: int) -> tuple[PlaceChances, ..
 
 @needs_shared
 @pytest.mark.parametrize("start", [1, 120, 127], ids=["all", "few rows", "two rows"])
-def test_chances_are_those_of_transformers(engine: Engine, expected: dict[str, torch.Tensor], start: int) -> None:
+def test_chances_are_those_of_transformers(engine: LocalEngine, expected: dict[str, torch.Tensor], start: int) -> None:
     ids = [int(token) for token in expected["input_ids"]]
     wanted = expected["logits_exl2_model"].double().log_softmax(-1)
     places = scored(engine, ids, start)

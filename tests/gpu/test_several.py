@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exlchat.engine import Engine, Finished, GenerationRequest, SamplingSettings, load
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, SamplingSettings, load
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import OneOfSeveral, PrefillProgress
 from exlchat.llm.sampling import GREEDY
@@ -19,7 +19,7 @@ USUAL = SamplingSettings(0.8, top_k=50, top_p=0.95)
 
 
 @pytest.fixture(scope="module", params=["fp16", "q4"])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> LocalEngine:
     return load(EXL2, device="cuda", max_seq_len=2048, cache_tokens=256 * 80, kv_cache=request.param)
 
 
@@ -31,7 +31,7 @@ def ends(events: Iterator[PrefillProgress | OneOfSeveral], count: int) -> list[F
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_greedy_answers_are_all_the_one(engine: Engine, count: int) -> None:
+def test_greedy_answers_are_all_the_one(engine: LocalEngine, count: int) -> None:
     """Bit by bit: each row of a pass comes to what a step alone does. The prompt ends in the middle of a page."""
     for prompt in prompts(engine, 3, 611):
         request = GenerationRequest(prompt, GREEDY, max_new_tokens=200, min_new_tokens=200)
@@ -43,7 +43,7 @@ def test_greedy_answers_are_all_the_one(engine: Engine, count: int) -> None:
 @pytest.mark.parametrize(
     "sampling", [USUAL, FULL, SamplingSettings(0.9, mirostat_tau=4.0)], ids=["usual", "full", "mu"]
 )
-def test_each_is_what_it_would_be_alone(engine: Engine, sampling: SamplingSettings) -> None:
+def test_each_is_what_it_would_be_alone(engine: LocalEngine, sampling: SamplingSettings) -> None:
     """With its seed. The host draws where the device cannot, in other sums: one in thousands may differ."""
     seeds = list(range(8))
     same = total = 0
@@ -68,7 +68,7 @@ def test_each_is_what_it_would_be_alone(engine: Engine, sampling: SamplingSettin
     ],
     ids=["banned", "constraint", "stop", "chances"],
 )
-def test_whatever_holds_for_one_holds_for_each(engine: Engine, change: dict[str, object]) -> None:
+def test_whatever_holds_for_one_holds_for_each(engine: LocalEngine, change: dict[str, object]) -> None:
     seeds = [3, 4, 5, 6]
     same = 0
     for prompt in prompts(engine, 3, 300):
@@ -81,7 +81,7 @@ def test_whatever_holds_for_one_holds_for_each(engine: Engine, change: dict[str,
     assert same >= 11
 
 
-def test_a_single_answer_afterwards_is_what_it_was(engine: Engine) -> None:
+def test_a_single_answer_afterwards_is_what_it_was(engine: LocalEngine) -> None:
     (prompt,) = prompts(engine, 1, 500)
     request = GenerationRequest(prompt, GREEDY, max_new_tokens=100, min_new_tokens=100)
     before = finish(engine.generate(request))
@@ -91,7 +91,7 @@ def test_a_single_answer_afterwards_is_what_it_was(engine: Engine) -> None:
 
 @pytest.mark.parametrize("change", [{}, {"alternatives": 1}], ids=["drawn by the device", "by the host"])
 def test_eight_take_as_many_passes_as_one(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, change: dict[str, int]
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, change: dict[str, int]
 ) -> None:
     passes: list[int] = []
 

@@ -23,14 +23,14 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.config.settings import Settings
 from exlchat.config.themes import load_themes
 from exlchat.llm.info import LoadProgress
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from exlchat.llm.sampling import GREEDY
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.widgets.transcript import Transcript
 from tests.patience import PATIENCE
 from tests.ui.scripted_engine import ScriptedEngine
 
-Load = Callable[[Callable[[LoadProgress], None]], EnginePort]
+Load = Callable[[Callable[[LoadProgress], None]], Engine]
 
 
 def app(folder: Path, engine: ScriptedEngine | None = None, **wanted: Any) -> ChatApp:

@@ -22,8 +22,8 @@ from exlchat.llm.events import (
     TokenChance,
 )
 from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
+from exlchat.llm.port import Running
 from exlchat.llm.request import GenerationRequest, ScoreRequest
-from exlchat.llm.sampling import SamplingSettings
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -31,7 +31,7 @@ CHATML = (
 
 
 class ScriptedEngine:
-    """Satisfies `EnginePort`. Answers come from `answers` in turn, then "ok" for ever.
+    """An `Engine`. Answers come from `answers` in turn, then "ok" for ever.
 
     With `hold()` every token waits for `step(n)` or `release()`; a cancel ends the wait.
     """
@@ -70,20 +70,11 @@ class ScriptedEngine:
     def info(self) -> ModelInfo:
         return self._info
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
-    def encode_ordinary(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         return "".join(chr(one) for one in ids)
-
-    def spell(self, ids: Sequence[int]) -> str:
-        return self.decode(ids)
-
-    def count(self, text: str) -> int:
-        return len(text)
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         return len(ids) // 2
@@ -101,7 +92,7 @@ class ScriptedEngine:
         self.close()
         self.unloaded = True
 
-    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+    def check(self, request: GenerationRequest) -> None:
         """Everything goes."""
 
     def constraint_notice(self, constraint: Constraint) -> str | None:
@@ -128,8 +119,11 @@ class ScriptedEngine:
             self._held = False
             self._changed.notify_all()
 
-    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+    def generate(self, request: GenerationRequest) -> Running[Event]:
         self._cancelled = False
+        return Running(self._events(request), self.cancel)
+
+    def _events(self, request: GenerationRequest) -> Iterator[Event]:
         self.requests.append(request)
         self.prompts.append(self.decode(request.prompt_ids))
         total = len(request.prompt_ids)
@@ -153,9 +147,15 @@ class ScriptedEngine:
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
-    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+    ) -> Running[PrefillProgress | OneOfSeveral]:
         """A character of each in turn; with `hold()` each waits for a step."""
-        answers = [self.generate(replace(request, seed=seed)) for seed in seeds]
+        self._cancelled = False
+        return Running(self._several(request, seeds), self.cancel)
+
+    def _several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+        answers = [self._events(replace(request, seed=seed)) for seed in seeds]
         first = [next(one) for one in answers]
         assert isinstance(first[0], PrefillProgress)
         yield first[0]
@@ -168,13 +168,16 @@ class ScriptedEngine:
                 if isinstance(event, Finished):
                     del going[index]
 
-    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+    def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
         """Lower case is likely (80 %), a capital is not (10 %, rank 3), a digit is of rank 100; "X" and "Y" compete.
 
         With `hold()` it waits behind the first half of the sequence.
         """
         self._cancelled = False
         self.scored.append(request)
+        return Running(self._scores(request), self.cancel)
+
+    def _scores(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
         total = len(request.ids)
         yield PrefillProgress(total // 2, total, total // 2)
         if self._may_go_on():

@@ -13,7 +13,7 @@ from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
 from exlchat.llm.events import TextDelta
 from exlchat.llm.info import LoadProgress, ModelError
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from exlchat.llm.request import GenerationRequest
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -39,13 +39,13 @@ def receiver() -> Receiver:
     return Receiver()
 
 
-def started(receiver: Receiver, load: Callable[[OnProgress], EnginePort]) -> EngineThread:
+def started(receiver: Receiver, load: Callable[[OnProgress], Engine]) -> EngineThread:
     thread = EngineThread(load, receiver.reports.put)
     thread.start()
     return thread
 
 
-def talk(engine: EnginePort) -> Iterator[TextDelta]:
+def talk(engine: Engine) -> Iterator[TextDelta]:
     for event in engine.generate(GenerationRequest([65])):
         if isinstance(event, TextDelta):
             yield event
@@ -56,7 +56,7 @@ def said(reports: list[Report]) -> str:
 
 
 def test_it_loads_with_progress_and_then_does_jobs_in_order(receiver: Receiver) -> None:
-    def load(on_progress: OnProgress) -> EnginePort:
+    def load(on_progress: OnProgress) -> Engine:
         on_progress(LoadProgress(1, 2, "reading weights"))
         return ScriptedEngine("first", "second")
 
@@ -75,7 +75,7 @@ def test_it_loads_with_progress_and_then_does_jobs_in_order(receiver: Receiver) 
 def test_a_job_is_not_run_on_the_callers_thread(receiver: Receiver) -> None:
     names: list[str] = []
 
-    def work(_: EnginePort) -> Iterator[TextDelta]:
+    def work(_: Engine) -> Iterator[TextDelta]:
         names.append(threading.current_thread().name)
         yield TextDelta("x")
 
@@ -108,7 +108,7 @@ def test_a_stop_before_the_engine_generates_is_not_forgotten(receiver: Receiver)
     engine = ScriptedEngine("never more than a bit of this")
     prepared, go_on = threading.Event(), threading.Event()
 
-    def work(port: EnginePort) -> Iterator[TextDelta]:
+    def work(port: Engine) -> Iterator[TextDelta]:
         prepared.set()
         go_on.wait(10)
         yield from talk(port)
@@ -164,7 +164,7 @@ def test_a_failing_job_is_explained_and_the_next_runs(receiver: Receiver) -> Non
     ],
 )
 def test_a_model_that_does_not_load_fails_jobs_with_the_reason(receiver: Receiver, error: Exception, line: str) -> None:
-    def load(_: OnProgress) -> EnginePort:
+    def load(_: OnProgress) -> Engine:
         raise error
 
     thread = started(receiver, load)
@@ -191,7 +191,7 @@ def test_close_stops_the_running_job_and_keeps_its_end(receiver: Receiver) -> No
 
 
 def test_close_does_not_wait_for_a_load_that_reports_progress(receiver: Receiver) -> None:
-    def load(on_progress: OnProgress) -> EnginePort:
+    def load(on_progress: OnProgress) -> Engine:
         for step in range(1000):
             time.sleep(0.01)
             on_progress(LoadProgress(step, 1000, "reading weights"))
@@ -205,7 +205,7 @@ def test_close_does_not_wait_for_a_load_that_reports_progress(receiver: Receiver
 def test_close_gives_up_on_a_load_that_is_stuck(receiver: Receiver) -> None:
     stuck = threading.Event()
 
-    def load(_: OnProgress) -> EnginePort:
+    def load(_: OnProgress) -> Engine:
         stuck.wait(30)
         return ScriptedEngine()
 

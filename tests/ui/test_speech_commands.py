@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.engine import Engine, load
+from exlchat.engine import LocalEngine, load
 from exlchat.llm.constraint import Constraint
 from exlchat.paths import bundled_model
 from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
@@ -23,11 +23,11 @@ SCHEMA = (
 
 
 @pytest.fixture(scope="module")
-def guide() -> Engine:
+def guide() -> LocalEngine:
     return load(bundled_model(), device="cpu", kv_cache="fp32")
 
 
-async def test_in_lines_an_answer_is_held_to_a_form_until_it_is_off(guide: Engine, tmp_path: Path) -> None:
+async def test_in_lines_an_answer_is_held_to_a_form_until_it_is_off(guide: LocalEngine, tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(SCHEMA)
     async with line_mode(tmp_path, load=lambda _: guide) as line:
         await line.idle()
@@ -47,7 +47,7 @@ async def test_in_lines_an_answer_is_held_to_a_form_until_it_is_off(guide: Engin
         assert line.chat.session.generation.speech.constraint is None
 
 
-async def test_what_the_model_cannot_do_is_refused_and_what_held_goes_on(guide: Engine, tmp_path: Path) -> None:
+async def test_what_the_model_cannot_do_is_refused_and_what_held_goes_on(guide: LocalEngine, tmp_path: Path) -> None:
     async with line_mode(tmp_path, load=lambda _: guide) as line:
         await line.idle()
         await line.say("/regex [a-z]+")
@@ -65,7 +65,7 @@ async def test_what_the_model_cannot_do_is_refused_and_what_held_goes_on(guide: 
         await line.sees("must be one of auto, off, ngram, model")
 
 
-async def test_texts_are_added_one_by_one(guide: Engine, tmp_path: Path) -> None:
+async def test_texts_are_added_one_by_one(guide: LocalEngine, tmp_path: Path) -> None:
     async with line_mode(tmp_path, load=lambda _: guide) as line:
         await line.idle()
         for typed in ("/ban the", '/ban " a"', "/stop END", "/stop END", "/begin Well, ", "/think 40", "/think off"):
@@ -89,7 +89,7 @@ async def test_texts_are_added_one_by_one(guide: Engine, tmp_path: Path) -> None
         assert line.chat.session.generation.speech.ban == line.chat.session.generation.speech.stop == ()
 
 
-async def test_the_app_shows_what_was_kept_and_what_is_asked(guide: Engine, tmp_path: Path) -> None:
+async def test_the_app_shows_what_was_kept_and_what_is_asked(guide: LocalEngine, tmp_path: Path) -> None:
     chat = app(tmp_path, load=lambda _: guide)
     async with chat.run_test(size=(100, 60)) as pilot:
         await until(pilot, lambda: chat.chat_screen.model.info is not None)
@@ -120,7 +120,7 @@ async def test_the_app_shows_what_was_kept_and_what_is_asked(guide: Engine, tmp_
         assert chat.session.generation.speech.constraint is None
 
 
-async def test_an_answer_that_repeats_itself_says_so_and_can_go_on(guide: Engine, tmp_path: Path) -> None:
+async def test_an_answer_that_repeats_itself_says_so_and_can_go_on(guide: LocalEngine, tmp_path: Path) -> None:
     store = ConversationStore(tmp_path / "conversations.db")
     chat = app(tmp_path, load=lambda _: guide, store=store)
     async with chat.run_test(size=(100, 40)) as pilot:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.llm.events import Finished, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
-from exlchat.llm.port import closing_events
+from exlchat.llm.port import Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from exlchat.llm.constraint import Constraint
     from exlchat.llm.events import Event, Scored
     from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
     from exlchat.llm.request import GenerationRequest, ScoreRequest
-    from exlchat.llm.sampling import SamplingSettings
 
 FIRST_TOKEN_SECONDS = 0.1
 """What is told of the first token: one frame of the tour later."""
@@ -29,14 +28,14 @@ _PATIENCE_SECONDS = 60.0
 
 
 class PlayedEngine:
-    """Satisfies `EnginePort`. With `hold()` each token waits for `step(n)` or `release()`.
+    """An `Engine`. With `hold()` each token waits for `step(n)` or `release()`.
 
     Args:
         guide: the model that reads, and that answers where nothing is written.
         rate: tokens a second that answers are told to have come with, as whoever looks at them sees it.
     """
 
-    def __init__(self, guide: EnginePort, rate: float) -> None:
+    def __init__(self, guide: Engine, rate: float) -> None:
         self._guide = guide
         self._rate = rate
         self._written: deque[str] = deque()
@@ -70,25 +69,13 @@ class PlayedEngine:
         """As of the guide, and so on."""
         return self._guide.info
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """By the guide."""
-        return self._guide.encode(text)
+        return self._guide.encode(text, special=special)
 
-    def encode_ordinary(self, text: str) -> list[int]:
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """By the guide."""
-        return self._guide.encode_ordinary(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """By the guide."""
-        return self._guide.decode(ids)
-
-    def spell(self, ids: Sequence[int]) -> str:
-        """By the guide."""
-        return self._guide.spell(ids)
-
-    def count(self, text: str) -> int:
-        """By the guide."""
-        return self._guide.count(text)
+        return self._guide.decode(ids, special=special)
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """By the guide."""
@@ -102,7 +89,7 @@ class PlayedEngine:
         """By the guide."""
         return self._guide.memory_report()
 
-    def score(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+    def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
         """By the guide."""
         return self._guide.score(request)
 
@@ -110,9 +97,9 @@ class PlayedEngine:
         """Of the guide."""
         self._guide.close()
 
-    def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
+    def check(self, request: GenerationRequest) -> None:
         """By the guide."""
-        self._guide.check(sampling, constraint)
+        self._guide.check(request)
 
     def constraint_notice(self, constraint: Constraint) -> str | None:
         """By the guide."""
@@ -129,12 +116,17 @@ class PlayedEngine:
             self._changed.notify_all()
         self._guide.cancel()
 
-    def generate(self, request: GenerationRequest) -> Iterator[Event]:
+    def generate(self, request: GenerationRequest) -> Running[Event]:
         """What is written for it, or the guide's answer."""
         self._cancelled = False
+        return Running(self._events(request), self.cancel)
+
+    def _events(self, request: GenerationRequest) -> Iterator[Event]:
         written = self._written.popleft() if self._written else None
-        events = self._guide.generate(request) if written is None else self._played(request, written)
-        with closing_events(events) as coming:
+        said = (
+            self._guide.generate(request) if written is None else Running(self._played(request, written), self.cancel)
+        )
+        with said as coming:
             for event in coming:
                 if isinstance(event, TextDelta):
                     self._wait()
@@ -142,10 +134,16 @@ class PlayedEngine:
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
-    ) -> Iterator[PrefillProgress | OneOfSeveral]:
+    ) -> Running[PrefillProgress | OneOfSeveral]:
         """One behind the other, as they are written."""
+        self._cancelled = False
+        return Running(self._several(request, seeds), self.cancel)
+
+    def _several(
+        self, request: GenerationRequest, seeds: Sequence[int | None]
+    ) -> Iterator[PrefillProgress | OneOfSeveral]:
         for index, seed in enumerate(seeds):
-            for event in self.generate(replace(request, seed=seed)):
+            for event in self._events(replace(request, seed=seed)):
                 if not isinstance(event, PrefillProgress):
                     yield OneOfSeveral(index, event)
                 elif index == 0:
@@ -155,7 +153,7 @@ class PlayedEngine:
         prompt = list(request.prompt_ids)
         cached = self._read(request, prompt)
         yield PrefillProgress(len(prompt), len(prompt), cached)
-        ids = self.encode_ordinary(text)
+        ids = self.encode(text, special=False)
         said: list[int] = []
         shown = ""
         for one in ids:

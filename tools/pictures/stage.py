@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from exlchat.llm.info import LoadProgress
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
 _PATIENCE_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
@@ -137,7 +137,7 @@ async def stage(
                 services.store.add_message(conversation.id, "assistant", answer)
         engines: list[PlayedEngine] = []
 
-        def load(on_progress: Callable[[LoadProgress], None]) -> EnginePort:
+        def load(on_progress: Callable[[LoadProgress], None]) -> Engine:
             engines.append(PlayedEngine(services.load_engine(on_progress), RATE))
             return engines[0]
 

@@ -56,10 +56,12 @@ def growing_line(tokens: int, rate: float | None, *, elsewhere: bool) -> str:
 def engine_rows(figures: EngineFigures, as_of: str) -> Iterator[tuple[str, str]]:
     """Rows about memory and the cache; `as_of` is when they were read, if that is not now."""
     when = f" (as of {as_of})" if as_of else ""
-    yield f"Memory{when}", ""
-    yield from _memory_rows(figures.memory)
-    yield f"Cache{when}", ""
-    yield from _cache_rows(figures.cache)
+    if figures.memory is not None:
+        yield f"Memory{when}", ""
+        yield from _memory_rows(figures.memory)
+    if figures.cache is not None:
+        yield f"Cache{when}", ""
+        yield from _cache_rows(figures.cache)
 
 
 def _record_rows(record: AnswerRecord) -> Iterator[tuple[str, str]]:

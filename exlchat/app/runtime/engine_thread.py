@@ -27,13 +27,14 @@ from exlchat.app.runtime.jobs import (
     Question,
     WentBack,
 )
+from exlchat.llm.port import HoldsMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exlchat.app.runtime.jobs import Loader, Report
     from exlchat.llm.info import LoadProgress
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
 # A decode step of a GPU takes 0.25 to 2 ms, and this thread must launch the next one in time. By default a thread that
 # computes keeps the interpreter for 5 ms: beside one that draws 4 ms of every 33, steps of 1.3 ms came at 94 % of their
@@ -55,7 +56,7 @@ class EngineThread:
         self._changed = threading.Condition()
         self._closing = False
         self._failure: str | None = None
-        self._engine: EnginePort | None = None
+        self._engine: Engine | None = None
         self._current: Job | Question | Load | None = Load(name, load)
         self._good: Load | None = None
         self._stop_current = False
@@ -74,7 +75,7 @@ class EngineThread:
         if engine is None:
             return None
         try:
-            return engine.count(text)
+            return len(engine.encode(text))
         except Exception:
             # It has just been unloaded for another.
             return None
@@ -224,7 +225,10 @@ class EngineThread:
         if engine is not None:
             # A card in disorder says so when the next model is loaded.
             with contextlib.suppress(Exception):
-                engine.unload()
+                if isinstance(engine, HoldsMemory):
+                    engine.unload()
+                else:
+                    engine.close()
 
     def _report_loading(self, progress: LoadProgress) -> None:
         if self._closing or self._stop_current:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from exlchat.chat.titling import TitleMade, Titling
     from exlchat.chat.turn import TurnEvent
     from exlchat.llm.info import LoadProgress, ModelInfo
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
     JobStep = TurnEvent | OneAnswer | Titling | TitleMade
-    Loader = Callable[[Callable[[LoadProgress], None]], EnginePort]
+    Loader = Callable[[Callable[[LoadProgress], None]], Engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Job:
     """
 
     conversation_id: str
-    work: Callable[[EnginePort], Iterator[JobStep]]
+    work: Callable[[Engine], Iterator[JobStep]]
     idle: bool = False
 
 
@@ -43,7 +43,7 @@ class Question:
         fail: takes the one-line reason why it gave nothing, where somebody waits for that; else it is told as any line.
     """
 
-    ask: Callable[[EnginePort], Any]
+    ask: Callable[[Engine], Any]
     tell: Callable[[Any], None]
     fail: Callable[[str], None] | None = None
 

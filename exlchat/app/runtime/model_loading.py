@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from exlchat.config.schema import KvCacheChoice
     from exlchat.config.settings import Settings
     from exlchat.llm.info import LoadProgress
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
 _BY_WHAT_THERE_IS = CacheSizes()
 
@@ -36,7 +36,7 @@ def load_model(
     draft_path: Path | None = None,
     without_draft: str = "",
     on_progress: Callable[[LoadProgress], None] | None = None,
-) -> EnginePort:
+) -> Engine:
     """Load the model in `model_path`; blocks, so call it away from the UI thread.
 
     Args:
@@ -109,7 +109,7 @@ def load_wanted(
     *,
     kept: bool,
     on_progress: Callable[[LoadProgress], None] | None = None,
-) -> EnginePort:
+) -> Engine:
     """Load a model as was typed, else as is remembered of it, else as settings.toml says.
 
     Args:

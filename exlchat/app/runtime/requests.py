@@ -14,7 +14,8 @@ from exlchat.chat import titling, turn
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.several_answers import several_answers
-from exlchat.llm.request import RequestError
+from exlchat.llm.port import HasCache, HoldsMemory
+from exlchat.llm.request import GenerationRequest, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.chat.turn_plan import Beginning
     from exlchat.llm.info import CacheReport, MemoryReport
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What an engine says of itself; `at` is when, in Unix seconds."""
+    """What an engine says of itself, as far as it has a cache and memory here; `at` is when, in Unix seconds."""
 
-    cache: CacheReport
-    memory: MemoryReport
+    cache: CacheReport | None
+    memory: MemoryReport | None
     at: float
 
 
@@ -66,7 +67,7 @@ def turn_job(
     """The job that answers a conversation; arguments as of `turn.answer`."""
     options = _options(generation, template)
 
-    def work(engine: EnginePort) -> Iterator[turn.TurnEvent]:
+    def work(engine: Engine) -> Iterator[turn.TurnEvent]:
         return turn.answer(
             store,
             engine,
@@ -92,7 +93,7 @@ def several_job(
     """The job that answers a conversation several times over; arguments as of `several_answers`."""
     options = _options(generation, template)
 
-    def work(engine: EnginePort) -> Iterator[SeveralEvent]:
+    def work(engine: Engine) -> Iterator[SeveralEvent]:
         return several_answers(store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of)
 
     return Job(conversation_id, work)
@@ -112,7 +113,7 @@ def _options(generation: GenerationSettings, template: str | None) -> turn.TurnO
 def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> Job:
     """The job that has the model title a conversation when nobody waits for anything."""
 
-    def work(engine: EnginePort) -> Iterator[titling.Titling | titling.TitleMade]:
+    def work(engine: Engine) -> Iterator[titling.Titling | titling.TitleMade]:
         if Path(engine.info.path) == paths.bundled_model():
             # It is small and knows this program only.
             return iter((titling.TitleMade(None),))
@@ -158,7 +159,7 @@ class Questions:
         `None` is a conversation that nobody has written in.
         """
 
-        def ask(engine: EnginePort) -> PromptCost:
+        def ask(engine: Engine) -> PromptCost:
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
             return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
 
@@ -175,7 +176,7 @@ class Questions:
     ) -> None:
         """Ask for the prompt of a conversation, laid open; arguments of `inspected`."""
 
-        def ask(engine: EnginePort) -> Inspected:
+        def ask(engine: Engine) -> Inspected:
             branch = self._store.load(conversation_id).branch
             return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
 
@@ -196,7 +197,7 @@ class Questions:
         """
         computing = Computing()
 
-        def ask(engine: EnginePort) -> AnswerChances | None:
+        def ask(engine: Engine) -> AnswerChances | None:
             # No start needs it.
             from exlchat.chat.answer_chances import AnswerChances, answer_chances
 
@@ -218,9 +219,9 @@ class Questions:
         Where no model is there, nothing is said: whoever answers then says it.
         """
 
-        def ask(engine: EnginePort) -> str:
+        def ask(engine: Engine) -> str:
             try:
-                engine.check(generation.sampling, generation.speech.constraint)
+                engine.check(GenerationRequest((), generation.sampling, constraint=generation.speech.constraint))
             except RequestError as error:
                 return str(error)
             return ""
@@ -234,7 +235,7 @@ class Questions:
     def cache(self, tell: Callable[[CacheReport], None]) -> None:
         """Ask about the pages of the cache, if that is not asked already."""
         if self._about_cache is None:
-            self._about_cache = Question(lambda engine: engine.cache_report(), tell)
+            self._about_cache = Question(_cache_report, tell)
             self._jobs.ask(self._about_cache)
 
     def ask_figures(self) -> None:
@@ -242,8 +243,10 @@ class Questions:
         if self._about_figures is not None:
             return
 
-        def ask(engine: EnginePort) -> EngineFigures:
-            return EngineFigures(engine.cache_report(), engine.memory_report(), time.time())
+        def ask(engine: Engine) -> EngineFigures:
+            cache = engine.cache_report() if isinstance(engine, HasCache) else None
+            memory = engine.memory_report() if isinstance(engine, HoldsMemory) else None
+            return EngineFigures(cache, memory, time.time())
 
         def keep(figures: EngineFigures) -> None:
             self.figures = figures
@@ -257,3 +260,9 @@ class Questions:
             self._about_cache = None
         elif question is self._about_figures:
             self._about_figures = None
+
+
+def _cache_report(engine: Engine) -> CacheReport:
+    if not isinstance(engine, HasCache):
+        raise RequestError("this model says nothing of a cache")
+    return engine.cache_report()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from exlchat.chat.conversation import Message
 from exlchat.llm.info import ModelInfo
-from exlchat.llm.port import TextPort
+from exlchat.llm.port import TextModel
 
 _ANCHOR = "x"
 _REPLACEMENT = "\ufffd"
@@ -18,7 +18,7 @@ _STEPS_BACK = 16
 """How many tokens may hold parts of one character or of one stop string; UTF-8 needs 4."""
 
 
-def answer_ids(engine: TextPort, text: str, ids: Sequence[int], *, stripped: bool = False) -> tuple[int, ...]:
+def answer_ids(engine: TextModel, text: str, ids: Sequence[int], *, stripped: bool = False) -> tuple[int, ...]:
     """Ids for an answer's `text`: as many of the generated `ids` as agree with it, then the encoded rest.
 
     A cut answer can have ids whose text was never shown (half a character, half a stop string). White space at the
@@ -28,17 +28,17 @@ def answer_ids(engine: TextPort, text: str, ids: Sequence[int], *, stripped: boo
     count, rest = agreement(engine, text, ids)
     if stripped:
         rest = rest.rstrip()
-    return (*ids[:count], *(encode_after(engine.encode_ordinary, rest) if rest else ()))
+    return (*ids[:count], *(encode_after(engine, rest) if rest else ()))
 
 
-def begun_text(engine: TextPort, ids: Sequence[int]) -> str:
+def begun_text(engine: TextModel, ids: Sequence[int]) -> str:
     """The text of an answer's first `ids`, without a character that only later ones make whole."""
     text = engine.decode(ids)
     broken = len(text) - len(text.rstrip(_REPLACEMENT))
     return text[: len(text) - min(broken, _MOST_BROKEN)]
 
 
-def ids_behind(engine: TextPort, text: str, ids: Sequence[int], start: int) -> tuple[int, ...]:
+def ids_behind(engine: TextModel, text: str, ids: Sequence[int], start: int) -> tuple[int, ...]:
     """Those of an answer's `ids` that spell its `text` from character `start` on; none where a token spans that place.
 
     White space at the beginning is not compared: some decoders drop it.
@@ -59,7 +59,7 @@ def with_own_ids(message: Message, info: ModelInfo) -> Message:
     return message
 
 
-def agreement(engine: TextPort, text: str, ids: Sequence[int]) -> tuple[int, str]:
+def agreement(engine: TextModel, text: str, ids: Sequence[int]) -> tuple[int, str]:
     """How many of `ids`, from the first, spell a beginning of `text`, and the text that is left."""
     decoded = engine.decode(ids)
     rest = _after(text, decoded)
@@ -75,16 +75,16 @@ def agreement(engine: TextPort, text: str, ids: Sequence[int]) -> tuple[int, str
     return 0, text
 
 
-def encode_after(encode: Callable[[str], list[int]], text: str) -> list[int]:
+def encode_after(engine: TextModel, text: str, *, special: bool = False) -> list[int]:
     """Ids of `text` as they are in the middle of a line: without the space that some tokenizers put before a text."""
-    alone = encode(_ANCHOR)
-    joined = encode(_ANCHOR + text)
+    alone = engine.encode(_ANCHOR, special=special)
+    joined = engine.encode(_ANCHOR + text, special=special)
     if joined[: len(alone)] == alone:
         return joined[len(alone) :]
-    return encode(text)
+    return engine.encode(text, special=special)
 
 
-def _count_within(engine: TextPort, ids: Sequence[int], length: int) -> int:
+def _count_within(engine: TextModel, ids: Sequence[int], length: int) -> int:
     """The largest number of `ids` whose text is at most `length` long, by halving: a decode costs its whole length."""
     low, high = 0, len(ids)
     while low < high:

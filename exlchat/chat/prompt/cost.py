@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from exlchat.chat.conversation import Message
 from exlchat.chat.prompt.context import ContextPolicy
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
-from exlchat.chat.prompt.inspection import to_ask
+from exlchat.chat.prompt.inspection import cached_tokens, to_ask
 from exlchat.chat.prompt_format import PromptError, PromptFormat
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 
 _SOME_TEXTS = ("a", "1")
 
@@ -29,7 +29,7 @@ class PromptCost:
 
 
 def prompt_cost(
-    engine: EnginePort,
+    engine: Engine,
     branch: Sequence[Message],
     *,
     template: str | None = None,
@@ -59,10 +59,10 @@ def prompt_cost(
     if not any(message.role == "user" for message in messages):
         return PromptCost(0, 0)
     ids = prompt_ids(engine, messages, asked.form, add_generation_prompt=messages[-1].role == "user")
-    return PromptCost(len(ids), min(engine.cached_tokens(ids), max(len(ids) - 1, 0)))
+    return PromptCost(len(ids), min(cached_tokens(engine, ids), max(len(ids) - 1, 0)))
 
 
-def shared_beginning(engine: EnginePort, messages: Sequence[PromptMessage], form: PromptFormat) -> int:
+def shared_beginning(engine: Engine, messages: Sequence[PromptMessage], form: PromptFormat) -> int:
     """How many of a prompt's first tokens any conversation with its system prompt begins with; 0 without one.
 
     Found out by asking two things that have nothing in common.

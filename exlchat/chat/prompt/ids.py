@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,7 @@ from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.prompt.thinking import ThinkingMarks, split_stored
 from exlchat.chat.prompt_format import MARK, PromptError, PromptFormat
-from exlchat.llm.port import TextPort
+from exlchat.llm.port import TextModel
 
 _NUMBER = "([0-9]{1,9})"
 """Between two marks."""
@@ -74,7 +75,7 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
 
 
 def prompt_ids(
-    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+    engine: TextModel, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
 ) -> list[int]:
     """The ids of the whole prompt, BOS where the format has it.
 
@@ -85,7 +86,7 @@ def prompt_ids(
 
 
 def prompt_text(
-    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+    engine: TextModel, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
 ) -> str:
     """The text of a prompt, for looking at what of it the format shows; it is not for encoding.
 
@@ -98,7 +99,7 @@ def prompt_text(
 
 
 def message_places(
-    engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
+    engine: TextModel, messages: Sequence[PromptMessage], form: PromptFormat, *, add_generation_prompt: bool = True
 ) -> list[tuple[int, int] | None]:
     """Where the text of each message begins and ends in `prompt_text`; `None` where that cannot be told.
 
@@ -108,7 +109,7 @@ def message_places(
     return _Prompt(engine, messages, form, add_generation_prompt).places()
 
 
-def as_shown(engine: TextPort, message: PromptMessage, form: PromptFormat) -> PromptMessage:
+def as_shown(engine: TextModel, message: PromptMessage, form: PromptFormat) -> PromptMessage:
     """`message` without its thoughts, or with them where the format keeps them; the answer keeps its own ids."""
     if message.role != "assistant" or (message.thinking or form.thinking) is None:
         return message
@@ -131,7 +132,7 @@ def most_characters(max_seq_len: int) -> int:
     return max(CHARACTERS_A_TOKEN * max_seq_len, _FEWEST_CHARACTERS)
 
 
-def template_variables(engine: TextPort) -> dict[str, Any]:
+def template_variables(engine: TextModel) -> dict[str, Any]:
     """What a template sees beside the messages.
 
     One moment for all renderings with them: a clock that moves between them would hide every place.
@@ -155,7 +156,7 @@ class _Place:
 
 class _Prompt:
     def __init__(
-        self, engine: TextPort, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
+        self, engine: TextModel, messages: Sequence[PromptMessage], form: PromptFormat, add_generation_prompt: bool
     ) -> None:
         self._engine = engine
         self._messages = [as_shown(engine, message, form) for message in messages]
@@ -265,10 +266,10 @@ class _Prompt:
                     f"prompt format {self._form.name} changes the words of messages, so special tokens in them cannot "
                     "be kept apart; choose another template, as chatml"
                 )
-            encode = self._engine.encode_ordinary if is_token else self._engine.encode
             for part in self._halves(int(piece)) if is_token else [piece]:
                 if part:
-                    ids += encode(part) if first and not ids else encode_after(encode, part)
+                    encode = self._engine.encode if first and not ids else partial(encode_after, self._engine)
+                    ids += encode(part, special=not is_token)
         return ids
 
     def _halves(self, number: int) -> list[str]:

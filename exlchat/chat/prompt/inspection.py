@@ -14,7 +14,7 @@ from exlchat.chat.prompt.layout import PromptLayout, lay_out
 from exlchat.chat.prompt.sight import messages_now
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.speaking import KeepsNothing, speaker_names, speaker_thinks, with_lore_told
-from exlchat.llm.port import EnginePort, TextPort
+from exlchat.llm.port import Engine, HasCache, TextModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Inspected:
 
 
 def to_ask(
-    engine: TextPort,
+    engine: TextModel,
     branch: Sequence[Message],
     *,
     template: str | None,
@@ -63,7 +63,7 @@ def to_ask(
 
 
 def inspected(
-    engine: EnginePort,
+    engine: Engine,
     branch: Sequence[Message],
     *,
     template: str | None,
@@ -79,4 +79,9 @@ def inspected(
     asked = to_ask(engine, branch, template=template, policy=policy, thinking=thinking)
     answered = bool(asked.messages) and asked.messages[-1].role == "assistant"
     layout = lay_out(engine, asked.messages, asked.form, add_generation_prompt=not answered)
-    return Inspected(asked.form.name, layout, engine.cached_tokens(layout.ids))
+    return Inspected(asked.form.name, layout, cached_tokens(engine, layout.ids))
+
+
+def cached_tokens(engine: Engine, ids: Sequence[int]) -> int:
+    """How many of a prompt's first tokens would not be computed anew; 0 where a model does not say."""
+    return engine.cached_tokens(ids) if isinstance(engine, HasCache) else 0

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from exlchat.chat.prompt.ids import PromptMessage, message_places, prompt_ids, prompt_text
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.llm.port import SpellingPort
+from exlchat.llm.port import TextModel
 
 _ANCHOR = "x"
 _REPLACEMENT = "\ufffd"
@@ -54,7 +54,7 @@ class PromptLayout:
 
 
 def lay_out(
-    engine: SpellingPort,
+    engine: TextModel,
     messages: Sequence[PromptMessage],
     form: PromptFormat,
     *,
@@ -125,25 +125,25 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def single_texts(engine: SpellingPort, ids: Iterable[int]) -> dict[int, str]:
+def single_texts(engine: TextModel, ids: Iterable[int]) -> dict[int, str]:
     """The text of each token alone, in the middle of a line."""
     anchor = engine.encode(_ANCHOR)
-    alone = engine.spell(anchor)
-    return {token: engine.spell([*anchor, token]).removeprefix(alone) for token in ids}
+    alone = engine.decode(anchor, special=True)
+    return {token: engine.decode([*anchor, token], special=True).removeprefix(alone) for token in ids}
 
 
-def token_texts(engine: SpellingPort, ids: Sequence[int]) -> list[str]:
+def token_texts(engine: TextModel, ids: Sequence[int]) -> list[str]:
     """The text that each id adds, in the middle of a line: some tokenizers drop a space at the beginning.
 
     Where several make one character, the last of them has it.
     """
     anchor = engine.encode(_ANCHOR)
-    alone = engine.spell(anchor)
+    alone = engine.decode(anchor, special=True)
     pieces: list[str] = []
     held: list[int] = []
     for number, token in enumerate(ids):
         held.append(token)
-        text = engine.spell([*anchor, *held]).removeprefix(alone)
+        text = engine.decode([*anchor, *held], special=True).removeprefix(alone)
         if text.endswith(_REPLACEMENT) and len(held) < _MOST_HELD and number + 1 < len(ids):
             pieces.append("")
             continue

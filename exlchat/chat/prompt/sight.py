@@ -19,7 +19,7 @@ from exlchat.chat.prompt.context import (
 from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
 from exlchat.chat.prompt.summary import Summarising, summarise, summary_possible, summary_room, with_summary
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.llm.port import EnginePort, TextPort
+from exlchat.llm.port import Engine, TextModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
 
 
 def messages_now(
-    engine: TextPort, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
+    engine: TextModel, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
 ) -> list[PromptMessage]:
     """What of `branch` the model would be shown now: by the cut and the summary of its last answer."""
     record = newest_record(branch)
@@ -58,7 +58,7 @@ def messages_now(
 
 
 def messages_seen(
-    engine: TextPort, form: PromptFormat, seen: Seen, summary: str | None
+    engine: TextModel, form: PromptFormat, seen: Seen, summary: str | None
 ) -> tuple[list[PromptMessage], bool]:
     """What the model is shown, and whether the summary is in it."""
     messages = prompt_messages(seen.messages)
@@ -67,7 +67,7 @@ def messages_seen(
 
 
 def see(
-    engine: EnginePort,
+    engine: Engine,
     form: PromptFormat,
     branch: Sequence[Message],
     policy: ContextPolicy,
@@ -121,7 +121,7 @@ class _View:
 
     def __init__(
         self,
-        engine: EnginePort,
+        engine: Engine,
         form: PromptFormat,
         branch: Sequence[Message],
         *,

@@ -12,7 +12,7 @@ from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, s
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.llm.events import Finished
-from exlchat.llm.port import EnginePort, TextPort, closing_events
+from exlchat.llm.port import Engine, TextModel
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
 
@@ -47,12 +47,12 @@ def summary_tokens(max_seq_len: int) -> int:
     return min(LONGEST_SUMMARY, int(max_seq_len * _SUMMARY_SHARE))
 
 
-def summary_room(engine: EnginePort) -> int:
+def summary_room(engine: Engine) -> int:
     """Tokens that a summary not yet written may take in a prompt."""
-    return summary_tokens(engine.info.max_seq_len) + engine.count(SUMMARY_HEAD) + _HEAD_SLACK
+    return summary_tokens(engine.info.max_seq_len) + len(engine.encode(SUMMARY_HEAD)) + _HEAD_SLACK
 
 
-def summary_possible(engine: EnginePort, form: PromptFormat) -> bool:
+def summary_possible(engine: Engine, form: PromptFormat) -> bool:
     """Whether the context has room for making a summary of something and of a summary before it."""
     limit = summary_tokens(engine.info.max_seq_len)
     asked = prompt_ids(engine, [PromptMessage("user", _request("", "", limit))], form)
@@ -60,7 +60,7 @@ def summary_possible(engine: EnginePort, form: PromptFormat) -> bool:
 
 
 def with_summary(
-    engine: TextPort, messages: Sequence[PromptMessage], summary: str, form: PromptFormat
+    engine: TextModel, messages: Sequence[PromptMessage], summary: str, form: PromptFormat
 ) -> list[PromptMessage] | None:
     """`messages` with a summary behind the system prompt's text; `None` when the format shows it nowhere.
 
@@ -95,7 +95,7 @@ def _words(text: str) -> str:
 
 
 def summarise(
-    engine: EnginePort, form: PromptFormat, messages: Sequence[Message], before: str
+    engine: Engine, form: PromptFormat, messages: Sequence[Message], before: str
 ) -> Generator[Summarising, None, str | None]:
     """Have the model summarise `messages`, and `before`, a summary of what came before them ("" if there is none).
 
@@ -163,10 +163,10 @@ def _beginning(text: str, fits: Callable[[str], bool], *, whole: bool) -> str:
     return part
 
 
-def _said(engine: EnginePort, request: GenerationRequest) -> Generator[Summarising, None, str]:
+def _said(engine: Engine, request: GenerationRequest) -> Generator[Summarising, None, str]:
     yield Summarising()
     finished: Finished | None = None
-    with closing_events(engine.generate(request)) as events:
+    with engine.generate(request) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event
@@ -179,7 +179,7 @@ def _said(engine: EnginePort, request: GenerationRequest) -> Generator[Summarisi
     return finished.text
 
 
-def _marks(engine: EnginePort, form: PromptFormat) -> ThinkingMarks:
+def _marks(engine: Engine, form: PromptFormat) -> ThinkingMarks:
     """How thoughts are marked, and whether a prompt ends inside them: the template has opened them, not the model."""
     marks = form.thinking or THINK
     return replace(marks, opened=opens_thinking(prompt_text(engine, [PromptMessage("user", "x")], form), marks))

@@ -21,7 +21,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.config.settings import load_settings
 from exlchat.config.state import load_state
 from exlchat.llm.events import Finished, PrefillProgress
-from exlchat.llm.port import EnginePort, closing_events
+from exlchat.llm.port import Engine
 from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once
@@ -66,7 +66,7 @@ def _model(record: AnswerRecord, typed: str | None) -> Path:
     return path
 
 
-def _load(path: Path, typed: argparse.Namespace, lines: ErrorLines) -> EnginePort:
+def _load(path: Path, typed: argparse.Namespace, lines: ErrorLines) -> Engine:
     settings = load_settings()
     options = AppOptions(
         path,
@@ -84,10 +84,10 @@ def _load(path: Path, typed: argparse.Namespace, lines: ErrorLines) -> EnginePor
     return engine
 
 
-def _asked(engine: EnginePort, request: GenerationRequest, lines: ErrorLines) -> tuple[int, ...]:
+def _asked(engine: Engine, request: GenerationRequest, lines: ErrorLines) -> tuple[int, ...]:
     """The ids of the answer that comes now."""
     finished: Finished | None = None
-    with closing_events(engine.generate(request)) as events:
+    with engine.generate(request) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event
@@ -98,7 +98,7 @@ def _asked(engine: EnginePort, request: GenerationRequest, lines: ErrorLines) ->
     return () if finished is None else finished.token_ids
 
 
-def _compared(engine: EnginePort, answer: Message, record: AnswerRecord, again: Sequence[int]) -> ExitCode:
+def _compared(engine: Engine, answer: Message, record: AnswerRecord, again: Sequence[int]) -> ExitCode:
     before = answer.token_ids[record.begun_tokens :]
     if tuple(again) == before:
         seed = "" if record.stats is None else f", seed {record.stats.seed}"

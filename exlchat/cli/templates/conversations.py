@@ -22,7 +22,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli.templates.prompts import MessagesError
 from exlchat.config.settings import load_settings
 from exlchat.config.state import load_state
-from exlchat.llm.port import SpellingPort
+from exlchat.llm.port import TextModel
 from exlchat.untrusted.text import one_line
 
 
@@ -39,7 +39,7 @@ class Asked:
         as_recorded: whether it is what the model saw, by an answer's record; `None` where nothing tells.
     """
 
-    engine: SpellingPort
+    engine: TextModel
     form: PromptFormat
     messages: tuple[PromptMessage, ...]
     begun: tuple[int, ...] = ()
@@ -107,7 +107,7 @@ def _store() -> Iterator[ConversationStore]:
         yield store
 
 
-def _tokenizer(path: Path) -> SpellingPort:
+def _tokenizer(path: Path) -> TextModel:
     # Imports torch, as reading a model's headers does.
     from exlchat.engine.text.tokenizer_alone import TokenizerAlone
 

@@ -18,7 +18,7 @@ import torch
 from exlchat.engine.bench.figures import BenchSettings, Figure, FigureKind, Memory, Model, Result, Skipped, fitting
 from exlchat.engine.bench.probes import MemoryProbe, describe_setting
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
-from exlchat.engine.engine import Engine, load
+from exlchat.engine.engine import LocalEngine, load
 from exlchat.engine.formats.inventory import is_quantized
 from exlchat.engine.loading import open_extension
 from exlchat.engine.model.architecture import read_spec
@@ -98,7 +98,7 @@ class _Loader:
     say: Say
     build_cache: Path | None
 
-    def load(self, kv_cache: str, new_tokens: int) -> tuple[Engine, float, bool]:
+    def load(self, kv_cache: str, new_tokens: int) -> tuple[LocalEngine, float, bool]:
         """An engine with room for everything that is measured, the seconds that took, and whether it was made."""
         self.say("opening the model")
         start = time.perf_counter()

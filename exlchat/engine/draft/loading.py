@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from exlchat.engine.engine import Engine, load
+from exlchat.engine.engine import LocalEngine, load
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ def load_draft(
     extension: bool,
     build_cache: Path | None,
     on_progress: Callable[[LoadProgress], None] | None,
-) -> Engine:
+) -> LocalEngine:
     """With a cache for one sequence, and no longer than it was made for: beyond that it guesses nothing.
 
     Args:

@@ -98,8 +98,13 @@ class Tokenizer:
         with self._lock:
             return guarded(encode, lambda reason: self._refused("encode this text", reason))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids` without special tokens, but for marks of thinking; no whole character becomes U+FFFD."""
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of `ids`; no whole character becomes U+FFFD.
+
+        `special`: with that of all special tokens; else of marks of thinking alone.
+        """
+        if special:
+            return self._decoded(ids, skip_special_tokens=False)
         if self._shown.keys().isdisjoint(ids):
             return self._decoded(ids)
         pieces: list[str] = []
@@ -107,10 +112,6 @@ class Tokenizer:
             same = list(run)
             pieces.append(self._decoded(same) if mark is None else mark * len(same))
         return "".join(pieces)
-
-    def spell(self, ids: Sequence[int]) -> str:
-        """Text of `ids` with all special tokens."""
-        return self._decoded(ids, skip_special_tokens=False)
 
     def texts(self, count: int) -> list[str]:
         """The text of each of the first `count` ids within a text; "" of special tokens and of ids that are none.

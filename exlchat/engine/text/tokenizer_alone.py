@@ -13,7 +13,7 @@ from exlchat.llm.info import ModelInfo
 
 
 class TokenizerAlone:
-    """What `Engine` says of texts and ids, read from headers and small files alone.
+    """What a loaded model says of texts and ids, read from headers and small files alone.
 
     Args:
         model_dir, bundled: as for `load`.
@@ -52,18 +52,10 @@ class TokenizerAlone:
         """As of a loaded model, without what only loading tells: sizes, device and dtype are empty."""
         return self._info
 
-    def encode(self, text: str) -> list[int]:
-        """Special tokens in `text` are recognised; no BOS is added."""
-        return self._tokenizer.encode(text)
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Ids of `text`, no BOS added. `special`: whether the text of a special token becomes that token."""
+        return self._tokenizer.encode(text, special=special)
 
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Like `encode`, but the text of a special token stays ordinary text."""
-        return self._tokenizer.encode(text, special=False)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special tokens."""
-        return self._tokenizer.decode(ids)
-
-    def spell(self, ids: Sequence[int]) -> str:
-        """The text of `ids` with all special tokens."""
-        return self._tokenizer.spell(ids)
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of `ids`. `special`: with that of all special tokens."""
+        return self._tokenizer.decode(ids, special=special)

@@ -16,7 +16,7 @@ from exlchat.ui.terminal.exit_codes import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.llm.port import SpellingPort
+    from exlchat.llm.port import TextModel
     from exlchat.ui.headless.output import AnswerOutput
     from exlchat.ui.terminal.standard_streams import ErrorLines
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class AnswerTelling:
     """Writes the events of one turn."""
 
-    def __init__(self, output: AnswerOutput, lines: ErrorLines, *, engine: SpellingPort, kept: str | None) -> None:
+    def __init__(self, output: AnswerOutput, lines: ErrorLines, *, engine: TextModel, kept: str | None) -> None:
         """`engine` answers; `kept` is the id of the conversation, `None` when nothing is kept."""
         self._output = output
         self._lines = lines

@@ -21,7 +21,7 @@ from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import TurnError, TurnOptions, answer
 from exlchat.config.settings import Settings, SettingsError, load_settings
 from exlchat.llm.info import ModelError
-from exlchat.llm.request import RequestError
+from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.ui.headless.answer import AnswerTelling
 from exlchat.ui.headless.conversation import Again, Place, Said, begin, check, find, go_on, open_store
 from exlchat.ui.headless.output import AnswerOutput, JsonLinesOutput, TextOutput
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from exlchat.chat.conversation import Conversation
-    from exlchat.llm.port import EnginePort
+    from exlchat.llm.port import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             lines.say(engine.info.without_draft)
         wishes = _turn_options(options, settings, wanted)
         try:
-            engine.check(wishes.sampling, wishes.speech.constraint)
+            engine.check(GenerationRequest((), wishes.sampling, constraint=wishes.speech.constraint))
         except RequestError as error:
             lines.say(str(error))
             return ExitCode.USAGE
@@ -167,9 +167,7 @@ def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:
         return begin(ConversationStore(None), said)
 
 
-def _answer(
-    engine: EnginePort, place: Place, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines
-) -> ExitCode:
+def _answer(engine: Engine, place: Place, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines) -> ExitCode:
     kept = None if place.store.path is None else place.conversation_id
     store, ident, many = place.store, place.conversation_id, options.answers
     telling: _Telling
@@ -210,7 +208,7 @@ def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings
 
 
 @contextmanager
-def _signals_cancel(engine: EnginePort) -> Iterator[Callable[[], None]]:
+def _signals_cancel(engine: Engine) -> Iterator[Callable[[], None]]:
     """Inside, the first ctrl+c, or a signal, ends the answer in order; a second ctrl+c raises `KeyboardInterrupt`.
 
     The engine forgets a `cancel` that comes before it generates, so what is yielded, called at each event, repeats it.

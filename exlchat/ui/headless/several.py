@@ -12,7 +12,7 @@ from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import write_text
 
 if TYPE_CHECKING:
-    from exlchat.llm.port import SpellingPort
+    from exlchat.llm.port import TextModel
     from exlchat.ui.terminal.standard_streams import ErrorLines
 
 
@@ -28,7 +28,7 @@ class SeveralTelling:
         kept: the id of the conversation, `None` when nothing is kept.
     """
 
-    def __init__(self, lines: ErrorLines, *, many: int, jsonl: bool, engine: SpellingPort, kept: str | None) -> None:
+    def __init__(self, lines: ErrorLines, *, many: int, jsonl: bool, engine: TextModel, kept: str | None) -> None:
         self._lines = lines
         self._many = many
         self._in_order = not jsonl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ def special(tokenizer: TokenizerAlone) -> set[int]:
 @pytest.fixture(scope="module")
 def texts(tokenizer: TokenizerAlone, special: set[int]) -> TokenTexts:
     return TokenTexts(
-        tokenizer.info.vocab_size, lambda token: tokenizer.spell([token]), tokenizer.encode_ordinary, special
+        tokenizer.info.vocab_size,
+        lambda token: tokenizer.decode([token], special=True),
+        partial(tokenizer.encode, special=False),
+        special,
     )
 
 
@@ -37,7 +41,7 @@ def test_breakers_are_what_holds_one_and_special_tokens(
 ) -> None:
     found = texts.breakers(("\n", ":"))
     for token in range(texts.size):
-        text = tokenizer.spell([token])
+        text = tokenizer.decode([token], special=True)
         assert found[token] == ("\n" in text or ":" in text or token in special), text
     assert texts.breakers(("\n", ":")) is found
     assert texts.protected().tolist() == texts.breakers(("\n",)).tolist()
@@ -45,7 +49,7 @@ def test_breakers_are_what_holds_one_and_special_tokens(
 
 
 def test_tokens_are_named_by_id_or_text(texts: TokenTexts, tokenizer: TokenizerAlone) -> None:
-    (the,) = tokenizer.encode_ordinary(" the")
+    (the,) = tokenizer.encode(" the", special=False)
     assert texts.token(" the") == texts.token(the) == the
     sampling = SamplingSettings(0.0, banned_tokens=(" the", 7), logit_bias=((" the", 1.0),))
     check_sampling(sampling, texts)

@@ -15,7 +15,7 @@ from exlchat.chat.conversation import Conversation
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.config.settings import Settings
 from exlchat.llm.info import CLOSE_SECONDS, LoadProgress, ModelError
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
 
@@ -64,7 +64,7 @@ async def test_the_status_line_tells_the_figures(tmp_path: Path) -> None:
 async def test_the_first_screen_is_there_while_the_model_loads_and_a_prompt_waits_on_disk(tmp_path: Path) -> None:
     loading = threading.Event()
 
-    def load(on_progress: OnProgress) -> EnginePort:
+    def load(on_progress: OnProgress) -> Engine:
         on_progress(LoadProgress(3, 4, "reading weights"))
         loading.wait(20)
         return ScriptedEngine("At last.")
@@ -84,7 +84,7 @@ async def test_the_first_screen_is_there_while_the_model_loads_and_a_prompt_wait
 async def test_the_engine_is_not_loaded_before_the_first_paint(tmp_path: Path) -> None:
     painted_first: list[bool] = []
 
-    def load(_: OnProgress) -> EnginePort:
+    def load(_: OnProgress) -> Engine:
         painted_first.append("Write a message" in shown(chat))
         return ScriptedEngine()
 
@@ -95,7 +95,7 @@ async def test_the_engine_is_not_loaded_before_the_first_paint(tmp_path: Path) -
 
 
 async def test_a_model_that_does_not_load_leaves_a_line_and_a_living_app(tmp_path: Path) -> None:
-    def load(_: OnProgress) -> EnginePort:
+    def load(_: OnProgress) -> Engine:
         raise ModelError("models/x/config.json: missing; download the model again")
 
     chat = app(tmp_path, load=load)

@@ -13,7 +13,7 @@ import pytest
 from exlchat import paths
 from exlchat.config.settings import Settings
 from exlchat.llm.info import LoadProgress, ModelError
-from exlchat.llm.port import EnginePort
+from exlchat.llm.port import Engine
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
@@ -40,8 +40,8 @@ class Models:
             self.broken.add(name)
         return engine
 
-    def loader(self, path: Path) -> Callable[[OnProgress], EnginePort]:
-        def load(on_progress: OnProgress) -> EnginePort:
+    def loader(self, path: Path) -> Callable[[OnProgress], Engine]:
+        def load(on_progress: OnProgress) -> Engine:
             self.begun.append(path.name)
             if path.name in self.held:
                 while not self.held[path.name].wait(0.02):
@@ -171,7 +171,7 @@ async def test_without_any_model_the_conversation_can_be_read_and_another_be_loa
     models.add("large", broken=True)
     models.add("small", "here again")
 
-    def load(_: OnProgress) -> EnginePort:
+    def load(_: OnProgress) -> Engine:
         if not engines:
             raise ModelError("first: gone from the disk; plug it in")
         return engines.pop(0)
