@@ -108,7 +108,7 @@ def test_a_built_in_format_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_process_ends_with_the_program_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from exlchat.chat import template_process\n"
+        "import os, sys; from exlchat.chat.prompt import template_process\n"
         "from exlchat.chat.prompt_format import render\n"
         "print(render([], '{{ 1 }}'), template_process._CHILD._process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"

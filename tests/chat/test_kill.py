@@ -15,9 +15,9 @@ from exlchat.chat.store.conversations import ConversationStore
 ANSWERER = """
 import os, sys, time
 from pathlib import Path
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import TextDelta, TurnOptions, answer
-from exlchat.engine.sampling_settings import GREEDY
+from exlchat.llm.sampling import GREEDY
 from tests.chat.scripted_engine import ScriptedEngine
 
 store = ConversationStore(Path(sys.argv[1]))

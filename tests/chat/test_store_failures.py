@@ -197,7 +197,7 @@ def test_many_programs_may_start_on_a_new_file_at_once(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 store = ConversationStore(Path(sys.argv[1]))
 conversation = store.create_conversation()
 question = store.add_message(conversation.id, "user", "Q")

@@ -18,7 +18,7 @@ from exlchat.chat.store.wal import is_cut, read_wal
 
 WRITER = """
 import os, signal, sqlite3, sys
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 from pathlib import Path
 
 path = Path(sys.argv[1])

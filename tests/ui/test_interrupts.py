@@ -14,7 +14,7 @@ from tests.ext.small_library import fake_nvcc, write_sources
 
 PROGRAM = """
 import sys, time
-from exlchat.ui.interrupts import ctrl_c_ends_at_once, signals_end_in_order
+from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once, signals_end_in_order
 
 tidy = lambda: print("tidied", end="", file=sys.stderr, flush=True)
 with signals_end_in_order(), ctrl_c_ends_at_once(before=tidy):
@@ -43,10 +43,12 @@ COMPILING = """
 import sys
 from pathlib import Path
 from exlchat.ext.build import build_library
+from exlchat.ext.compiling import end_compilers
 from exlchat.ext.nvcc import ask_nvcc
 from exlchat.ext.targets import Targets
-from exlchat.ui.interrupts import ctrl_c_ends_at_once
+from exlchat.ui.terminal.interrupts import at_a_sudden_end, ctrl_c_ends_at_once
 
+at_a_sudden_end(end_compilers)
 cache, sources, nvcc = map(Path, sys.argv[1:])
 with ctrl_c_ends_at_once():
     build_library(cache, Targets(((9, 0),)), ask_nvcc(nvcc), sources=sources)
@@ -70,7 +72,7 @@ def test_ctrl_c_while_kernels_are_compiled_leaves_no_compiler_at_work(tmp_path: 
 
 FORKING = """
 import os, signal, time
-from exlchat.ui import interrupts
+from exlchat.ui.terminal import interrupts
 
 interrupts.LEAVE_SECONDS = 1.5
 with interrupts.signals_end_in_order() as ending:
@@ -92,7 +94,7 @@ def test_a_child_that_is_ended_does_not_end_the_program() -> None:
 
 SWALLOWING = """
 import signal, sys, time
-from exlchat.ui.interrupts import signals_end_in_order
+from exlchat.ui.terminal.interrupts import signals_end_in_order
 
 with signals_end_in_order():
     told = False

@@ -17,7 +17,7 @@ from exlchat.cli import main as cli
 KILLED = """
 import os, sys
 from pathlib import Path
-from exlchat.chat.store import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore
 store = ConversationStore(Path(sys.argv[1]))
 store.add_message(store.create_conversation().id, "user", "first")
 if sys.argv[2] == "killed":

@@ -137,8 +137,8 @@ def test_the_app_is_imported_and_painted_without_torch(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
 from pathlib import Path
-from exlchat.ui import services
-from exlchat.ui.options import AppOptions
+from exlchat.app import services
+from exlchat.app.options import AppOptions
 from exlchat.ui.tui.app import ChatApp
 seen = []
 def load(*_, **__):
