@@ -54,3 +54,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     del session
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nor is there anything to find behind the last test, where pytest collects five times.
+
+    Within 5 s of a worker's last report xdist's execnet takes it to hang and interrupts it, wherever it is then.
+    """
+    del session
+    gc.collect()
+    gc.freeze()

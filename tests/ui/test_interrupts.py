@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ext.small_library import fake_nvcc, write_sources
+from tests.patience import PATIENCE
 
 PROGRAM = """
 import sys, time
@@ -56,18 +57,28 @@ with ctrl_c_ends_at_once():
 
 
 def test_ctrl_c_while_kernels_are_compiled_leaves_no_compiler_at_work(tmp_path: Path) -> None:
-    started, outlived = tmp_path / "started", tmp_path / "outlived"
-    compiling = f"touch {started}; (sleep 2; touch {outlived}) & wait"
+    started = tmp_path / "started"
+    compiling = f"sleep 1000 & echo $! > {started}; wait"
     nvcc = fake_nvcc(tmp_path / "nvcc", "13.0", 90, compiling=compiling)
     sources = write_sources(tmp_path / "csrc")
     program = subprocess.Popen([sys.executable, "-c", COMPILING, str(tmp_path / "cache"), str(sources), str(nvcc)])
-    while not started.exists():
+    while not started.exists() or not started.read_text().endswith("\n"):
         assert program.poll() is None
         time.sleep(0.02)
     program.send_signal(signal.SIGINT)
     assert program.wait(timeout=60) == 130
-    time.sleep(2.5)
-    assert not outlived.exists()
+    end = time.monotonic() + PATIENCE
+    while _runs(int(started.read_text())):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _runs(process: int) -> bool:
+    """Whether it is there, and not only because nobody has asked how it ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 FORKING = """
