@@ -20,7 +20,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import unpack_chances
 from exlchat.chat.turn_plan import Beginning
 from exlchat.llm.events import PlaceChances, PrefillProgress, Scored, TokenChance
-from exlchat.llm.port import CanScore, Engine
+from exlchat.llm.port import Cancellation, CanScore, Engine
 from exlchat.llm.request import ScoreRequest
 
 TOP = 10
@@ -72,9 +72,15 @@ def probability(chance: TokenChance) -> float:
 
 
 def answer_chances(
-    store: ConversationStore, engine: Engine, message_id: str, *, template: str | None, policy: ContextPolicy
+    store: ConversationStore,
+    engine: Engine,
+    message_id: str,
+    *,
+    template: str | None,
+    policy: ContextPolicy,
+    cancellation: Cancellation | None = None,
 ) -> Generator[PrefillProgress | AnswerChances, None, None]:
-    """Progress, and `AnswerChances` last; without them when the engine was cancelled. Closing the iterator gives it up.
+    """Progress, and `AnswerChances` last; without them when it was cancelled.
 
     What was kept with the answer is told at once. Else the prompt is the one that the answer had, by its record. Of an
     answer without a record, as one that was edited, it is as it would be asked now, in the format `template` and by
@@ -110,7 +116,7 @@ def answer_chances(
     if not isinstance(engine, CanScore):
         raise TurnError("this model does not tell how likely a text is")
     request = ScoreRequest((*prompt, *ids), start=len(prompt), top=TOP)
-    with engine.score(request) as events:
+    with (cancellation or Cancellation()).over(engine.score(request)) as events:
         for event in events:
             yield laid_open(event.places, notices) if isinstance(event, Scored) else event
 

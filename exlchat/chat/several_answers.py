@@ -11,7 +11,7 @@ from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_plan import TurnOptions, ground_of, planned
 from exlchat.llm.events import PrefillProgress, TextDelta
-from exlchat.llm.port import AnswersSeveral, Engine
+from exlchat.llm.port import AnswersSeveral, Cancellation, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ def several_answers(
     *,
     seeds: Sequence[int | None],
     retry_of: str | None = None,
+    cancellation: Cancellation | None = None,
 ) -> Generator[SeveralEvent, None, None]:
     """Have the conversation answered at its tip several times over; the tip is at the last of them then.
 
@@ -43,14 +44,16 @@ def several_answers(
         options: how; its seed does not count.
         seeds: of 1 to 8 answers.
         retry_of: the id of an answer that the new ones stand beside.
+        cancellation: ends all of them.
     """
+    cancellation = cancellation or Cancellation()
     ground = ground_of(
         store, conversation_id, retry_of=retry_of, continue_from=None, beginning=None, model=engine.info.name
     )
     if not isinstance(engine, AnswersSeveral):
         raise TurnError("this model gives one answer at a time; ask for one, and have it given again")
     try:
-        plan = yield from planned(store, engine, ground, options, owner=conversation_id)
+        plan = yield from planned(store, engine, ground, options, owner=conversation_id, cancellation=cancellation)
     except SummaryCancelled:
         return
     growing: list[GrowingAnswer] = []
@@ -67,7 +70,7 @@ def several_answers(
                 notices=(),
                 context_notice=None,
             )
-        with engine.generate_several(plan.request, seeds) as events:
+        with cancellation.over(engine.generate_several(plan.request, seeds)) as events:
             for event in events:
                 if isinstance(event, PrefillProgress):
                     yield event

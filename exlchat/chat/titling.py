@@ -16,7 +16,7 @@ from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.titles import clean_title
 from exlchat.llm.events import Finished
-from exlchat.llm.port import Engine
+from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
 
@@ -33,7 +33,7 @@ _DECORATION = "\"'`*#“”„«»‘’ "
 
 @dataclass(frozen=True, slots=True)
 class Titling:
-    """A title is being made; comes at least once per token, so that a cancel is heard."""
+    """A title is being made; comes at least once per token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,12 @@ class TitleMade:
 
 
 def make_title(
-    store: ConversationStore, engine: Engine, conversation_id: str, *, template: str | None
+    store: ConversationStore,
+    engine: Engine,
+    conversation_id: str,
+    *,
+    template: str | None,
+    cancellation: Cancellation | None = None,
 ) -> Generator[Titling | TitleMade, None, None]:
     """Have the model title a conversation that is called after its first line; ends without `TitleMade` if cancelled.
 
@@ -53,6 +58,7 @@ def make_title(
         engine: who makes it.
         conversation_id: of which conversation.
         template: prompt format by name or file; `None` takes the model's own.
+        cancellation: gives it up.
 
     Raises:
         PromptError: the format cannot take the request.
@@ -67,7 +73,7 @@ def make_title(
         return
     yield Titling()
     finished: Finished | None = None
-    with engine.generate(request) as events:
+    with (cancellation or Cancellation()).over(engine.generate(request)) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event

@@ -14,7 +14,7 @@ from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned
 from exlchat.llm.events import Finished, PrefillProgress, TextDelta
-from exlchat.llm.port import Engine
+from exlchat.llm.port import Cancellation, Engine
 
 __all__ = [
     "AnswerClosed",
@@ -41,6 +41,7 @@ def answer(
     retry_of: str | None = None,
     continue_from: str | None = None,
     beginning: Beginning | None = None,
+    cancellation: Cancellation | None = None,
 ) -> Generator[TurnEvent, None, None]:
     """Have the conversation answered at its tip, where the user's message already is.
 
@@ -57,6 +58,7 @@ def answer(
         continue_from: the id of an answer that was cut; the new one stands beside it and begins with its text.
         beginning: with what it begins instead, because another token was taken in that answer. It is kept even if it
             is stopped at once, and an undo shows the old one.
+        cancellation: ends it, whatever it is at.
 
     Raises:
         TurnError: there is nothing to answer, or another model is loaded than the one whose token was taken.
@@ -65,6 +67,7 @@ def answer(
         StoreError: the answer could not even be begun.
         RequestError: the engine refuses.
     """
+    cancellation = cancellation or Cancellation()
     ground = ground_of(
         store,
         conversation_id,
@@ -77,7 +80,7 @@ def answer(
         yield from _ended(store, engine, ground, beginning, options, owner=conversation_id)
         return
     try:
-        plan = yield from planned(store, engine, ground, options, owner=conversation_id)
+        plan = yield from planned(store, engine, ground, options, owner=conversation_id, cancellation=cancellation)
     except SummaryCancelled as stopped:
         nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
         yield AnswerClosed(nothing, stopped.finished, kept=False)
@@ -87,7 +90,7 @@ def answer(
     failure: Exception | None = None
     try:
         yield growing.started
-        with engine.generate(plan.request) as events:
+        with cancellation.over(engine.generate(plan.request)) as events:
             for event in events:
                 match event:
                     case Finished():

@@ -21,7 +21,7 @@ from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.speech_request import negative_ids, thought_limit
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.llm.port import Engine, NamesWhatIsNotHeld
+from exlchat.llm.port import Cancellation, Engine, NamesWhatIsNotHeld
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
 
@@ -136,7 +136,13 @@ def _speaker(branch: Sequence[Message]) -> Message | None:
 
 
 def planned(
-    store: ConversationStore, engine: Engine, ground: Ground, options: TurnOptions, *, owner: str
+    store: ConversationStore,
+    engine: Engine,
+    ground: Ground,
+    options: TurnOptions,
+    *,
+    owner: str,
+    cancellation: Cancellation,
 ) -> Generator[Summarising, None, Plan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
@@ -156,6 +162,7 @@ def planned(
         begun=kept,
         earlier=ground.earlier,
         max_new_tokens=options.max_new_tokens,
+        cancellation=cancellation,
     )
     if sight.made is not None and sight.seen_from is not None:
         # Before the answer: one that is stopped or fails without a word is removed, with its record.

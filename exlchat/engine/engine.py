@@ -203,10 +203,6 @@ class LocalEngine:
         del self._parts
         _give_memory_back()
 
-    def cancel(self) -> None:
-        """Ends the running answer within one token. From any thread; harmless when idle."""
-        self._parts.generator.cancel()
-
 
 def load(
     model_dir: str | Path | Checkpoint,

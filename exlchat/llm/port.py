@@ -157,9 +157,6 @@ class Engine(TextModel, Protocol):
             RequestError: it cannot be carried out; by the events: `ModelError`.
         """
 
-    def cancel(self) -> None:
-        """Of what runs."""
-
     def close(self) -> None:
         """Ends what is being written in the background, within `CLOSE_SECONDS`. It can still be used."""
 

@@ -103,7 +103,6 @@ class ScriptedEngine:
         self.replies: list[Reply] = []
         self.requests: list[GenerationRequest] = []
         self.closed = 0
-        self._cancelled = threading.Event()
         self._cache: list[int] = []
 
     @property
@@ -153,14 +152,11 @@ class ScriptedEngine:
     def constraint_notice(self, constraint: Constraint) -> str | None:
         return constraint_notice(constraint)
 
-    def cancel(self) -> None:
-        self._cancelled.set()
-
     def generate(self, request: GenerationRequest) -> Running[Event]:
-        self._cancelled.clear()
-        return Running(self._events(request), self.cancel)
+        cancelled = threading.Event()
+        return Running(self._events(request, cancelled), cancelled.set)
 
-    def _events(self, request: GenerationRequest) -> Iterator[Event]:
+    def _events(self, request: GenerationRequest, cancelled: threading.Event) -> Iterator[Event]:
         self.requests.append(request)
         reply = self.replies.pop(0)
         prompt = list(request.prompt_ids)
@@ -171,7 +167,7 @@ class ScriptedEngine:
         try:
             yield PrefillProgress(cached, len(prompt), cached)
             yield PrefillProgress(len(prompt), len(prompt), cached)
-            yield from self._decode(request, reply, prompt, cached)
+            yield from self._decode(request, reply, prompt, cached, cancelled)
             finished = True
         finally:
             self.closed += not finished
@@ -180,13 +176,13 @@ class ScriptedEngine:
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> Running[PrefillProgress | OneOfSeveral]:
         """The next replies, a token of each in turn."""
-        self._cancelled.clear()
-        return Running(self._several(request, seeds), self.cancel)
+        cancelled = threading.Event()
+        return Running(self._several(request, seeds, cancelled), cancelled.set)
 
     def _several(
-        self, request: GenerationRequest, seeds: Sequence[int | None]
+        self, request: GenerationRequest, seeds: Sequence[int | None], cancelled: threading.Event
     ) -> Iterator[PrefillProgress | OneOfSeveral]:
-        going = {index: self._events(replace(request, seed=seed)) for index, seed in enumerate(seeds)}
+        going = {index: self._events(replace(request, seed=seed), cancelled) for index, seed in enumerate(seeds)}
         while going:
             for index, events in list(going.items()):
                 event = next(events)
@@ -198,14 +194,16 @@ class ScriptedEngine:
                 if isinstance(event, Finished):
                     del going[index]
 
-    def _decode(self, request: GenerationRequest, reply: Reply, prompt: list[int], cached: int) -> Iterator[Event]:
+    def _decode(
+        self, request: GenerationRequest, reply: Reply, prompt: list[int], cached: int, cancelled: threading.Event
+    ) -> Iterator[Event]:
         shown, reason, said = "", reply.reason, []
         held: list[int] = []
         limit = len(reply.ids) if request.max_new_tokens is None else request.max_new_tokens
         for number, token in enumerate(reply.ids):
             time.sleep(reply.pauses.get(number, 0.0))
-            if self._cancelled.is_set() or number >= limit:
-                reason = "cancelled" if self._cancelled.is_set() else "max_new_tokens"
+            if cancelled.is_set() or number >= limit:
+                reason = "cancelled" if cancelled.is_set() else "max_new_tokens"
                 break
             said.append(token)
             held.append(token)

@@ -17,6 +17,7 @@ from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta, TurnError, TurnEvent, TurnOptions, answer
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import PrefillProgress
+from exlchat.llm.port import Cancellation
 from exlchat.llm.request import RequestError
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat import templates
@@ -231,10 +232,11 @@ def test_a_cancelled_answer_is_partial_and_can_be_continued(
 ) -> None:
     engine.will_say("The quick brown fox")
     events: list[TurnEvent] = []
-    for event in answer(store, engine, asked, OPTIONS):
+    cancellation = Cancellation()
+    for event in answer(store, engine, asked, OPTIONS, cancellation=cancellation):
         events.append(event)
         if isinstance(event, TextDelta) and event.text == "c":
-            engine.cancel()
+            cancellation.cancel()
     assert closed(events).finished is not None
     assert on_disk(store, asked)[-1] == ("assistant", "The quic", "partial")
     engine.will_say("k")
@@ -249,9 +251,10 @@ def test_an_answer_cancelled_before_its_first_word_leaves_no_trace(
     old = closed(list(answer(store, engine, asked, OPTIONS))).message
     engine.will_say("never said")
     events: list[TurnEvent] = []
-    for event in answer(store, engine, asked, OPTIONS, retry_of=old.id):
+    cancellation = Cancellation()
+    for event in answer(store, engine, asked, OPTIONS, retry_of=old.id, cancellation=cancellation):
         events.append(event)
-        engine.cancel()
+        cancellation.cancel()
     assert not closed(events).kept
     assert on_disk(store, asked) == [("user", "Hello?", "complete"), ("assistant", "good", "complete")]
     assert store.alternatives(old.id) == (old,)

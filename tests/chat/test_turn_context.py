@@ -12,6 +12,7 @@ from exlchat.chat.prompt.context import ContextFull, ContextPolicy
 from exlchat.chat.prompt.summary import SUMMARY_HEAD
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent, TurnOptions, answer
+from exlchat.llm.port import Cancellation
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine
@@ -253,10 +254,11 @@ def test_a_cancel_during_the_summary_ends_the_turn_and_leaves_everything_as_it_w
     engine.replies.clear()
     engine.will_say("Never finished")
     events: list[TurnEvent] = []
-    for event in answer(talk.store, engine, talk.id, options("summarise")):
+    cancellation = Cancellation()
+    for event in answer(talk.store, engine, talk.id, options("summarise"), cancellation=cancellation):
         events.append(event)
         if len(events) == 4:
-            engine.cancel()
+            cancellation.cancel()
     assert all(isinstance(event, Summarising) for event in events[:-1])
     end = events[-1]
     assert isinstance(end, AnswerClosed)

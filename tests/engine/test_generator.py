@@ -134,7 +134,7 @@ def test_cancel_from_another_thread_is_felt_within_one_token(engine: LocalEngine
     for event in events:
         deltas += isinstance(event, TextDelta)
         if deltas == 4:
-            thread = threading.Thread(target=engine.cancel)
+            thread = threading.Thread(target=events.cancel)
             thread.start()
             thread.join()
             break
@@ -147,7 +147,7 @@ def test_cancel_from_another_thread_is_felt_within_one_token(engine: LocalEngine
 
 def test_cancel_between_request_and_first_event_counts(engine: LocalEngine) -> None:
     events = engine.generate(GenerationRequest(PROMPT))
-    engine.cancel()
+    events.cancel()
     last = finish(events)
     assert (last.reason, last.token_ids) == ("cancelled", ())
 

@@ -152,9 +152,10 @@ def test_reuse_gives_nearly_the_same_logits_elsewhere(model_dir: Path, cut: int)
 
 def test_a_cancelled_prompt_keeps_what_was_computed(engine: LocalEngine, computed: Computed) -> None:
     prompt = ids(1, 900)
-    for done, _ in enumerate(engine.generate(GenerationRequest(prompt, max_new_tokens=1))):
+    events = engine.generate(GenerationRequest(prompt, max_new_tokens=1))
+    for done, _ in enumerate(events):
         if done == 5:
-            engine.cancel()
+            events.cancel()
     assert computed.by(engine, prompt) == 900 - 5 * 64
 
 

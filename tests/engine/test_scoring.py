@@ -180,7 +180,7 @@ def test_it_can_be_given_up_between_chunks(model_dir: Path) -> None:
     events = engine.score(ScoreRequest(IDS, 1))
     next(events)
     next(events)
-    engine.cancel()
+    events.cancel()
     assert [one for one in events if isinstance(one, Scored)] == []
     left = engine.score(ScoreRequest(IDS, 1))
     next(left)

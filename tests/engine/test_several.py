@@ -499,7 +499,7 @@ def test_cancelled_ones_all_say_so(engine: LocalEngine) -> None:
         if isinstance(told, OneOfSeveral):
             count += 1
             if count == 20:
-                engine.cancel()
+                events.cancel()
             if isinstance(told.event, Finished):
                 found[told.index] = told.event
     assert {one.reason for one in found.values()} == {"cancelled"}

@@ -81,7 +81,7 @@ def test_cancel_and_seed(engine: LocalEngine, expected: dict[str, torch.Tensor])
     events = engine.generate(GenerationRequest(ids))
     for event in events:
         if isinstance(event, TextDelta):
-            engine.cancel()
+            events.cancel()
             break
     assert finish(events).stats.new_tokens == 1
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import log
+from typing import TypeVar
 
 from exlchat.engine.grammar import constraint_notice
 from exlchat.llm.constraint import Constraint
@@ -25,6 +27,7 @@ from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
 from exlchat.llm.port import Running
 from exlchat.llm.request import GenerationRequest, ScoreRequest
 
+E = TypeVar("E")
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
@@ -48,7 +51,6 @@ class ScriptedEngine:
         self._changed = threading.Condition()
         self._held = False
         self._steps = 0
-        self._cancelled = False
         self._info = ModelInfo(
             name=name,
             path=f"models/{name}",
@@ -98,10 +100,15 @@ class ScriptedEngine:
     def constraint_notice(self, constraint: Constraint) -> str | None:
         return constraint_notice(constraint)
 
-    def cancel(self) -> None:
-        with self._changed:
-            self._cancelled = True
-            self._changed.notify_all()
+    def _running(self, events: Callable[[threading.Event], Iterator[E]]) -> Running[E]:
+        cancelled = threading.Event()
+
+        def cancel() -> None:
+            with self._changed:
+                cancelled.set()
+                self._changed.notify_all()
+
+        return Running(events(cancelled), cancel)
 
     def hold(self) -> None:
         """From here on tokens wait."""
@@ -120,10 +127,9 @@ class ScriptedEngine:
             self._changed.notify_all()
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
-        self._cancelled = False
-        return Running(self._events(request), self.cancel)
+        return self._running(partial(self._events, request))
 
-    def _events(self, request: GenerationRequest) -> Iterator[Event]:
+    def _events(self, request: GenerationRequest, cancelled: threading.Event) -> Iterator[Event]:
         self.requests.append(request)
         self.prompts.append(self.decode(request.prompt_ids))
         total = len(request.prompt_ids)
@@ -132,7 +138,7 @@ class ScriptedEngine:
         said = ""
         reason: FinishReason = "stop_token"
         for character in answer:
-            if not self._may_go_on():
+            if not self._may_go_on(cancelled):
                 reason = "cancelled"
                 break
             if request.max_new_tokens is not None and len(said) >= request.max_new_tokens:
@@ -149,13 +155,12 @@ class ScriptedEngine:
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> Running[PrefillProgress | OneOfSeveral]:
         """A character of each in turn; with `hold()` each waits for a step."""
-        self._cancelled = False
-        return Running(self._several(request, seeds), self.cancel)
+        return self._running(partial(self._several, request, seeds))
 
     def _several(
-        self, request: GenerationRequest, seeds: Sequence[int | None]
+        self, request: GenerationRequest, seeds: Sequence[int | None], cancelled: threading.Event
     ) -> Iterator[PrefillProgress | OneOfSeveral]:
-        answers = [self._events(replace(request, seed=seed)) for seed in seeds]
+        answers = [self._events(replace(request, seed=seed), cancelled) for seed in seeds]
         first = [next(one) for one in answers]
         assert isinstance(first[0], PrefillProgress)
         yield first[0]
@@ -173,14 +178,13 @@ class ScriptedEngine:
 
         With `hold()` it waits behind the first half of the sequence.
         """
-        self._cancelled = False
         self.scored.append(request)
-        return Running(self._scores(request), self.cancel)
+        return self._running(partial(self._scores, request))
 
-    def _scores(self, request: ScoreRequest) -> Iterator[PrefillProgress | Scored]:
+    def _scores(self, request: ScoreRequest, cancelled: threading.Event) -> Iterator[PrefillProgress | Scored]:
         total = len(request.ids)
         yield PrefillProgress(total // 2, total, total // 2)
-        if self._may_go_on():
+        if self._may_go_on(cancelled):
             yield Scored((*(self._place(token) for token in request.ids[request.start :]), self._place(None)))
 
     def _place(self, token: int | None) -> PlaceChances:
@@ -193,12 +197,12 @@ class ScriptedEngine:
         top = _ranked([(token, chance), *(one for one in rivals if one[0] != token)])
         return PlaceChances(next(one for one in top if one.token_id == token), top)
 
-    def _may_go_on(self) -> bool:
+    def _may_go_on(self, cancelled: threading.Event) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._cancelled or not self._held or self._steps > 0, timeout=30)
+            self._changed.wait_for(lambda: cancelled.is_set() or not self._held or self._steps > 0, timeout=30)
             if self._steps:
                 self._steps -= 1
-            return not self._cancelled
+            return not cancelled.is_set()
 
 
 def _ranked(chances: list[tuple[int, float]]) -> tuple[TokenChance, ...]:

@@ -13,7 +13,7 @@ from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
 from exlchat.llm.events import TextDelta
 from exlchat.llm.info import LoadProgress, ModelError
-from exlchat.llm.port import Engine
+from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -45,10 +45,9 @@ def started(receiver: Receiver, load: Callable[[OnProgress], Engine]) -> EngineT
     return thread
 
 
-def talk(engine: Engine) -> Iterator[TextDelta]:
-    for event in engine.generate(GenerationRequest([65])):
-        if isinstance(event, TextDelta):
-            yield event
+def talk(engine: Engine, cancellation: Cancellation) -> Iterator[TextDelta]:
+    with cancellation.over(engine.generate(GenerationRequest([65]))) as events:
+        yield from (event for event in events if isinstance(event, TextDelta))
 
 
 def said(reports: list[Report]) -> str:
@@ -75,7 +74,7 @@ def test_it_loads_with_progress_and_then_does_jobs_in_order(receiver: Receiver) 
 def test_a_job_is_not_run_on_the_callers_thread(receiver: Receiver) -> None:
     names: list[str] = []
 
-    def work(_: Engine) -> Iterator[TextDelta]:
+    def work(_: Engine, __: Cancellation) -> Iterator[TextDelta]:
         names.append(threading.current_thread().name)
         yield TextDelta("x")
 
@@ -108,10 +107,10 @@ def test_a_stop_before_the_engine_generates_is_not_forgotten(receiver: Receiver)
     engine = ScriptedEngine("never more than a bit of this")
     prepared, go_on = threading.Event(), threading.Event()
 
-    def work(port: Engine) -> Iterator[TextDelta]:
+    def work(port: Engine, cancellation: Cancellation) -> Iterator[TextDelta]:
         prepared.set()
         go_on.wait(10)
-        yield from talk(port)
+        yield from talk(port, cancellation)
 
     thread = started(receiver, lambda _: engine)
     job = Job("a", work)
@@ -119,7 +118,7 @@ def test_a_stop_before_the_engine_generates_is_not_forgotten(receiver: Receiver)
     assert prepared.wait(10)
     thread.stop(job)
     go_on.set()
-    assert said(receiver.until(JobEnded)) == "n"
+    assert said(receiver.until(JobEnded)) == ""
     assert thread.close(5)
 
 

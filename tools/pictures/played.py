@@ -42,6 +42,7 @@ class PlayedEngine:
         self._changed = threading.Condition()
         self._held = self._cancelled = False
         self._steps = 0
+        self._said: Running[Event] | None = None
 
     def say(self, *answers: str) -> None:
         """What the next answers say."""
@@ -114,7 +115,9 @@ class PlayedEngine:
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
-        self._guide.cancel()
+            said = self._said
+        if said is not None:
+            said.cancel()
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
         """What is written for it, or the guide's answer."""
@@ -123,9 +126,10 @@ class PlayedEngine:
 
     def _events(self, request: GenerationRequest) -> Iterator[Event]:
         written = self._written.popleft() if self._written else None
-        said = (
-            self._guide.generate(request) if written is None else Running(self._played(request, written), self.cancel)
-        )
+        if written is None:
+            self._said = said = self._guide.generate(request)
+        else:
+            said = Running(self._played(request, written), lambda: None)
         with said as coming:
             for event in coming:
                 if isinstance(event, TextDelta):

@@ -129,8 +129,8 @@ class EngineThread:
             self._closing = True
             self._jobs.clear()
             self._stop_current = True
-            if self._engine is not None and self._current is not None:
-                self._engine.cancel()
+            if isinstance(self._current, Job | Question):
+                self._current.cancellation.cancel()
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join(timeout)
@@ -138,9 +138,7 @@ class EngineThread:
 
     def _end(self, job: Job) -> None:
         if job is self._current:
-            self._stop_current = True
-            if self._engine is not None:
-                self._engine.cancel()
+            job.cancellation.cancel()
         elif job in self._jobs:
             self._jobs.remove(job)
             self._post(JobEnded(job, None))
@@ -260,11 +258,8 @@ class EngineThread:
             return
         error: str | None = None
         try:
-            for event in job.work(self._engine):
+            for event in job.work(self._engine, job.cancellation):
                 self._post(JobEvent(job, event))
-                # `cancel` is forgotten by an engine that is not generating yet, so it is said again at each event.
-                if self._stop_current:
-                    self._engine.cancel()
         except Exception as failure:
             error = told_error(failure)
         self._post(JobEnded(job, error))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from exlchat.llm.port import Cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +28,13 @@ class Job:
         conversation_id: which one.
         work: runs on the engine thread.
         idle: nobody waits for it: it is given up as soon as there is anything else to do.
+        cancellation: ends it.
     """
 
     conversation_id: str
-    work: Callable[[Engine], Iterator[JobStep]]
+    work: Callable[[Engine, Cancellation], Iterator[JobStep]]
     idle: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,13 @@ class Question:
         ask: runs on the engine thread.
         tell: takes what it gave; whoever receives the reports calls it, on its own thread.
         fail: takes the one-line reason why it gave nothing, where somebody waits for that; else it is told as any line.
+        cancellation: ends a long one.
     """
 
     ask: Callable[[Engine], Any]
     tell: Callable[[Any], None]
     fail: Callable[[str], None] | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +13,7 @@ from exlchat.chat import titling, turn
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.several_answers import several_answers
-from exlchat.llm.port import HasCache, HoldsMemory
+from exlchat.llm.port import Cancellation, HasCache, HoldsMemory
 from exlchat.llm.request import GenerationRequest, RequestError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def turn_job(
     """The job that answers a conversation; arguments as of `turn.answer`."""
     options = _options(generation, template)
 
-    def work(engine: Engine) -> Iterator[turn.TurnEvent]:
+    def work(engine: Engine, cancellation: Cancellation) -> Iterator[turn.TurnEvent]:
         return turn.answer(
             store,
             engine,
@@ -76,6 +75,7 @@ def turn_job(
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,
+            cancellation=cancellation,
         )
 
     return Job(conversation_id, work)
@@ -93,8 +93,10 @@ def several_job(
     """The job that answers a conversation several times over; arguments as of `several_answers`."""
     options = _options(generation, template)
 
-    def work(engine: Engine) -> Iterator[SeveralEvent]:
-        return several_answers(store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of)
+    def work(engine: Engine, cancellation: Cancellation) -> Iterator[SeveralEvent]:
+        return several_answers(
+            store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of, cancellation=cancellation
+        )
 
     return Job(conversation_id, work)
 
@@ -113,24 +115,22 @@ def _options(generation: GenerationSettings, template: str | None) -> turn.TurnO
 def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> Job:
     """The job that has the model title a conversation when nobody waits for anything."""
 
-    def work(engine: Engine) -> Iterator[titling.Titling | titling.TitleMade]:
+    def work(engine: Engine, cancellation: Cancellation) -> Iterator[titling.Titling | titling.TitleMade]:
         if Path(engine.info.path) == paths.bundled_model():
             # It is small and knows this program only.
             return iter((titling.TitleMade(None),))
-        return titling.make_title(store, engine, conversation_id, template=template)
+        return titling.make_title(store, engine, conversation_id, template=template, cancellation=cancellation)
 
     return Job(conversation_id, work, idle=True)
 
 
 @dataclass(slots=True)
 class Computing:
-    """A long question on its way. The engine thread writes `done` and `total`, who asked sets `given_up`; single words
-    that either thread may read at any time.
-    """
+    """A long question on its way. The engine thread writes `done` and `total`, who asked may cancel."""
 
+    cancellation: Cancellation
     done: int = 0
     total: int = 0
-    given_up: bool = False
 
 
 class Questions:
@@ -195,22 +195,21 @@ class Questions:
 
         It is given up within a chunk of its tokens.
         """
-        computing = Computing()
+        computing = Computing(Cancellation())
 
         def ask(engine: Engine) -> AnswerChances | None:
             # No start needs it.
             from exlchat.chat.answer_chances import AnswerChances, answer_chances
 
-            with closing(answer_chances(self._store, engine, message_id, template=template, policy=policy)) as events:
-                for event in events:
-                    if isinstance(event, AnswerChances):
-                        return event
-                    computing.done, computing.total = event.done, event.total
-                    if computing.given_up:
-                        break
+            for event in answer_chances(
+                self._store, engine, message_id, template=template, policy=policy, cancellation=computing.cancellation
+            ):
+                if isinstance(event, AnswerChances):
+                    return event
+                computing.done, computing.total = event.done, event.total
             return None
 
-        self._jobs.ask(Question(ask, tell, fail))
+        self._jobs.ask(Question(ask, tell, fail, computing.cancellation))
         return computing
 
     def check(self, generation: GenerationSettings, refuse: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from exlchat.chat.prompt.context import (
 from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
 from exlchat.chat.prompt.summary import Summarising, summarise, summary_possible, summary_room, with_summary
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.llm.port import Engine, TextModel
+from exlchat.llm.port import Cancellation, Engine, TextModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ def see(
     begun: Sequence[int] = (),
     earlier: Message | None = None,
     max_new_tokens: int | None = None,
+    cancellation: Cancellation,
 ) -> Generator[Summarising, None, Sight]:
     """Choose what of `branch` the model sees, and have the rest summarised if the policy says so.
 
@@ -88,6 +89,7 @@ def see(
         begun: ids that follow the prompt: those of the answer `earlier`, which goes on.
         earlier: an answer to the same message, whose summary is as good as a new one.
         max_new_tokens: the longest answer.
+        cancellation: of the turn.
 
     Raises:
         ContextFull: it does not fit, and the policy cannot help.
@@ -104,7 +106,7 @@ def see(
         return Sight(tuple(ids))
     if policy == "drop":
         return view.sight(view.plan(summarised=False), None)
-    return (yield from view.summarised())
+    return (yield from view.summarised(cancellation))
 
 
 def _require_readable(branch: Sequence[Message], max_seq_len: int) -> None:
@@ -153,7 +155,7 @@ class _View:
         previous = self._previous.seen_from if self._previous else None
         return plan_context(self._branch, size, self._limit, previous=previous, max_new_tokens=self._max_new_tokens)
 
-    def summarised(self) -> Generator[Summarising, None, Sight]:
+    def summarised(self, cancellation: Cancellation) -> Generator[Summarising, None, Sight]:
         try:
             seen = self.plan(summarised=True)
         except ContextFull:
@@ -161,7 +163,7 @@ class _View:
         summary, made = self._summary_of(seen), None
         if seen.first_id is not None and summary is None and self._can_summarise:
             before, told = self._told(seen)
-            summary = made = yield from summarise(self._engine, self._form, seen.before[told:], before)
+            summary = made = yield from summarise(self._engine, self._form, seen.before[told:], before, cancellation)
         try:
             return self.sight(seen, summary, made)
         except ContextFull:

@@ -12,7 +12,7 @@ from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, s
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.llm.events import Finished
-from exlchat.llm.port import Engine, TextModel
+from exlchat.llm.port import Cancellation, Engine, TextModel
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
 
@@ -31,7 +31,7 @@ _CHARACTERS_PER_TOKEN = 8
 
 @dataclass(frozen=True, slots=True)
 class Summarising:
-    """The earlier conversation is being summarised; comes at least once per token, so that a cancel is heard."""
+    """The earlier conversation is being summarised; comes at least once per token."""
 
 
 class SummaryCancelled(Exception):  # noqa: N818 - a wish of the user, not a fault
@@ -95,7 +95,7 @@ def _words(text: str) -> str:
 
 
 def summarise(
-    engine: Engine, form: PromptFormat, messages: Sequence[Message], before: str
+    engine: Engine, form: PromptFormat, messages: Sequence[Message], before: str, cancellation: Cancellation
 ) -> Generator[Summarising, None, str | None]:
     """Have the model summarise `messages`, and `before`, a summary of what came before them ("" if there is none).
 
@@ -127,7 +127,7 @@ def summarise(
         text = text[len(part) :]
         request = GenerationRequest(tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit)
         # Thoughts that filled the whole summary are none.
-        summary = split((yield from _said(engine, request)), marks).answer.strip() or summary
+        summary = split((yield from _said(engine, request, cancellation)), marks).answer.strip() or summary
     return summary
 
 
@@ -163,10 +163,10 @@ def _beginning(text: str, fits: Callable[[str], bool], *, whole: bool) -> str:
     return part
 
 
-def _said(engine: Engine, request: GenerationRequest) -> Generator[Summarising, None, str]:
+def _said(engine: Engine, request: GenerationRequest, cancellation: Cancellation) -> Generator[Summarising, None, str]:
     yield Summarising()
     finished: Finished | None = None
-    with engine.generate(request) as events:
+    with cancellation.over(engine.generate(request)) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event

@@ -21,6 +21,7 @@ from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import TurnError, TurnOptions, answer
 from exlchat.config.settings import Settings, SettingsError, load_settings
 from exlchat.llm.info import ModelError
+from exlchat.llm.port import Cancellation
 from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.ui.headless.answer import AnswerTelling
 from exlchat.ui.headless.conversation import Again, Place, Said, begin, check, find, go_on, open_store
@@ -32,7 +33,7 @@ from exlchat.ui.terminal.standard_streams import ErrorLines, OutputClosedError, 
 from exlchat.ui.terminal.typed_text import PromptInputError, read_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from types import FrameType
 
     from exlchat.chat.conversation import Conversation
@@ -170,21 +171,31 @@ def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:
 def _answer(engine: Engine, place: Place, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines) -> ExitCode:
     kept = None if place.store.path is None else place.conversation_id
     store, ident, many = place.store, place.conversation_id, options.answers
+    cancellation = Cancellation()
     telling: _Telling
     if many > 1:
         seeds = [None if wishes.seed is None else wishes.seed + number for number in range(many)]
         telling = SeveralTelling(lines, many=many, jsonl=options.jsonl, engine=engine, kept=kept)
-        turn: Generator[Any] = several_answers(store, engine, ident, wishes, seeds=seeds, retry_of=place.retry_of)
+        turn: Generator[Any] = several_answers(
+            store, engine, ident, wishes, seeds=seeds, retry_of=place.retry_of, cancellation=cancellation
+        )
     else:
         output: AnswerOutput = JsonLinesOutput() if options.jsonl else TextOutput()
         telling = AnswerTelling(output, lines, engine=engine, kept=kept)
-        turn = answer(store, engine, ident, wishes, retry_of=place.retry_of, continue_from=place.continue_from)
+        turn = answer(
+            store,
+            engine,
+            ident,
+            wishes,
+            retry_of=place.retry_of,
+            continue_from=place.continue_from,
+            cancellation=cancellation,
+        )
     code = ExitCode.OK
     try:
         # Closing the turn, whatever happens, is what puts the text so far on disk.
-        with _signals_cancel(engine) as cancel_if_asked, closing(turn):
+        with _signals_cancel(cancellation), closing(turn):
             for event in turn:
-                cancel_if_asked()
                 code = telling.show(event)
     except Exception as error:
         # A question that could not even be asked is no conversation; the caller still has it. One that was asked in a
@@ -208,30 +219,17 @@ def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings
 
 
 @contextmanager
-def _signals_cancel(engine: Engine) -> Iterator[Callable[[], None]]:
-    """Inside, the first ctrl+c, or a signal, ends the answer in order; a second ctrl+c raises `KeyboardInterrupt`.
+def _signals_cancel(cancellation: Cancellation) -> Iterator[None]:
+    """Inside, the first ctrl+c, or a signal, ends the answer in order; a second ctrl+c raises `KeyboardInterrupt`."""
 
-    The engine forgets a `cancel` that comes before it generates, so what is yielded, called at each event, repeats it.
-    """
-    asked = False
-
-    def cancel(_: int) -> None:
-        nonlocal asked
-        asked = True
-        engine.cancel()
-
-    def on_ctrl_c(number: int, _frame: FrameType | None) -> None:
-        if asked:
+    def on_ctrl_c(_number: int, _frame: FrameType | None) -> None:
+        if cancellation.asked:
             raise KeyboardInterrupt
-        cancel(number)
-
-    def cancel_if_asked() -> None:
-        if asked:
-            engine.cancel()
+        cancellation.cancel()
 
     previous = signal.signal(signal.SIGINT, on_ctrl_c)
     try:
-        with signals_taken(cancel):
-            yield cancel_if_asked
+        with signals_taken(lambda _: cancellation.cancel()):
+            yield
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -91,12 +91,12 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
 
     def _give_up(self) -> None:
         if self._computing is not None:
-            self._computing.given_up = True
+            self._computing.cancellation.cancel()
 
     @property
     def _waited_for(self) -> bool:
         """Whether this is still shown; what comes later is for nobody."""
-        return self.is_attached and (self._computing is None or not self._computing.given_up)
+        return self.is_attached and (self._computing is None or not self._computing.cancellation.asked)
 
     def _tell_progress(self) -> None:
         if self._chances is not None or self._failed or self._computing is None:
