@@ -18,12 +18,12 @@ import pytest
 
 from exlchat import paths
 from exlchat.cli import main as cli
-from exlchat.cli.config.command_line import config_parser
-from exlchat.cli.personas.command_line import personas_parser
-from exlchat.cli.presets.command_line import presets_parser
-from exlchat.cli.sessions.parser import sessions_parser
-from exlchat.cli.templates.arguments import template_parser
-from exlchat.cli.themes.command_line import themes_parser
+from exlchat.cli.config.command_line import build_parser as config_parser
+from exlchat.cli.personas import build_parser as personas_parser
+from exlchat.cli.presets import build_parser as presets_parser
+from exlchat.cli.sessions.command import build_parser as sessions_parser
+from exlchat.cli.templates.command import build_parser as template_parser
+from exlchat.cli.themes.command import build_parser as themes_parser
 from tests.forked_cli import ForkedCli, Run
 from tests.hostile import HIDDEN, HOSTILE, furnish
 from tests.ui.library.fake_hub import FakeHub, serving

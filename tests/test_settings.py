@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
-from exlchat.cli.parsers import chat_parser
+from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.config.kinds import TomlValue
 from exlchat.config.sampling_table import CONTROL_NAMES, OWN_KEYS
 from exlchat.config.settings import (

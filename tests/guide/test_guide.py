@@ -13,14 +13,19 @@ from exlchat.app.commands.actions import ACTIONS, BY_SLASH
 from exlchat.app.generation_settings import NAMES
 from exlchat.app.keys.names import EDITING
 from exlchat.cli import main as cli
-from exlchat.cli.bench.command_line import bench_parser
-from exlchat.cli.config.command_line import config_parser
-from exlchat.cli.parsers import ask_parser, build_ext_parser, chat_parser, doctor_parser, models_parser, pull_parser
-from exlchat.cli.personas.command_line import personas_parser
-from exlchat.cli.presets.command_line import presets_parser
-from exlchat.cli.sessions.parser import sessions_parser
-from exlchat.cli.templates.arguments import template_parser
-from exlchat.cli.themes.command_line import themes_parser
+from exlchat.cli.ask import build_parser as ask_parser
+from exlchat.cli.bench.command import build_parser as bench_parser
+from exlchat.cli.build_ext import build_parser as build_ext_parser
+from exlchat.cli.chat import build_parser as chat_parser
+from exlchat.cli.config.command_line import build_parser as config_parser
+from exlchat.cli.doctor.command import build_parser as doctor_parser
+from exlchat.cli.models import build_parser as models_parser
+from exlchat.cli.personas import build_parser as personas_parser
+from exlchat.cli.presets import build_parser as presets_parser
+from exlchat.cli.pull import build_parser as pull_parser
+from exlchat.cli.sessions.command import build_parser as sessions_parser
+from exlchat.cli.templates.command import build_parser as template_parser
+from exlchat.cli.themes.command import build_parser as themes_parser
 from exlchat.config.settings import Settings
 from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model

@@ -10,10 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from exlchat.cli import main as cli
-from exlchat.cli.bench.command_line import bench_parser
-from exlchat.cli.bench.options import BenchOptions, RandomModel, bench_options
+from exlchat.cli.bench.command import BenchOptions, RandomModel, bench_options, run_bench
+from exlchat.cli.bench.command import build_parser as bench_parser
 from exlchat.cli.bench.plot import draw
-from exlchat.cli.bench.runner import run_bench
 from exlchat.cli.bench.table import render
 from exlchat.engine import ModelError
 from exlchat.engine.bench import measure

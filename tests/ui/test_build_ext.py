@@ -16,7 +16,6 @@ from filelock import FileLock
 
 from exlchat.cli import build_ext
 from exlchat.cli import main as cli
-from exlchat.cli.build_ext import BuildExtOptions, run_build_ext
 from exlchat.ext.driver import Driver
 from exlchat.ext.record import LIBRARY, read_record
 from exlchat.ext.targets import FAT
@@ -74,7 +73,7 @@ def test_the_cards_of_this_machine_without_the_one_that_is_too_old(
     nvcc: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build_ext, "ask_driver", lambda: Driver((13, 0), ((6, 1), (8, 6), (8, 6))))
-    assert run_build_ext(BuildExtOptions(nvcc=nvcc)) == 0
+    assert build_ext.run(["--nvcc", str(nvcc)]) == 0
     said = capsys.readouterr()
     assert "sm_86, 0.0 MB" in said.out
     assert "a card of compute capability 6.1 is left out: the kernels need 7.5 or newer" in said.err
@@ -95,7 +94,7 @@ def test_a_machine_that_cannot_be_built_for_is_one_line(
     driver: Driver, said: str, nvcc: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build_ext, "ask_driver", lambda: driver)
-    assert run_build_ext(BuildExtOptions(nvcc=nvcc)) == 1
+    assert build_ext.run(["--nvcc", str(nvcc)]) == 1
     output = capsys.readouterr()
     assert said in output.err.splitlines()[-1]
     assert output.out == ""

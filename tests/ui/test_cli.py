@@ -16,12 +16,18 @@ from pathlib import Path
 import pytest
 
 from exlchat import __version__, paths
+from exlchat.cli import chat
 from exlchat.cli import main as cli
-from exlchat.cli.bench.command_line import bench_parser
-from exlchat.cli.parsers import ask_parser, chat_parser, doctor_parser, models_parser, pull_parser
-from exlchat.cli.personas.command_line import personas_parser
-from exlchat.cli.presets.command_line import presets_parser
-from exlchat.cli.sessions.parser import sessions_parser
+from exlchat.cli.ask import build_parser as ask_parser
+from exlchat.cli.ask import model_and_prompt
+from exlchat.cli.bench.command import build_parser as bench_parser
+from exlchat.cli.chat import build_parser as chat_parser
+from exlchat.cli.doctor.command import build_parser as doctor_parser
+from exlchat.cli.models import build_parser as models_parser
+from exlchat.cli.personas import build_parser as personas_parser
+from exlchat.cli.presets import build_parser as presets_parser
+from exlchat.cli.pull import build_parser as pull_parser
+from exlchat.cli.sessions.command import build_parser as sessions_parser
 
 PARSERS = [
     chat_parser,
@@ -191,7 +197,7 @@ def test_the_app_does_not_draw_into_a_file(redirection: str, tmp_path: Path) -> 
 def test_a_broken_installation_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "_is_terminal", lambda _: True)
+    monkeypatch.setattr(chat, "_is_terminal", lambda _: True)
     monkeypatch.setattr(paths, "shipped_themes", lambda: tmp_path)
     assert cli.main(["guide"]) == 1
     assert capsys.readouterr().err == (f"exlchat: {tmp_path}: exlchat-dark.toml is missing; install exlchat again\n")
@@ -234,4 +240,4 @@ def test_broken_settings_are_one_line_naming_the_key(home: Path, tmp_path: Path)
     ],
 )
 def test_free_arguments_of_ask(model: str | None, words: list[str], expected: tuple[str | None, str | None]) -> None:
-    assert cli.model_and_prompt(ask_parser(), model, words) == expected
+    assert model_and_prompt(ask_parser(), model, words) == expected

@@ -10,12 +10,12 @@ import pytest
 
 from exlchat import paths
 from exlchat.chat.presets.shelf import all_presets
-from exlchat.cli.config.command_line import config_parser
+from exlchat.cli.ask import build_parser as ask_parser
+from exlchat.cli.config.command_line import build_parser as config_parser
 from exlchat.cli.config.telling import control_rows, key_rows, page_rows
-from exlchat.cli.parsers import ask_parser
-from exlchat.cli.presets.command_line import presets_parser
-from exlchat.cli.sessions.parser import sessions_parser
-from exlchat.cli.themes.command_line import themes_parser
+from exlchat.cli.presets import build_parser as presets_parser
+from exlchat.cli.sessions.command import build_parser as sessions_parser
+from exlchat.cli.themes.command import build_parser as themes_parser
 from exlchat.config.themes import PALETTE_NEEDED, STYLES, USES, load_themes
 from exlchat.llm.controls import STEPS
 from exlchat.ui.tui.screens.help import help_rows

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.cli.doctor import command as reporting
 from exlchat.cli.doctor import facts as gathering
-from exlchat.cli.doctor import kernels as kernels_module
-from exlchat.cli.doctor import report as reporting
+from exlchat.cli.doctor.checks import Finding
+from exlchat.cli.doctor.command import examine, report_lines
 from exlchat.cli.doctor.facts import DriverFacts, FolderFacts, MachineFacts, TerminalFacts, Tried, read_nvidia_smi
-from exlchat.cli.doctor.finding import Finding
-from exlchat.cli.doctor.kernels import KernelFacts, ask_kernels
-from exlchat.cli.doctor.report import examine, report_lines
-from exlchat.engine.machine import GpuFacts, TorchFacts, probe_torch
+from exlchat.engine import diagnostics
+from exlchat.engine.diagnostics import GpuFacts, KernelFacts, TorchFacts, ask_kernels, probe_torch
 from exlchat.ext.build import build_library
 from exlchat.ext.driver import Driver
 from exlchat.ext.nvcc import ask_nvcc
@@ -157,7 +156,7 @@ def test_the_cache_of_kernels_is_shown_with_its_size() -> None:
 
 
 def test_compilers_and_builds_are_found_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels_module, "ask_driver", lambda: Driver((13, 0), ((6, 1), (8, 9), (9, 0), (9, 0))))
+    monkeypatch.setattr(diagnostics, "ask_driver", lambda: Driver((13, 0), ((6, 1), (8, 9), (9, 0), (9, 0))))
     nvcc = fake_nvcc(tmp_path / "toolkit" / "bin" / "nvcc", "13.0", 89, 90, compiling=COMPILES)
     monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
     monkeypatch.setenv("NVCC_CCBIN", sys.executable)
@@ -281,7 +280,7 @@ def test_what_another_program_said_cannot_steer_the_terminal(
 ) -> None:
     said = DriverFacts(problem="\x1b[2JNVIDIA-SMI has failed\u202e")
     monkeypatch.setattr(reporting, "gather", lambda: replace(GPU_MACHINE, driver=said))
-    reporting.run_doctor()
+    reporting.run([])
     shown = capsys.readouterr().out
     assert "NVIDIA-SMI has failed" in shown
     assert not set(shown) & {"\x1b", "\u202e"}

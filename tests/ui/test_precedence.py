@@ -16,7 +16,7 @@ from exlchat.app.overriding import given
 from exlchat.app.runtime import model_loading
 from exlchat.app.services import Services, open_services
 from exlchat.cli import main as cli
-from exlchat.cli.parsers import chat_parser
+from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.typed_options import app_options
 from exlchat.config.settings import SETTINGS, save_setting
 from exlchat.llm.info import ModelError

@@ -15,7 +15,7 @@ from exlchat import paths
 from exlchat.app.generation_settings import at_start
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
-from exlchat.cli.parsers import chat_parser
+from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.typed_options import app_options
 from exlchat.config.settings import Settings
 from exlchat.llm.sampling import SamplingSettings

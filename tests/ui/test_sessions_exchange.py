@@ -21,8 +21,8 @@ from exlchat.chat.exchange.writing import written
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.cli.main import main
-from exlchat.cli.sessions.exchange import run
-from exlchat.cli.sessions.parser import sessions_parser
+from exlchat.cli.sessions.command import build_parser as sessions_parser
+from exlchat.cli.sessions.exchange import run_exchange
 from exlchat.ui.terminal.exit_codes import ExitCode
 from tests.chat.exchange.trees import trees
 
@@ -33,7 +33,7 @@ def tree(ident: str, title: str, text: str = "Hi", **more: Any) -> ConversationT
 
 
 def exlchat_sessions(store: ConversationStore, *words: str) -> ExitCode:
-    return run(store, sessions_parser().parse_args(words))
+    return run_exchange(store, sessions_parser().parse_args(words))
 
 
 def kept(store: ConversationStore) -> list[ConversationTree]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import exlchat
-from exlchat.cli.parsers import ask_parser
+from exlchat.cli.ask import build_parser as ask_parser
 from exlchat.llm.info import LoadProgress
 from exlchat.ui.terminal import standard_streams
 from exlchat.ui.terminal.exit_codes import ExitCode
@@ -21,7 +21,8 @@ from exlchat.ui.terminal.standard_streams import ErrorLines, print_file, print_j
 SOURCE = Path(exlchat.__file__).parent
 ELSEWHERE = {
     # asks whether the streams are terminals, and whether the app can draw on them
-    "cli/main.py": {"sys.stdout", "sys.stderr"},
+    "cli/main.py": {"sys.stdout"},
+    "cli/chat.py": {"sys.stdout", "sys.stderr"},
     # tells of the terminal itself: whether it is one, and its encoding
     "cli/doctor/facts.py": {"sys.stdout"},
     # hands standard output to the line mode, whose ink makes every line safe
@@ -33,7 +34,7 @@ ELSEWHERE = {
     # wakes the loop of events
     "ui/terminal/interrupts.py": {"os.write"},
     # keep to themselves what libraries warn of
-    "engine/machine.py": {"warnings.catch_warnings", "warnings.simplefilter"},
+    "engine/diagnostics.py": {"warnings.catch_warnings", "warnings.simplefilter"},
     "engine/grammar/schema_lengths.py": {"warnings.catch_warnings", "warnings.simplefilter"},
     # writes into the pipe of its child
     "untrusted/child.py": {"os.write"},

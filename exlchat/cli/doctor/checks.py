@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from exlchat.cli.doctor.facts import MachineFacts
-from exlchat.cli.doctor.finding import Finding
-from exlchat.cli.doctor.kernels import kernel_findings
-from exlchat.engine.machine import GpuFacts
+from exlchat.engine.diagnostics import GpuFacts, KernelFacts
+from exlchat.ext.targets import OLDEST, Capability, dotted
 
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_TORCH = (2, 10)
@@ -17,6 +19,19 @@ OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # PyTorch's wheels for drivers older than CUDA 13 and for cards older than Turing.
 OLDER_CUDA_INDEX = "https://download.pytorch.org/whl/cu126"
 LITTLE_MEMORY = 1 << 30
+_WITHOUT = "run without them, slower: --no-ext"
+Status = Literal["ok", "warn", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `mend` says what to do; `essential` marks a lack that exlchat cannot do without."""
+
+    status: Status
+    subject: str
+    text: str
+    mend: str | None = None
+    essential: bool = False
 
 
 Check = Callable[[MachineFacts], Iterator[Finding]]
@@ -103,7 +118,7 @@ def check_gpus(facts: MachineFacts) -> Iterator[Finding]:
 def check_kernels(facts: MachineFacts) -> Iterator[Finding]:
     """The CUDA kernels and the compilers that they are made with."""
     if facts.has_card:
-        yield from kernel_findings(facts.kernels)
+        yield from _kernel_findings(facts.kernels)
     else:
         yield Finding("ok", "CUDA kernels", "not needed without an NVIDIA card")
 
@@ -231,3 +246,31 @@ def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -
         if built <= capability and (found[1] == "compute" or built[0] == capability[0]):
             return True
     return False
+
+
+def _kernel_findings(kernels: KernelFacts) -> Iterator[Finding]:
+    """The lines on a machine with a card: compiler, each kind of card, cache."""
+    ready = dict(kernels.ready)
+    wanted = [card for card in kernels.cards if card >= OLDEST]
+    if kernels.problem is None:
+        yield Finding("ok", "nvcc", kernels.compiler)
+    else:
+        spared = bool(wanted) and all(card in ready for card in wanted)
+        yield Finding("warn" if spared else "missing", "nvcc", kernels.problem)
+    for card in kernels.cards:
+        yield _kernels_for(card, ready.get(card), can_build=kernels.problem is None)
+    if kernels.builds:
+        count = "1 build" if kernels.builds == 1 else f"{kernels.builds} builds"
+        yield Finding("ok", "kernel cache", f"{count}, {kernels.size / 1e6:.1f} MB in {kernels.folder}")
+
+
+def _kernels_for(card: Capability, library: Path | None, *, can_build: bool) -> Finding:
+    name = f"compute capability {dotted(card)}"
+    if card < OLDEST:
+        return Finding("missing", "CUDA kernels", f"{name} is too old, they need {dotted(OLDEST)}", _WITHOUT)
+    if library is not None:
+        return Finding("ok", "CUDA kernels", f"ready for {name} ({library})")
+    if can_build:
+        text = f"not compiled yet for {name}; the first start does it and takes about a minute longer"
+        return Finding("warn", "CUDA kernels", text, "compile them now: exlchat build-ext")
+    return Finding("missing", "CUDA kernels", f"none for {name}, and nvcc is missing", f"see nvcc; or {_WITHOUT}")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from exlchat import paths
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.cli.doctor.kernels import KernelFacts, ask_kernels
 from exlchat.config.settings import SettingsError, load_settings
-from exlchat.engine.machine import TorchFacts, probe_torch
+from exlchat.engine.diagnostics import KernelFacts, TorchFacts, ask_kernels, probe_torch
 from exlchat.llm.info import ModelError
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")

@@ -5,65 +5,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
 
 from exlchat import paths
 from exlchat.app.chat.finding import conversation
 from exlchat.app.chat.writing_files import write_conversations
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import NAMES, Imported, read
-from exlchat.chat.exchange.writing import Format, written
+from exlchat.chat.exchange.writing import written
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.tree import ConversationTree
-from exlchat.cli.parsers import about_group
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, complain, print_file, print_lines
 from exlchat.untrusted.text import one_line
 
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
 _STDOUT = "-"
 
 
-def add_parsers(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `export` and `import` to the commands of `exlchat sessions`."""
-    export = _parser(subparsers, "export", "write conversations to a file", "ID... [options]", _EXPORT_ABOUT)
-    which = export.add_argument_group("conversations")
-    which.add_argument("ids", metavar="ID", nargs="*", help="beginning of a conversation's id, or last")
-    which.add_argument("--all", action="store_true", help="all that are not deleted, those in the archive too")
-    where = export.add_argument_group("file")
-    where.add_argument(
-        "--format",
-        metavar="NAME",
-        choices=get_args(Format),
-        help="jsonl (loses nothing), md, html or openai (default: as the file's name ends, else jsonl)",
-    )
-    where.add_argument("-o", "--output", metavar="FILE", default=_STDOUT, help="- is standard output, the default")
-    where.add_argument("--force", action="store_true", help="replace the file if it is there")
-    importing = _parser(subparsers, "import", "read conversations from files", "FILE...", _IMPORT_ABOUT)
-    importing.add_argument("files", metavar="FILE", nargs="+", help="their kind is told by what they hold")
-
-
-def _parser(
-    subparsers: _SubParsersAction[argparse.ArgumentParser], name: str, about: str, arguments: str, description: str
-) -> argparse.ArgumentParser:
-    prog = f"exlchat sessions {name}"
-    made: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=about, prog=prog, description=description, epilog=None, usage=f"{prog} {arguments}"
-    )
-    about_group(made)
-    return made
-
-
-_EXPORT_ABOUT = """Write conversations to a file or to standard output: all branches (jsonl), or
-the one that is shown. A file that is there is never replaced unasked."""
-_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT or claude.ai (the archive
-or conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
-(logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
-
-
-def run(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+def run_exchange(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """Carries out what was parsed. Mistakes are a line each on stderr.
 
     Raises:

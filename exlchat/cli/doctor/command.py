@@ -1,22 +1,34 @@
-"""Prints the doctor's findings."""
+"""`exlchat doctor`: what this machine has, what is missing, and how to mend it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Iterable, Sequence
 
-from exlchat.cli.doctor.checks import CHECKS
+from exlchat.cli.doctor.checks import CHECKS, Finding
 from exlchat.cli.doctor.facts import MachineFacts, gather
-from exlchat.cli.doctor.finding import Finding
+from exlchat.cli.parser import Parser, about_group
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.terminal.standard_streams import print_lines
 
+_ABOUT = """Check this machine: a line for each thing, ok, warn or missing, and how to
+mend it. The exit code is 1 if something is missing that exlchat cannot do
+without."""
 _STATUS_WIDTH = 9
 _SUBJECT_WIDTH = 18
 
 
-def run_doctor() -> ExitCode:
+def build_parser() -> argparse.ArgumentParser:
+    """`exlchat doctor` has no options of its own."""
+    parser = Parser("exlchat doctor", _ABOUT, usage="exlchat doctor")
+    about_group(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
     """Looks at this machine and prints a line for each finding; `ERROR` if exlchat cannot run here."""
+    build_parser().parse_args(arguments)
     with ctrl_c_ends_at_once():
         findings = examine(gather())
     code = print_lines(report_lines(findings))

@@ -1,15 +1,20 @@
-"""The words and options of `exlchat sessions`."""
+"""`exlchat sessions`: conversations on the command line."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import get_args
 
-from exlchat.cli.argument_types import some_id, some_text, whole
-from exlchat.cli.option_groups import loading_options
-from exlchat.cli.parsers import Parser, about_group
+from exlchat import paths
+from exlchat.chat.exchange.writing import Format
+from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.cli.options import loading_options, some_id, some_text, whole
+from exlchat.cli.parser import Parser, about_group, json_option
+from exlchat.cli.sessions import changing, looking
+from exlchat.ui.terminal.exit_codes import ExitCode
+from exlchat.ui.terminal.standard_streams import ErrorLines
 
 _ABOUT = """List, search, change, check, export and import conversations. ID is the
 beginning of a conversation's id, or the word last; MESSAGE the beginning of a
@@ -24,13 +29,16 @@ _EPILOG = """examples:
 exit codes:
   0 ok   1 error, check found something, or reproduce got another answer
   2 usage   130 stopped by ctrl+c"""
-EXCHANGE = "exlchat.cli.sessions.exchange"
-"""The module with `add_parsers` and `run` of export and import."""
+_EXPORT_ABOUT = """Write conversations to a file or to standard output: all branches (jsonl), or
+the one that is shown. A file that is there is never replaced unasked."""
+_IMPORT_ABOUT = """Read conversations from files of exlchat, ChatGPT or claude.ai (the archive
+or conversations.json), Open WebUI, SillyTavern, text-generation-webui, llm
+(logs.db), exllamav3's chat, exui, aichat, ShareGPT, or of OpenAI's messages."""
 
 _Add = Callable[..., argparse.ArgumentParser]
 
 
-def sessions_parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The options of `exlchat sessions COMMAND`."""
     parser = Parser("exlchat sessions", _ABOUT, _EPILOG, "exlchat sessions COMMAND [options]")
     about_group(parser)
@@ -38,11 +46,10 @@ def sessions_parser() -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", required=True, title="commands", prog="exlchat sessions"
     )
 
-    def add(name: str, about: str, arguments: str = "") -> argparse.ArgumentParser:
+    def add(name: str, about: str, arguments: str = "", description: str | None = None) -> argparse.ArgumentParser:
         prog = f"exlchat sessions {name}"
-        made = commands.add_parser(
-            name, help=about, prog=prog, description=about, epilog=None, usage=f"{prog} {arguments}".strip()
-        )
+        usage = f"{prog} {arguments}".strip()
+        made = commands.add_parser(name, help=about, prog=prog, description=description or about, usage=usage)
         about_group(made)
         return made
 
@@ -50,14 +57,63 @@ def sessions_parser() -> argparse.ArgumentParser:
     _arranging(add)
     _changing(add)
     _keeping(add)
-    if has_exchange():
-        importlib.import_module(EXCHANGE).add_parsers(commands)
+    _exchange(add)
     return parser
 
 
-def has_exchange() -> bool:
-    """Whether this program can export and import."""
-    return importlib.util.find_spec(EXCHANGE) is not None
+def run(arguments: Sequence[str]) -> ExitCode:
+    """Carries one command out; every failure is one line on stderr and an exit code."""
+    typed = build_parser().parse_args(arguments)
+    lines = ErrorLines()
+    try:
+        where = paths.folders().conversations
+        paths.ensure_folder(where.parent)
+        if typed.command == "check":
+            # What is damaged may not open as a store.
+            return looking.run_check(where, typed)
+        with closing(ConversationStore(where, or_read=True)) as store:
+            return _COMMANDS[typed.command](store, typed)
+    except StoreError as error:
+        lines.say(str(error))
+        return ExitCode.ERROR
+
+
+def _run_reproduce(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    # The others load no model.
+    from exlchat.cli.sessions.reproducing import run_reproduce
+
+    return run_reproduce(store, typed)
+
+
+def _run_exchange(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
+    # The others need none of the foreign formats.
+    from exlchat.cli.sessions.exchange import run_exchange
+
+    return run_exchange(store, typed)
+
+
+_COMMANDS: dict[str, Callable[[ConversationStore, argparse.Namespace], ExitCode]] = {
+    "list": looking.run_list,
+    "show": looking.run_show,
+    "search": looking.run_search,
+    "stats": looking.run_stats,
+    "rm": changing.run_rm,
+    "restore": changing.run_restore,
+    "rename": changing.run_rename,
+    "tag": changing.run_tag,
+    "pin": changing.run_pin,
+    "archive": changing.run_archive,
+    "pin-message": changing.run_pin_message,
+    "purge": changing.run_purge,
+    "reproduce": _run_reproduce,
+    "edit": changing.run_edit,
+    "choose": changing.run_choose,
+    "branch": changing.run_branch,
+    "cut": changing.run_cut,
+    "undo": changing.run_undo,
+    "export": _run_exchange,
+    "import": _run_exchange,
+}
 
 
 def _looking(add: _Add) -> None:
@@ -67,16 +123,16 @@ def _looking(add: _Add) -> None:
     which.add_argument("--deleted", dest="which", action="store_const", const="deleted", help="those that were deleted")
     listing.set_defaults(which="kept")
     listing.add_argument("--tag", metavar="TAG", help="only those with this tag")
-    _json(listing)
+    json_option(listing)
     show = add("show", "print the branch of a conversation that is shown", "ID [options]")
     _conversation(show)
     show.add_argument("--tree", action="store_true", help="list all branches, a line for each message")
-    _json(show)
+    json_option(show)
     search = add("search", "find words in messages, thoughts and titles", "TEXT [options]")
     search.add_argument("text", metavar="TEXT", nargs="+", help="words, or beginnings of words; all must be there")
     search.add_argument("--limit", metavar="N", type=whole(1, 10_000), default=20, help="most hits (default: 20)")
-    _json(search)
-    _json(add("stats", "count what there is", "[options]"))
+    json_option(search)
+    json_option(add("stats", "count what there is", "[options]"))
 
 
 def _arranging(add: _Add) -> None:
@@ -136,7 +192,25 @@ def _keeping(add: _Add) -> None:
     loading_options(model)
     check = add("check", "look for what is wrong with the database", "[options]")
     check.add_argument("--repair", action="store_true", help="copy the database, then mend what can be mended")
-    _json(check)
+    json_option(check)
+
+
+def _exchange(add: _Add) -> None:
+    export = add("export", "write conversations to a file", "ID... [options]", _EXPORT_ABOUT)
+    which = export.add_argument_group("conversations")
+    which.add_argument("ids", metavar="ID", nargs="*", help="beginning of a conversation's id, or last")
+    which.add_argument("--all", action="store_true", help="all that are not deleted, those in the archive too")
+    where = export.add_argument_group("file")
+    where.add_argument(
+        "--format",
+        metavar="NAME",
+        choices=get_args(Format),
+        help="jsonl (loses nothing), md, html or openai (default: as the file's name ends, else jsonl)",
+    )
+    where.add_argument("-o", "--output", metavar="FILE", default="-", help="- is standard output, the default")
+    where.add_argument("--force", action="store_true", help="replace the file if it is there")
+    importing = add("import", "read conversations from files", "FILE...", _IMPORT_ABOUT)
+    importing.add_argument("files", metavar="FILE", nargs="+", help="their kind is told by what they hold")
 
 
 def _conversation(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +219,3 @@ def _conversation(parser: argparse.ArgumentParser) -> None:
 
 def _message(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("message", metavar="MESSAGE", type=some_id, help="beginning of a message's id")
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,10 +1,11 @@
-"""What the commands of `exlchat presets` do. Results go to standard output, notices and errors to standard error."""
+"""`exlchat presets`: sampling presets. Results go to standard output, notices and errors to standard error."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,56 @@ from exlchat.chat.presets.other_programs import ImportedPreset, read_file
 from exlchat.chat.presets.preset import SamplingPresetError
 from exlchat.chat.presets.shelf import ShelvedPreset, all_presets, find_preset, keep_preset, place_for
 from exlchat.chat.presets.toml_file import table_of_preset, table_of_wishes
+from exlchat.cli.parser import Parser, about_group, add_command, json_option
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
 from exlchat.untrusted.text import one_line
 
+_ABOUT = """Sampling presets: ways of drawing tokens, as files. Take one with
+`exlchat --preset NAME`, or with /preset NAME in the app. Your own lie in the
+folder that `exlchat presets path` names, and go before those that come along."""
+_EPILOG = """examples:
+  exlchat presets list
+  exlchat presets show creative
+  exlchat presets import "Midnight Enigma.yaml" Universal-Light.json
+  exlchat ask --preset precise "How many moons has Mars?"
 
-def run_presets(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+exit codes:
+  0 ok   1 error   2 usage"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The commands and options of `exlchat presets`."""
+    parser = Parser("exlchat presets", _ABOUT, _EPILOG, "exlchat presets COMMAND [options]")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    command = partial(add_command, commands, "exlchat presets")
+    listing = command("list", "", "list the presets")
+    json_option(listing)
+    show = command("show", "NAME", "show the values of one")
+    show.add_argument("name", metavar="NAME", help="the preset, by the name of its file")
+    json_option(show)
+    bring = command("import", "FILE...", "take over presets of other programs")
+    bring.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        type=Path,
+        help="of text-generation-webui (YAML), KoboldAI or SillyTavern (JSON, text completion), or .toml",
+    )
+    bring.add_argument("--name", metavar="NAME", help="under this name (of one file)")
+    bring.add_argument("--force", action="store_true", help="replace a preset of the same name")
+    json_option(bring)
+    where = command("path", "[NAME]", "say where your presets lie, or the file of one")
+    where.add_argument("name", metavar="NAME", nargs="?", help="the preset")
+    for one in (listing, show, bring, where, parser):
+        about_group(one)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
     """Run one command; a failure is one line on standard error. Raises `FolderError` in one line."""
+    parser = build_parser()
+    typed = parser.parse_args(arguments)
     lines = ErrorLines()
     commands: dict[str, Callable[[], ExitCode]] = {
         "list": lambda: _list(lines, as_json=typed.json),

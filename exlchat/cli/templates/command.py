@@ -1,15 +1,14 @@
-"""What `exlchat template list`, `show` and `import` do."""
+"""`exlchat template`: the prompt formats there are, what a prompt is exactly, formats of other programs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from exlchat import paths
-from exlchat.app.library.choice import choose_model
-from exlchat.app.library.places import library
 from exlchat.chat.prompt.formats import FORMATS
 from exlchat.chat.prompt.formats.presets import PresetError, read_preset
 from exlchat.chat.prompt_format import (
@@ -19,40 +18,84 @@ from exlchat.chat.prompt_format import (
     MOST_BYTES,
     PromptError,
     PromptFormat,
-    choose_format,
     format_files,
     format_id,
     read_format,
 )
-from exlchat.chat.reproduce import NotReproducibleError
-from exlchat.chat.speaking import TurnError
-from exlchat.chat.store.conversations import StoreError
-from exlchat.cli.templates.prompts import MessagesError, messages_of
-from exlchat.cli.templates.report import as_json, as_text
+from exlchat.cli.options import some_id, some_text
+from exlchat.cli.parser import Parser, about_group, json_option
 from exlchat.ui.terminal.exit_codes import ExitCode
-from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines, print_text
+from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line
 
-if TYPE_CHECKING:
-    from exlchat.cli.templates.conversations import Asked
+_ABOUT = """The prompt formats (templates) there are; the exact prompt that a conversation
+becomes, with its token ids; formats of other programs made into your own."""
+_EPILOG = """examples:
+  exlchat template list
+  exlchat template show                    a little talk, in the guide's format
+  exlchat template show --conversation last
+  exlchat template show llama-3 -m ~/models/llama-3 --conversation last
+  exlchat template show --message 3f2a     what that answer was asked
+  exlchat template import ~/presets/Alpaca.json
 
+exit codes:
+  0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 _TRIAL = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
 
 
-def run_template(typed: argparse.Namespace) -> ExitCode:
+def build_parser() -> argparse.ArgumentParser:
+    """The commands and options of `exlchat template`."""
+    parser = Parser("exlchat template", _ABOUT, _EPILOG, "exlchat template list|show|import …")
+    commands = parser.add_subparsers(dest="command", metavar="list|show|import", required=True, prog="exlchat template")
+    listing = commands.add_parser("list", description="List the prompt formats: built in, and files of your own.")
+    json_option(listing)
+    show = commands.add_parser(
+        "show",
+        description="Print the exact prompt of a conversation, with its token ids and where each\n"
+        "message begins and ends. No weights are read.",
+    )
+    show.add_argument(
+        "name", metavar="NAME|FILE", nargs="?", help="prompt format (default: the conversation's or the model's)"
+    )
+    show.add_argument(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        type=some_text,
+        help="whose tokens (default: of the model that answers, else the guide)",
+    )
+    source = show.add_mutually_exclusive_group()
+    source.add_argument("--conversation", metavar="ID", type=some_id, help="a conversation as it would be asked now")
+    source.add_argument("--message", metavar="ID", type=some_id, help="an answer: the prompt that it had")
+    source.add_argument("--messages", metavar="FILE", type=Path, help="JSON list of role and content; - is stdin")
+    show.add_argument("--no-generation-prompt", dest="opening", action="store_false", help="without the model's turn")
+    json_option(show)
+    taking = commands.add_parser(
+        "import",
+        description="Make a format of an instruction template of text-generation-webui (YAML)\n"
+        "or of an instruct preset of SillyTavern (JSON), in the templates folder.",
+    )
+    taking.add_argument("file", metavar="FILE", type=Path, help="the file")
+    taking.add_argument("--name", metavar="NAME", type=some_text, help="what to call it (default: as the file)")
+    taking.add_argument("--force", action="store_true", help="replace a format of that name")
+    for command in (listing, show, taking):
+        command.add_argument("-h", "--help", action="help", help="show this and exit")
+    about_group(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
     """Carries out the command that was typed. Raises `ModelError` in one line."""
+    typed = build_parser().parse_args(arguments)
+    if typed.command == "show":
+        from exlchat.cli.templates.showing import run_show
+
+        return run_show(typed)
     lines = ErrorLines()
-    if typed.command == "show" and typed.message is not None and (typed.name is not None or not typed.opening):
-        lines.say("--message shows the prompt that an answer had, in its format; leave out NAME and other changes")
-        return ExitCode.USAGE
     try:
-        if typed.command == "list":
-            return _list(typed.json)
-        if typed.command == "show":
-            return _show(typed, lines)
-        return _import(typed, lines)
-    except (PromptError, MessagesError, PresetError, StoreError, TurnError, NotReproducibleError) as error:
+        return _list(typed.json) if typed.command == "list" else _import(typed, lines)
+    except (PromptError, PresetError) as error:
         lines.say(str(error))
         return ExitCode.ERROR
 
@@ -93,37 +136,6 @@ def _described(name: str, about: str, models: str, form: PromptFormat) -> dict[s
         "thinking": thinking,
         "keeps_thinking": form.keeps_thinking,
     }
-
-
-def _show(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:
-    # Imports torch, as reading a model's headers does.
-    from exlchat.chat.prompt.layout import lay_out
-
-    asked = _asked(typed)
-    for notice in asked.notices:
-        lines.say(notice)
-    layout = lay_out(asked.engine, asked.messages, asked.form, add_generation_prompt=typed.opening, begun=asked.begun)
-    if typed.json:
-        shown = as_json(layout, asked.form, asked.engine.info)
-        if typed.message is not None:
-            shown["as_recorded"] = asked.as_recorded
-        return print_json(shown)
-    return print_text(as_text(layout, asked.form, asked.engine.info))
-
-
-def _asked(typed: argparse.Namespace) -> Asked:
-    from exlchat.cli.templates.conversations import Asked, asked_for, asked_now
-    from exlchat.engine.text.tokenizer_alone import TokenizerAlone
-
-    if typed.message is not None:
-        return asked_for(typed.message, typed.model)
-    if typed.conversation is not None:
-        return asked_now(typed.conversation, typed.name, typed.model)
-    messages = messages_of(typed.messages)
-    choice = choose_model(typed.model, last_used=None, bundled=paths.bundled_model(), library=library)
-    engine = TokenizerAlone(choice.path, bundled=paths.is_bundled(choice.path))
-    form, notice = choose_format(engine.info, typed.name, paths.folders().templates)
-    return Asked(engine, form, tuple(messages), notices=() if notice is None else (notice,))
 
 
 def _import(typed: argparse.Namespace, lines: ErrorLines) -> ExitCode:

@@ -1,21 +1,47 @@
-"""The CUDA kernels in the doctor's report: what could compile them, whether they are, and what they take on disk."""
+"""What torch and the kernels find on this machine, as plain values for `exlchat doctor`."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exlchat.cli.doctor.finding import Finding
 from exlchat.ext.build import builds, ready_library
 from exlchat.ext.driver import Driver, ask_driver
 from exlchat.ext.errors import BuildError
 from exlchat.ext.nvcc import find_nvcc, host_compiler
-from exlchat.ext.targets import OLDEST, Capability, dotted
+from exlchat.ext.targets import OLDEST, Capability
 
-WITHOUT = "run without them, slower: --no-ext"
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One CUDA device as torch sees it. Bytes of device memory; `capability` is (major, minor)."""
+
+    name: str
+    capability: tuple[int, int]
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """The installed torch.
+
+    Args:
+        version: `None` when it cannot be imported; `problem` then says why.
+        cuda: the CUDA version it was built for, `None` for a build without CUDA.
+        gpus: the devices it can use now; empty without CUDA, without a card, or with a driver it rejects.
+        architectures: the compute capabilities it has code for, such as `sm_90`.
+        problem: the first line of what torch said when it could not start CUDA.
+    """
+
+    version: str | None
+    cuda: str | None = None
+    gpus: tuple[GpuFacts, ...] = ()
+    architectures: tuple[str, ...] = ()
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +67,28 @@ class KernelFacts:
     folder: Path | None = None
 
 
+def probe_torch() -> TorchFacts:
+    """Imports torch and asks it. Never raises: a broken installation is a fact too."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return TorchFacts(version=None, problem=_first_line(error))
+    if torch.version.cuda is None:
+        return TorchFacts(version=torch.__version__)
+    gpus: tuple[GpuFacts, ...] = ()
+    problem = None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            gpus = tuple(_gpu(index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0))
+            architectures = tuple(torch.cuda.get_arch_list())
+        except RuntimeError as error:
+            architectures, problem = (), _first_line(error)
+    if problem is None and not gpus and said:
+        problem = str(said[0].message).splitlines()[0]
+    return TorchFacts(torch.__version__, torch.version.cuda, gpus, architectures, problem)
+
+
 def ask_kernels(cache: Path) -> KernelFacts:
     """Looks, without torch and without building; some ten milliseconds, most of them nvcc's."""
     driver = ask_driver()
@@ -64,32 +112,16 @@ def ask_kernels(cache: Path) -> KernelFacts:
     )
 
 
-def kernel_findings(kernels: KernelFacts) -> Iterator[Finding]:
-    """The lines on a machine with a card: compiler, each kind of card, cache."""
-    ready = dict(kernels.ready)
-    wanted = [card for card in kernels.cards if card >= OLDEST]
-    if kernels.problem is None:
-        yield Finding("ok", "nvcc", kernels.compiler)
-    else:
-        spared = bool(wanted) and all(card in ready for card in wanted)
-        yield Finding("warn" if spared else "missing", "nvcc", kernels.problem)
-    for card in kernels.cards:
-        yield _card(card, ready.get(card), can_build=kernels.problem is None)
-    if kernels.builds:
-        count = "1 build" if kernels.builds == 1 else f"{kernels.builds} builds"
-        yield Finding("ok", "kernel cache", f"{count}, {kernels.size / 1e6:.1f} MB in {kernels.folder}")
+def _gpu(index: int) -> GpuFacts:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    free, total = torch.cuda.mem_get_info(index)
+    return GpuFacts(properties.name, (properties.major, properties.minor), total, free)
 
 
-def _card(card: Capability, library: Path | None, *, can_build: bool) -> Finding:
-    name = f"compute capability {dotted(card)}"
-    if card < OLDEST:
-        return Finding("missing", "CUDA kernels", f"{name} is too old, they need {dotted(OLDEST)}", WITHOUT)
-    if library is not None:
-        return Finding("ok", "CUDA kernels", f"ready for {name} ({library})")
-    if can_build:
-        text = f"not compiled yet for {name}; the first start does it and takes about a minute longer"
-        return Finding("warn", "CUDA kernels", text, "compile them now: exlchat build-ext")
-    return Finding("missing", "CUDA kernels", f"none for {name}, and nvcc is missing", f"see nvcc; or {WITHOUT}")
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _host() -> str:

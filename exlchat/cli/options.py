@@ -1,29 +1,33 @@
-"""Options that several commands have, in the groups that their help shows."""
+"""Options that several commands have, in the groups that their help shows, and the types of their arguments.
+
+A type makes a value of a text, or one line that says what is wrong with it.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
+from exlchat import paths
 from exlchat.app.generation_settings import LARGEST_SEED
+from exlchat.chat.constraints import constraint_of
+from exlchat.chat.presets.control_values import from_text, require_control
 from exlchat.chat.prompt.context import CONTEXT_POLICIES
-from exlchat.cli.argument_types import (
-    drafted_by,
-    held_to,
-    not_negative,
-    number,
-    positive,
-    sampled,
-    some_text,
-    stop_text,
-    whole,
-)
+from exlchat.chat.speech import DraftChoice
 from exlchat.config.schema import KV_CACHES, MOST_CACHE_GB, MOST_CACHE_TOKENS
+from exlchat.llm.constraint import Constraint
 from exlchat.llm.info import ROUNDED_HEAD_BITS
+from exlchat.untrusted.text import storable
+
+Parsed = TypeVar("Parsed")
+_OF_THEIR_OWN = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p"}
+"""Those controls of sampling that have an option of their own."""
 
 
 def loading_options(group: argparse._ArgumentGroup) -> None:
-    """How a model is loaded, for a command that lives in a package of its own."""
+    """How a model is loaded, for a command that has nothing more to say of it."""
     memory_options(group)
     kernel_options(group)
 
@@ -155,3 +159,122 @@ def speech_options(parser: argparse.ArgumentParser) -> None:
     held.add_argument(
         "--grammar", metavar="FILE", type=held_to("grammar"), help="answer by this grammar (Lark, llguidance)"
     )
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argument type: a whole number within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            upper = "or more" if most is None else f"to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, {least} {upper}")
+        return value
+
+    return parse
+
+
+def said(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """An argument type whose `ValueError` says itself what is wrong."""
+
+    def parse_argument(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument
+
+
+def number(text: str) -> float:
+    """Any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def positive(most: int) -> Callable[[str], float]:
+    """An argument type: a number above 0."""
+
+    def parse(text: str) -> float:
+        value = number(text)
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, at most {most:,}")
+        return value
+
+    return parse
+
+
+def not_negative(most: int) -> Callable[[str], float]:
+    """An argument type: a number, 0 or above."""
+
+    def parse(text: str) -> float:
+        value = number(text)
+        if not 0 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or above, at most {most:,}")
+        return value
+
+    return parse
+
+
+def sampled(text: str) -> tuple[str, Any]:
+    """A control of how tokens are drawn, and its value: NAME=VALUE."""
+    name, sign, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not sign or not value.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not like NAME=VALUE, such as xtc_probability=0.5")
+    if name in _OF_THEIR_OWN:
+        raise argparse.ArgumentTypeError(f"{name} has an option of its own; say {_OF_THEIR_OWN[name]} {value}")
+    try:
+        require_control(name)
+        return name, from_text(name, value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def held_to(word: str) -> Callable[[str], Constraint]:
+    """An argument type: a schema, a regex or a grammar."""
+    return said(lambda text: constraint_of(word, text))
+
+
+def drafted_by(text: str) -> DraftChoice | Path:
+    """A word, or the folder of a model."""
+    words: tuple[DraftChoice, ...] = ("auto", "off", "ngram")
+    for word in words:
+        if text == word:
+            return word
+    path = paths.expanded(text)
+    try:
+        there = bool(text) and path.is_dir()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder of a model; give one, or {', '.join(words)}")
+    return path.absolute()
+
+
+def some_text(text: str) -> str:
+    """Anything but nothing."""
+    return _something(text, "the text is empty")
+
+
+def stop_text(text: str) -> str:
+    """A text that ends answers."""
+    return _something(text, "the text is empty, which would stop nothing")
+
+
+def some_id(text: str) -> str:
+    """The beginning of an id, which the empty text is of all."""
+    return _something(text, "the id is empty; exlchat sessions list and show print ids")
+
+
+def _something(text: str, otherwise: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError(otherwise)
+    if text != storable(text):
+        raise argparse.ArgumentTypeError("the text is not UTF-8")
+    return text

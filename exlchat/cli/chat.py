@@ -1,0 +1,147 @@
+"""`exlchat [MODEL_DIR]`: the chat app, or the line mode in its place."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from exlchat.app.options import AppOptions
+from exlchat.cli.options import model_options, prompt_options, sampling_group
+from exlchat.cli.parser import Parser, about_group
+from exlchat.cli.typed_options import app_options
+from exlchat.ui.terminal.exit_codes import ExitCode
+from exlchat.ui.terminal.standard_streams import complain, print_lines
+
+_USAGE = """exlchat [MODEL_DIR] [options]
+       exlchat ask [MODEL] [PROMPT] [options]
+       exlchat models [options]
+       exlchat personas COMMAND [options]
+       exlchat presets COMMAND [options]
+       exlchat pull ORG/NAME[@REVISION] [options]
+       exlchat sessions COMMAND [options]
+       exlchat themes [COMMAND] [options]
+       exlchat bench [MODEL] [options]
+       exlchat template list|show|import [options]
+       exlchat build-ext [options]
+       exlchat config COMMAND [options]
+       exlchat doctor"""
+_ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
+on the CPU.
+
+  exlchat           open the chat app (F1 in it shows all keys and commands)
+  exlchat ask       answer one prompt on standard output, for pipes and scripts
+  exlchat models    list the models there are, and whether they fit
+  exlchat personas  list, import and export personas and character cards
+  exlchat presets   list, show and import sampling presets
+  exlchat pull      fetch a model from Hugging Face into the library
+  exlchat template  list prompt formats, show exact prompts
+  exlchat sessions  list, search, edit, check, export and import conversations
+  exlchat themes    list the themes in their colours, begin one of your own
+  exlchat build-ext compile the CUDA kernels now, not at the first start
+  exlchat config    show, edit and change the settings
+  exlchat bench     measure how fast a model runs here
+  exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
+_EPILOG = """examples:
+  exlchat                   the model used last, else the bundled guide
+  exlchat ~/models/llama-3  a model folder of your own
+  exlchat guide             the bundled model, which knows exlchat
+  exlchat -c                go on with the most recent conversation
+  exlchat --line            chat line by line, in the terminal's own scrollback
+  git diff | exlchat ask "Write a commit message for this:"
+
+files:
+  settings.toml, themes/, templates/, personas/ and presets/ lie in the config
+  folder, the conversations in the data folder; `exlchat doctor` shows where.
+  EXLCHAT_HOME=FOLDER puts everything under one folder.
+
+exit codes:
+  0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of `exlchat [MODEL_DIR]`."""
+    parser = Parser("exlchat", _ABOUT, _EPILOG, _USAGE)
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "model",
+        metavar="MODEL_DIR",
+        nargs="?",
+        help="folder with an EXL2, GPTQ, AWQ or float model, or the word guide (default: the last used, else guide)",
+    )
+    model_options(model)
+    chat = parser.add_argument_group("chat")
+    chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
+    chat.add_argument(
+        "--line",
+        action="store_true",
+        help="chat line by line in the terminal's own scrollback, with the same commands and conversations",
+    )
+    chat.add_argument(
+        "--plain",
+        action="store_true",
+        help="the same for screen readers and simple terminals: nothing is painted twice, no colours, no frames",
+    )
+    chat.add_argument("--theme", metavar="NAME", help="colours of this start, of exlchat themes list")
+    prompt_options(chat)
+    sampling_group(parser)
+    about_group(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
+    """Opens the app, or the line mode where that was asked for or the terminal draws no app."""
+    parser = build_parser()
+    typed = parser.parse_args(arguments)
+    options = replace(
+        app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last),
+        context_policy=typed.context_policy,
+    )
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+        complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
+        return ExitCode.USAGE
+    from exlchat.ui.line.choice import cannot_draw, cannot_move_cursor
+
+    # The app draws on stderr; the line mode writes to stdout.
+    drawn_on = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+    why = None if typed.line or typed.plain else cannot_draw(*drawn_on)
+    if typed.line or typed.plain or why is not None:
+        return _in_lines(options, why, plain=typed.plain or cannot_move_cursor() is not None)
+    if not _is_terminal(sys.stderr):
+        # The line goes to stdout, because that is where somebody looks.
+        print_lines(["exlchat: the chat app draws on standard error; start it without redirecting that"])
+        return ExitCode.USAGE
+    # What is made until the first screen stands is there to stay. Looking for garbage among it was 11 % of the start.
+    gc.disable()
+    from exlchat.ui.tui.app import run_app
+
+    return _until_quit(lambda: run_app(options))
+
+
+def _in_lines(options: AppOptions, why: str | None, *, plain: bool) -> ExitCode:
+    """The line mode; `why` it takes the place of the app, where it was not asked for."""
+    from exlchat.ui.line.run import run_line
+
+    if why is not None:
+        mode = "exlchat --plain" if plain else "exlchat --line"
+        options = replace(options, notices=(f"{why}, which the app needs; this is {mode}", *options.notices))
+    return _until_quit(lambda: run_line(options, plain=plain))
+
+
+def _until_quit(work: Callable[[], int]) -> ExitCode:
+    from exlchat.chat.store.conversations import StoreError
+    from exlchat.config.themes import ThemeError
+
+    try:
+        return ExitCode(work())
+    except (ThemeError, StoreError) as error:
+        complain(str(error))
+        return ExitCode.ERROR
+
+
+def _is_terminal(stream: object) -> bool:
+    """Python sets a standard stream that was closed by the caller to `None`."""
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and bool(isatty())

@@ -1,1 +1,0 @@
-"""`exlchat personas`: who can speak, as files."""

@@ -1,1 +1,0 @@
-"""`exlchat presets`."""
