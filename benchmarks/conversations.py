@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from exlchat.chat.conversation import AnswerRecord
+from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
 
@@ -70,7 +69,7 @@ def fill(path: Path) -> list[str]:
             text = " ".join(chance.choices(vocabulary, weights, k=WORDS))
             answer = place % 2
             messages.append(
-                TreeMessage(
+                Message(
                     f"{number:04}-{place:04}",
                     f"{number:04}-{place - 1:04}" if place else None,
                     "assistant" if answer else "user",

@@ -14,8 +14,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.tree import ConversationTree, TreeMessage
 
 SEQUENCES = (
     "\x1b]52;c;SE9TVElMRQ==\x07",  # the clipboard
@@ -86,10 +86,10 @@ def talk(number: int) -> ConversationTree:
         at,
         f"a{number}",
         (
-            TreeMessage(f"s{number}", None, "system", HOSTILE, at),
-            TreeMessage(f"q{number}", f"s{number}", "user", f"{HOSTILE}\nwhere is it", at),
-            TreeMessage(f"b{number}", f"q{number}", "assistant", ANSWER, at, thinking=HOSTILE),
-            TreeMessage(f"a{number}", f"q{number}", "assistant", ANSWER, at),
+            Message(f"s{number}", None, "system", HOSTILE, at),
+            Message(f"q{number}", f"s{number}", "user", f"{HOSTILE}\nwhere is it", at),
+            Message(f"b{number}", f"q{number}", "assistant", ANSWER, at, thinking=HOSTILE),
+            Message(f"a{number}", f"q{number}", "assistant", ANSWER, at),
         ),
         id=f"talk{number}",
         tags=(HOSTILE,),

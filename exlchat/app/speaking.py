@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from exlchat.app.options import AppOptions
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.opening import persona_of
 from exlchat.chat.personas.persona import PersonaError

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import answer_ids, with_own_ids
 from exlchat.chat.prompt.context import ContextPolicy
 from exlchat.chat.prompt.ids import prompt_ids

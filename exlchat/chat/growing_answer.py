@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from exlchat.chat.conversation import Message, MessageStatus
+from exlchat.chat.model import Message, MessageStatus
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.store.journal import AnswerJournal

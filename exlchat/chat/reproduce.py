@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat import paths
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import begun_text, with_own_ids
 from exlchat.chat.prompt.context import Seen, seen_since
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids

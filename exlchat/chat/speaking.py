@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 
 if TYPE_CHECKING:
     from exlchat.chat.personas.lore_of_turn import KeepsTold

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import encode_after
 from exlchat.chat.prompt.context import Seen
 from exlchat.chat.prompt.ids import prompt_ids

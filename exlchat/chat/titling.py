@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, split

@@ -6,8 +6,8 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 
-from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import begun_text
 from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
 from exlchat.chat.speaking import TurnError

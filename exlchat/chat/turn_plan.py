@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
 from exlchat.chat.prompt.context import ContextPolicy, seen_since
 from exlchat.chat.prompt.cost import shared_beginning

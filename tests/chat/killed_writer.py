@@ -7,10 +7,10 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.repair.check_file import check_file
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.journal import AnswerJournal
-from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
 def write_until_killed(path: Path, seed: int, told: Connection) -> None:
@@ -58,7 +58,7 @@ def _import(store: ConversationStore, chance: random.Random, told: Connection) -
     """A conversation of some hundred messages is there as a whole, or not at all."""
     many = chance.randrange(1, 300)
     messages = [
-        TreeMessage(f"i{number}", f"i{number - 1}" if number else None, "user", f"imported {number} " * 20, 1.0)
+        Message(f"i{number}", f"i{number - 1}" if number else None, "user", f"imported {number} " * 20, 1.0)
         for number in range(many)
     ]
     ident = store.write_tree(ConversationTree("Imported", 1.0, 2.0, messages[-1].id, tuple(messages)))

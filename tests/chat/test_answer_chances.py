@@ -9,7 +9,7 @@ import pytest
 
 from exlchat.app.chat.answering import was_cut
 from exlchat.chat.answer_chances import AnswerChances, Beginning, answer_chances
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.reproduce import prompt_by_record, request_again

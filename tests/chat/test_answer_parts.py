@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from exlchat.chat.conversation import AnswerRecord, Message
 from exlchat.chat.exchange import html_page, markdown, openai
+from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.thinking import HARMONY, THINK, ThinkingMarks
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.llm.sampling import GREEDY
 
 
@@ -46,7 +45,7 @@ def test_thoughts_and_answer(message: Message, thinking: str | None, answer: str
 
 
 def test_exports_for_readers_fold_the_thoughts_and_openai_leaves_them_out() -> None:
-    said = TreeMessage("a", None, "assistant", "<think>Hmmm.</think>\nYes.", 0.0, record=recorded(THINK))
+    said = Message("a", None, "assistant", "<think>Hmmm.</think>\nYes.", 0.0, record=recorded(THINK))
     tree = ConversationTree("T", 0.0, 0.0, "a", (said,))
     for text in (markdown.page([tree]), html_page.page([tree])):
         assert "<think>" not in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.context import ANSWER_RESERVE, ContextFull, Seen, plan_context, require_room, turns_of
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from exlchat.chat.store.backup import backups
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.store.schema import MIGRATIONS
+from exlchat.chat.store.schema import CHANGE, CONVERSATION, IN_PROGRESS, MESSAGE, MIGRATIONS, TAG
 from tests.chat.test_store import _VERSION_1, RECORD
 
 _CONTENT = """
@@ -120,3 +120,23 @@ def test_the_last_few_copies_are_kept(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
         ConversationStore(of_version(path, 1)).close()
     assert len(backups(path)) == 3
+
+
+def test_the_declared_columns_are_those_of_a_new_database(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "c.db")
+    declared = {
+        "conversation": CONVERSATION,
+        "message": MESSAGE,
+        "answer_in_progress": IN_PROGRESS,
+        "tag": TAG,
+        "change": CHANGE,
+    }
+    for table, columns in declared.items():
+        there = [
+            (name, kind, bool(required))
+            for _, name, kind, required, *_ in store._db.execute(f"PRAGMA table_info ({table})")
+        ]
+        kinds = {"time": "REAL", "flag": "INTEGER", "ids": "BLOB"}
+        named = [(one.name, kinds.get(one.kind, "TEXT"), not one.may_miss) for one in columns]
+        assert [one for one in there if one[:2] != ("id", "INTEGER")] == named
+    store.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import with_own_ids
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.store.conversations import ConversationStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat import turn
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.ids import prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import choose_format

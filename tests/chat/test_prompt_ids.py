@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from exlchat.chat.conversation import Message, Role
+from exlchat.chat.model import Message, Role
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import BUILT_IN, PromptError, PromptFormat

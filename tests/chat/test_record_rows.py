@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from exlchat.chat.conversation import AnswerRecord
+from exlchat.chat.model import AnswerRecord
 from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.store.rows import pack_record, unpack_record
 from exlchat.llm.events import GenerationStats

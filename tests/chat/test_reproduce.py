@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.reproduce import NotReproducibleError, request_again
 from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.search import match_query
-from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_words_without_letters_ask_nothing() -> None:
 
 
 def test_of_a_word_found_everywhere_the_newest_come_first(store: ConversationStore) -> None:
-    messages = tuple(TreeMessage(f"m{n}", f"m{n - 1}" if n else None, "user", f"word {n}", 1.0) for n in range(4100))
+    messages = tuple(Message(f"m{n}", f"m{n - 1}" if n else None, "user", f"word {n}", 1.0) for n in range(4100))
     store.write_tree(ConversationTree("t", 1.0, 1.0, "m4099", messages))
     hits = store.search("word", 10_000)
     assert [hit.message_id for hit in hits] == [f"m{n}" for n in range(4099, -1, -1)]

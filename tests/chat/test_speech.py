@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.answer_chances import AnswerChances, answer_chances
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.reproduce import request_again
 from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from exlchat.chat.conversation import AnswerRecord
+from exlchat.chat.model import AnswerRecord
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.store.schema import MIGRATIONS
 from exlchat.llm.events import GenerationStats

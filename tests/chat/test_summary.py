@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.summary import SUMMARY_HEAD, summarise, summary_possible, with_summary
 from exlchat.chat.prompt_format import PromptFormat

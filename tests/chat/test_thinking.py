@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_messages, prompt_text
 from exlchat.chat.prompt.thinking import (
     GRANITE,

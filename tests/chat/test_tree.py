@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.chat.conversation import Message, Role
+from exlchat.chat.model import ConversationTree, Message, Role
 from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.llm.constraint import Constraint
 from tests.chat.test_store import RECORD
 
@@ -197,7 +196,7 @@ def test_a_conversation_in_which_the_user_says_nothing_is_listed_if_it_was_impor
     store: ConversationStore, role: Role
 ) -> None:
     store.create_conversation()
-    message = TreeMessage("m", None, role, "Hello", 1.0)
+    message = Message("m", None, role, "Hello", 1.0)
     ident = store.write_tree(ConversationTree(None, 1.0, 1.0, "m", (message,), foreign={"source": "openai"}))
     store.purge()
     assert [row.id for row in store.list_conversations()] == [ident]
@@ -275,14 +274,14 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 @st.composite
 def trees(draw: st.DrawFn) -> ConversationTree:
-    messages: list[TreeMessage] = []
+    messages: list[Message] = []
     gone: set[str | None] = set()
     for number in range(draw(st.integers(0, 8))):
         parent = draw(st.sampled_from([None, *(one.id for one in messages)]))
         deleted = parent in gone or draw(st.integers(0, 5)) == 0
         if deleted:
             gone.add(f"m{number}")
-        message = TreeMessage(
+        message = Message(
             f"m{number}",
             parent,
             draw(st.sampled_from(["system", "user", "assistant"])),
@@ -330,8 +329,8 @@ def test_a_whole_tree_is_kept_and_read_again(tree: ConversationTree) -> None:
     store.close()
 
 
-def _message(ident: str, parent: str | None, **how: object) -> TreeMessage:
-    return replace(TreeMessage(ident, parent, "user", ident, 1.0), **how)
+def _message(ident: str, parent: str | None, **how: object) -> Message:
+    return replace(Message(ident, parent, "user", ident, 1.0), **how)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ def _message(ident: str, parent: str | None, **how: object) -> TreeMessage:
     ],
 )
 def test_what_is_no_tree_is_refused_in_one_line(
-    store: ConversationStore, messages: list[TreeMessage], tip: str | None, said: str
+    store: ConversationStore, messages: list[Message], tip: str | None, said: str
 ) -> None:
     with pytest.raises(StoreError, match=said) as caught:
         store.write_tree(ConversationTree("t", 1.0, 1.0, tip, tuple(messages)))

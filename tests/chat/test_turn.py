@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.speech import Speech

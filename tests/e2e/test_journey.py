@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.conversation import Conversation
+from exlchat.chat.model import Conversation
 from exlchat.chat.store.conversations import ConversationStore
 from tests.e2e.tmux import Tmux, needs_tmux
 from tests.endless_model import save_endless_llama

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from exlchat.chat.conversation import Conversation
+from exlchat.chat.model import Conversation
 from exlchat.chat.store import database
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli

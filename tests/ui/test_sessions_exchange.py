@@ -18,8 +18,8 @@ from exlchat.chat.exchange.jsonl import conversations
 from exlchat.chat.exchange.limits import Problems
 from exlchat.chat.exchange.parse import parse
 from exlchat.chat.exchange.writing import written
+from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.cli.main import main
 from exlchat.cli.sessions.command import build_parser as sessions_parser
 from exlchat.cli.sessions.exchange import run_exchange
@@ -28,7 +28,7 @@ from tests.chat.exchange.trees import trees
 
 
 def tree(ident: str, title: str, text: str = "Hi", **more: Any) -> ConversationTree:
-    messages = (TreeMessage(f"{ident} m", None, "user", text, 1.0, foreign={"name": "Ada"}),)
+    messages = (Message(f"{ident} m", None, "user", text, 1.0, foreign={"name": "Ada"}),)
     return ConversationTree(title, 1.0, 2.0, messages[-1].id, messages, id=ident, **more)
 
 

@@ -10,7 +10,7 @@ from exlchat.chat.prompt.thinking import Piece, ThinkingSplitter
 
 if TYPE_CHECKING:
     from exlchat.app.runtime.jobs import Job
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from exlchat.app.chat.answering import was_cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from exlchat.chat.conversation import AnswerRecord, Message
+    from exlchat.chat.model import AnswerRecord, Message
 
 WRITTEN_ELSEWHERE = "being written by another exlchat"
 _CUT_BY = {

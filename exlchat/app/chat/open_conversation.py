@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from exlchat.app.generation_settings import GenerationSettings
-    from exlchat.chat.conversation import Conversation, Message
+    from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.llm.sampling import SamplingSettings

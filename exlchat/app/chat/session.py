@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from exlchat.app.chat.answering import Answering
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.runtime.requests import JobQueue
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.chat.store.conversations import ConversationStore

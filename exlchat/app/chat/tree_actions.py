@@ -14,7 +14,7 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.chat.store.changes import Change
 
 

@@ -11,7 +11,7 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.chat.tree import TreeMessage
+    from exlchat.chat.model import Message
 
 _DEEPEST = 12
 """Steps to the right; more would leave no room for the text."""
@@ -21,17 +21,17 @@ _DEEPEST = 12
 class TreeLine:
     """A message of the tree: `depth` counts the places above it where branches part, `text` is one line of it."""
 
-    message: TreeMessage
+    message: Message
     depth: int
     text: str
 
 
-def tree_lines(messages: Sequence[TreeMessage], *, cells: int = 60) -> list[TreeLine]:
+def tree_lines(messages: Sequence[Message], *, cells: int = 60) -> list[TreeLine]:
     """The messages that are not hidden, each branch below the message from which it parts.
 
     Only where branches part is there a step to the right: a long conversation stays narrow.
     """
-    children: dict[str | None, list[TreeMessage]] = {}
+    children: dict[str | None, list[Message]] = {}
     for one in messages:
         if not one.deleted:
             children.setdefault(one.parent_id, []).append(one)

@@ -11,7 +11,7 @@ from exlchat.chat.several_answers import OneAnswer
 if TYPE_CHECKING:
     from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, JobStep
     from exlchat.app.runtime.requests import JobQueue
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
 
 
 class UnderWay:

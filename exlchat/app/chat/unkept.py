@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from exlchat.chat.conversation import Conversation, Message
+    from exlchat.chat.model import Conversation, ConversationTree, Message
     from exlchat.chat.store.conversations import ConversationStore
-    from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
 class UnkeptAnswers:
@@ -47,7 +46,7 @@ class UnkeptAnswers:
     def in_tree(self, tree: ConversationTree) -> ConversationTree:
         """A tree from disk with these answers in full."""
 
-        def whole(one: TreeMessage) -> TreeMessage:
+        def whole(one: Message) -> Message:
             said = self._messages.get(one.id)
             if said is None:
                 return one

@@ -9,7 +9,7 @@ from pathlib import Path
 from exlchat import paths
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.writing import Format, written
-from exlchat.chat.tree import ConversationTree
+from exlchat.chat.model import ConversationTree
 
 _ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",

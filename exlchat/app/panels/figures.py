@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.llm.events import GenerationStats
     from exlchat.llm.info import ModelInfo
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from exlchat.app.runtime.requests import EngineFigures
-    from exlchat.chat.conversation import AnswerRecord, Message
+    from exlchat.chat.model import AnswerRecord, Message
     from exlchat.llm.info import CacheReport, MemoryReport
 
 _MODEL_CELLS = 60

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message
 
 
-def active_branch(tree: ConversationTree) -> list[TreeMessage]:
+def active_branch(tree: ConversationTree) -> list[Message]:
     """The messages that end at the tip, oldest first, without deleted ones."""
     by_id = {message.id: message for message in tree.messages}
-    branch: list[TreeMessage] = []
+    branch: list[Message] = []
     at = tree.tip_id
     while at is not None and at in by_id and len(branch) <= len(by_id):
         branch.append(by_id[at])
@@ -35,7 +35,7 @@ def places(tree: ConversationTree) -> dict[str, Place]:
     return {ident: Place(number, len(ids)) for ids in groups.values() for number, ident in enumerate(ids, 1)}
 
 
-def model_of(message: TreeMessage) -> str | None:
+def model_of(message: Message) -> str | None:
     """Who wrote an answer: from our record of it, or from the program that it was imported from."""
     if message.record is not None:
         return message.record.model

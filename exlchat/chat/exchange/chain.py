@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exlchat.chat.conversation import Role
-from exlchat.chat.tree import TreeMessage
+from exlchat.chat.model import Message, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Chain:
     """
 
     def __init__(self, began: float) -> None:
-        self.messages: list[TreeMessage] = []
+        self.messages: list[Message] = []
         self.tip_id: str | None = None
         self._now = began
         self._steps: list[Any] = []
@@ -75,7 +74,7 @@ class Chain:
             self.tip_id = self.messages[-1].id
 
     def _append(self, parent_id: str | None, draft: Draft, at: float, foreign: Mapping[str, Any]) -> None:
-        message = TreeMessage(
+        message = Message(
             uuid.uuid4().hex,
             parent_id,
             draft.role,

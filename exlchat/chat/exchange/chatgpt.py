@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.above import Above
 from exlchat.chat.exchange.chain import no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
 from exlchat.chat.exchange.limits import MESSAGES, ExchangeError
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import clean, content_parts, listing, mapping, name_of, rest, seconds_of, text_of
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message, Role
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _THOUGHTS = frozenset({"thoughts", "reasoning_recap"})
@@ -121,7 +120,7 @@ def _says_something(node: _Node) -> bool:
     return bool(node.text) or bool(_thoughts(node))
 
 
-def _message(node: _Node, parent: str | None, steps: Sequence[_Node], began: float) -> TreeMessage:
+def _message(node: _Node, parent: str | None, steps: Sequence[_Node], began: float) -> Message:
     thoughts = [thought for step in (*steps, node) for thought in _thoughts(step)]
     kept = [clean(step.message) for step in steps if step.message and _says_something(step)]
     content = node.content
@@ -133,7 +132,7 @@ def _message(node: _Node, parent: str | None, steps: Sequence[_Node], began: flo
         chatgpt=rest(node.message, *_KNOWN) | ({"content": clean(content)} if has_other else {}),
     )
     at = next((at for one in (node, *reversed(steps)) if (at := seconds_of(one.message.get("create_time")))), began)
-    return TreeMessage(
+    return Message(
         node.ident,
         parent,
         node.role or "assistant",

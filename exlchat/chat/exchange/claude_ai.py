@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.above import Above
 from exlchat.chat.exchange.chain import no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
 from exlchat.chat.exchange.limits import MESSAGES, ExchangeError
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import clean, content_parts, listing, mapping, name_of, rest, seconds_of, text_of
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message, Role
 
 _ROLES: dict[str, Role] = {"human": "user", "user": "user", "assistant": "assistant", "system": "system"}
 _ROOT = "00000000-0000-4000-8000-000000000000"
@@ -93,7 +92,7 @@ def _nodes(entries: Sequence[Mapping[str, Any]]) -> list[_Node]:
     return nodes
 
 
-def _message(node: _Node, model: str | None) -> TreeMessage:
+def _message(node: _Node, model: str | None) -> Message:
     entry = node.entry
     blocks = [mapping(block) for block in listing(entry.get("content"))]
     kinds = [name_of(block.get("type")) or "" for block in blocks]
@@ -107,7 +106,7 @@ def _message(node: _Node, model: str | None) -> TreeMessage:
         steps=[clean(block) for block, kind in zip(blocks, kinds, strict=True) if kind in _STEPS],
         **{"claude-ai": rest(entry, *_KNOWN) | ({"content": clean(blocks)} if any(other for _, other in said) else {})},
     )
-    return TreeMessage(
+    return Message(
         node.ident,
         None,
         node.role or "assistant",

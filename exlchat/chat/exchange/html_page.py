@@ -11,8 +11,8 @@ from exlchat.chat.exchange.branch import active_branch, places
 from exlchat.chat.exchange.html_text import escaped, rendered
 from exlchat.chat.exchange.markdown import about, alternative, heading, speaker
 from exlchat.chat.exchange.values import shown_time
+from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.tree import ConversationTree, TreeMessage
 
 _LIGHT, _DARK = "default", "github-dark"
 
@@ -89,7 +89,7 @@ def _conversation(tree: ConversationTree, number: int) -> str:
     return f'<article id="c{number}">\n{head}{messages}</article>\n'
 
 
-def _message(message: TreeMessage, remark: str) -> str:
+def _message(message: Message, remark: str) -> str:
     when = shown_time(message.created_at)
     notes = [note for note in (remark, "cut short" if message.status != "complete" else "") if note]
     which = f' <span class="which">{escaped(", ".join(notes))}</span>' if notes else ""

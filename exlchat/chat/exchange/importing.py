@@ -11,7 +11,7 @@ from exlchat.chat.exchange.limits import ExchangeError, Problems
 from exlchat.chat.exchange.mending import known_tip, mended
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import listing, mapping
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message
 
 Kind = Literal[
     "exlchat",
@@ -56,7 +56,7 @@ class Notes:
     def whole(
         self,
         kind: Kind,
-        messages: Sequence[TreeMessage],
+        messages: Sequence[Message],
         tip_id: str | None,
         *,
         title: str | None = None,

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, get_args
 
-from exlchat.chat.conversation import AnswerRecord, MessageStatus, Role
 from exlchat.chat.exchange.limits import ExchangeError, Problems
 from exlchat.chat.exchange.mending import known_tip, mended
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import clean, listing, mapping, text_of
+from exlchat.chat.model import AnswerRecord, ConversationTree, Message, MessageStatus, Role
 from exlchat.chat.store.rows import pack_record, unpack_record
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.llm.events import DecodePath, FinishReason, GenerationStats
 
 MARK = "exlchat"
@@ -39,7 +38,7 @@ def lines(trees: Sequence[ConversationTree]) -> Iterator[str]:
             yield _line({MARK: "message", **content})
 
 
-def _fields(value: ConversationTree | TreeMessage) -> Iterator[tuple[str, Any]]:
+def _fields(value: ConversationTree | Message) -> Iterator[tuple[str, Any]]:
     """Those that are not as they are by default."""
     for field in fields(value):
         content = getattr(value, field.name)
@@ -65,7 +64,7 @@ def is_ours(values: Sequence[Any]) -> bool:
 def conversations(parsed: Parsed, problems: Problems) -> Iterator[ConversationTree]:
     """The conversations of a file of ours; what is wrong with one is a line and does not stop the others."""
     header: Mapping[str, Any] | None = None
-    messages: list[TreeMessage] = []
+    messages: list[Message] = []
     skipping = False
     for value, number in zip(parsed.values, parsed.lines, strict=True):
         content, where = mapping(value), f"line {number}"
@@ -91,7 +90,7 @@ def conversations(parsed: Parsed, problems: Problems) -> Iterator[ConversationTr
 
 
 def _finished(
-    header: Mapping[str, Any] | None, messages: Sequence[TreeMessage], problems: Problems
+    header: Mapping[str, Any] | None, messages: Sequence[Message], problems: Problems
 ) -> Iterator[ConversationTree]:
     if header is None:
         return
@@ -118,14 +117,14 @@ def _finished(
         problems.lose(where, str(error))
 
 
-def _message(content: Mapping[str, Any], problems: Problems, where: str) -> TreeMessage:
+def _message(content: Mapping[str, Any], problems: Problems, where: str) -> Message:
     ident, text = text_of(content.get("id")), text_of(content.get("text"))
     role: Any = content.get("role")
     status = content.get("status", "complete")
     if ident is None or text is None or role not in get_args(Role) or status not in get_args(MessageStatus):
         raise ExchangeError("a message needs an id, a text, and a role and a status of those that there are")
     persona = content.get("persona")
-    return TreeMessage(
+    return Message(
         id=ident,
         parent_id=text_of(content.get("parent_id")),
         role=role,

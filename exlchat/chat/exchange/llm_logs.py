@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.above import Above
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
 from exlchat.chat.exchange.importing import Notes
 from exlchat.chat.exchange.limits import ExchangeError, Problems
 from exlchat.chat.exchange.llm_database import LlmDatabase, json_of, open_llm, waiting_changes
 from exlchat.chat.exchange.values import clean, listing, mapping, name_of, rest, seconds_of, split_thinking, text_of
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message, Role
 
 Row = Mapping[str, Any]
 
@@ -258,7 +257,7 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-def _message(node: _Node, parent: str | None, steps: list[_Node], turn: Row, began: float) -> TreeMessage:
+def _message(node: _Node, parent: str | None, steps: list[_Node], turn: Row, began: float) -> Message:
     thinking = "\n\n".join(thought for one in (*steps, node) if (thought := one.thinking))
     role: Role = node.role if node.role is not None and node.is_message else "assistant"
     fields = node.fields if role != "assistant" else {**node.fields, **rest(turn, *_KNOWN_TURN, "id")}
@@ -268,4 +267,4 @@ def _message(node: _Node, parent: str | None, steps: list[_Node], turn: Row, beg
         llm=no_empty(**fields, parts=node.others),
     )
     at = seconds_of(turn.get("datetime_utc")) or began
-    return TreeMessage(node.ident, parent, role, node.text, at, thinking=thinking or None, foreign=foreign)
+    return Message(node.ident, parent, role, node.text, at, thinking=thinking or None, foreign=foreign)

@@ -10,8 +10,8 @@ from markdown_it import MarkdownIt
 
 from exlchat.chat.exchange.branch import Place, active_branch, model_of, places
 from exlchat.chat.exchange.values import shown_time
+from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.untrusted.text import one_line, visible
 
 UNTITLED = "Conversation"
@@ -63,7 +63,7 @@ def heading(tree: ConversationTree) -> str:
     return one_line(tree.title or "") or UNTITLED
 
 
-def about(tree: ConversationTree, branch: Sequence[TreeMessage]) -> str:
+def about(tree: ConversationTree, branch: Sequence[Message]) -> str:
     """When, with which models, how many messages, with what tags."""
     models = dict.fromkeys(one_line(model) for message in branch if (model := model_of(message)))
     hidden = sum(1 for message in tree.messages if not message.deleted) - len(branch)
@@ -76,7 +76,7 @@ def about(tree: ConversationTree, branch: Sequence[TreeMessage]) -> str:
     return " · ".join(part for part in told if part)
 
 
-def speaker(message: TreeMessage) -> str:
+def speaker(message: Message) -> str:
     """Who says it: the name that a file gave, the model of an answer, or the role."""
     name = message.foreign.get("name")
     if isinstance(name, str) and name.strip():

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from exlchat.chat.exchange.limits import MESSAGES, ExchangeError, Problems
-from exlchat.chat.tree import TreeMessage
+from exlchat.chat.model import Message
 
 
-def mended(messages: Sequence[TreeMessage], problems: Problems, where: str) -> tuple[TreeMessage, ...]:
+def mended(messages: Sequence[Message], problems: Problems, where: str) -> tuple[Message, ...]:
     """The same messages, parents before children, else in the same order.
 
     A second message with an id gets another id. One whose parent is missing, or which is its own ancestor, is hung
@@ -30,7 +30,7 @@ def mended(messages: Sequence[TreeMessage], problems: Problems, where: str) -> t
     return _with_known_originals(placed.placed, problems, where)
 
 
-def known_tip(messages: Sequence[TreeMessage], tip_id: str | None, problems: Problems, where: str) -> str | None:
+def known_tip(messages: Sequence[Message], tip_id: str | None, problems: Problems, where: str) -> str | None:
     """`tip_id`, or the last message if there is none of that id, which is one line."""
     if not messages:
         return None
@@ -40,13 +40,13 @@ def known_tip(messages: Sequence[TreeMessage], tip_id: str | None, problems: Pro
     return messages[-1].id
 
 
-def _with_ids_of_their_own(messages: Sequence[TreeMessage], problems: Problems, where: str) -> list[TreeMessage]:
+def _with_ids_of_their_own(messages: Sequence[Message], problems: Problems, where: str) -> list[Message]:
     seen = {message.id for message in messages}
     if len(seen) == len(messages):
         return list(messages)
     problems.add(where, f"{len(messages) - len(seen)} ids are of several messages; the later ones got others")
     given: set[str] = set()
-    unique: list[TreeMessage] = []
+    unique: list[Message] = []
     counts: dict[str, int] = {}
     for message in messages:
         ident = message.id
@@ -61,12 +61,12 @@ def _with_ids_of_their_own(messages: Sequence[TreeMessage], problems: Problems, 
 class _Placement:
     """Places message after message; one whose parent comes later waits for it."""
 
-    def __init__(self, messages: Sequence[TreeMessage]) -> None:
+    def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._ids = {message.id for message in messages}
         self._done: set[str] = set()
-        self._waiting: dict[str, list[TreeMessage]] = {}
-        self.placed: list[TreeMessage] = []
+        self._waiting: dict[str, list[Message]] = {}
+        self.placed: list[Message] = []
         self.orphans = 0
         self.cyclic = 0
 
@@ -82,7 +82,7 @@ class _Placement:
                 self._waiting.setdefault(message.parent_id, []).append(message)
         self._open_cycles()
 
-    def _place(self, first: TreeMessage) -> None:
+    def _place(self, first: Message) -> None:
         """`first` and all that wait for it, in their order."""
         stack = [first]
         while stack:
@@ -99,7 +99,7 @@ class _Placement:
                 continue
             self._open(min(self._cycle_above(message, order), key=lambda ident: order[ident]), order)
 
-    def _cycle_above(self, message: TreeMessage, order: dict[str, int]) -> list[str]:
+    def _cycle_above(self, message: Message, order: dict[str, int]) -> list[str]:
         """Ids of the cycle that the message's ancestors run into."""
         path: dict[str, None] = {}
         ident = message.id
@@ -117,11 +117,11 @@ class _Placement:
         waiting.remove(first)
         self._place(self._behind_the_last(first))
 
-    def _behind_the_last(self, message: TreeMessage) -> TreeMessage:
+    def _behind_the_last(self, message: Message) -> Message:
         return replace(message, parent_id=self.placed[-1].id if self.placed else None)
 
 
-def _with_known_originals(messages: Sequence[TreeMessage], problems: Problems, where: str) -> tuple[TreeMessage, ...]:
+def _with_known_originals(messages: Sequence[Message], problems: Problems, where: str) -> tuple[Message, ...]:
     ids = {message.id for message in messages}
     lost = sum(1 for message in messages if message.edited_from is not None and message.edited_from not in ids)
     if not lost:

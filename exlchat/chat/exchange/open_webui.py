@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.chain import no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
 from exlchat.chat.exchange.parse import Parsed
@@ -21,7 +20,7 @@ from exlchat.chat.exchange.values import (
     split_thinking,
     text_of,
 )
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message, Role
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _DETAILS, _DETAILS_END = '<details type="reasoning"', "</details>"
@@ -85,7 +84,7 @@ def _chained(messages: Sequence[Any]) -> list[tuple[str, Any]]:
     return chained
 
 
-def _message(key: str, fields: Mapping[str, Any], began: float) -> TreeMessage | None:
+def _message(key: str, fields: Mapping[str, Any], began: float) -> Message | None:
     role = _ROLES.get(name_of(fields.get("role")) or "")
     ident = name_of(key) or name_of(fields.get("id"))
     if role is None or ident is None:
@@ -98,7 +97,7 @@ def _message(key: str, fields: Mapping[str, Any], began: float) -> TreeMessage |
         **{"open-webui": rest(fields, *_KNOWN) | ({"content": clean(fields["content"])} if has_other else {})},
     )
     at = seconds_of(fields.get("timestamp")) or began
-    return TreeMessage(ident, name_of(fields.get("parentId")), role, text, at, thinking=thinking, foreign=foreign)
+    return Message(ident, name_of(fields.get("parentId")), role, text, at, thinking=thinking, foreign=foreign)
 
 
 def _thinking(text: str) -> tuple[str | None, str]:
@@ -113,13 +112,13 @@ def _thinking(text: str) -> tuple[str | None, str]:
     return "\n".join(lines).strip() or None, begun[end + len(_DETAILS_END) :].lstrip()
 
 
-def _under_system(system: str, messages: Sequence[TreeMessage], began: float) -> list[TreeMessage]:
+def _under_system(system: str, messages: Sequence[Message], began: float) -> list[Message]:
     taken = {message.id for message in messages}
     ident = _SYSTEM_ID
     while ident in taken:
         ident += "-"
     under = [replace(message, parent_id=ident) if message.parent_id is None else message for message in messages]
-    return [TreeMessage(ident, None, "system", system, began), *under]
+    return [Message(ident, None, "system", system, began), *under]
 
 
 OPEN_WEBUI = Importer(

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.branch import active_branch, model_of
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
@@ -26,8 +25,8 @@ from exlchat.chat.exchange.values import (
     split_thinking,
     text_of,
 )
+from exlchat.chat.model import ConversationTree, Role
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.tree import ConversationTree
 
 _ROLES: dict[str, Role] = {
     "system": "system",

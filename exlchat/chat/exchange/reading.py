@@ -22,7 +22,7 @@ from exlchat.chat.exchange.raw import SQLITE_MAGIC, ZIP_MAGIC, archive_members, 
 from exlchat.chat.exchange.silly_tavern import SILLY_TAVERN
 from exlchat.chat.exchange.small_formats import AICHAT, EXLLAMAV3, EXUI
 from exlchat.chat.exchange.textgen import TEXTGEN
-from exlchat.chat.tree import ConversationTree
+from exlchat.chat.model import ConversationTree
 from exlchat.untrusted.text import one_line
 
 _LONGEST_LINE = 1000

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
 from exlchat.chat.exchange.importing import Importer, Notes
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import listing, mapping, name_of, rest, seconds_of, split_thinking, text_of
-from exlchat.chat.tree import ConversationTree
+from exlchat.chat.model import ConversationTree, Role
 
 _KNOWN = ("name", "is_user", "send_date", "mes", "swipes", "swipe_id", "swipe_info", "extra")
 _KNOWN_EXTRA = ("model", "reasoning")

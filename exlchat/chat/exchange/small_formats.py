@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
 from exlchat.chat.exchange.parse import Parsed
@@ -19,7 +18,7 @@ from exlchat.chat.exchange.values import (
     split_thinking,
     text_of,
 )
-from exlchat.chat.tree import ConversationTree
+from exlchat.chat.model import ConversationTree, Role
 
 _EXUI_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant"}
 _AICHAT_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}

@@ -6,12 +6,11 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exlchat.chat.conversation import Role
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import listing, mapping, name_of, rest, seconds_of, split_thinking, text_of
-from exlchat.chat.tree import ConversationTree
+from exlchat.chat.model import ConversationTree, Role
 
 _NO_PROMPT = "<|BEGIN-VISIBLE-CHAT|>"
 _KNOWN = ("timestamp", "versions", "current_version_index", "model_name")

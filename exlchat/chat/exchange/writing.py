@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from exlchat.chat.exchange import jsonl, markdown, openai
-from exlchat.chat.tree import ConversationTree
+from exlchat.chat.model import ConversationTree
 from exlchat.untrusted.text import storable
 
 Format = Literal["jsonl", "md", "html", "openai"]

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from exlchat.chat.conversation import Conversation, Role
+from exlchat.chat.model import Conversation, ConversationTree, Message, Role
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.told import Spoken
-from exlchat.chat.tree import ConversationTree, TreeMessage
 
 
 class BeginningStore(Protocol):
@@ -60,7 +59,7 @@ def opening_tree(
     return ConversationTree(None, now, now, tip_id, (first, *greetings))
 
 
-def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> TreeMessage:
+def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> Message:
     """The system message with which `persona` speaks from here on: its text, and all that was frozen of it.
 
     An empty text takes the system prompt of whoever spoke before away.
@@ -89,5 +88,5 @@ def greeting_place(messages: Sequence[Spoken]) -> int | None:
     return persona.greetings.index(said.text)
 
 
-def _message(parent_id: str | None, role: Role, text: str, now: float, persona: dict[str, Any] | None) -> TreeMessage:
-    return TreeMessage(uuid.uuid4().hex, parent_id, role, text, now, persona=persona)
+def _message(parent_id: str | None, role: Role, text: str, now: float, persona: dict[str, Any] | None) -> Message:
+    return Message(uuid.uuid4().hex, parent_id, role, text, now, persona=persona)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from exlchat.chat.conversation import Role
+from exlchat.chat.model import Role
 from exlchat.chat.personas.lorebook import Lore, told_text
 
 
 class Spoken(Protocol):
-    """What of a message says who speaks: a `Message` or a `TreeMessage`."""
+    """What of a message says who speaks: a `Message` or a `Message`."""
 
     @property
     def id(self) -> str:

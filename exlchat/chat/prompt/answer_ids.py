@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.llm.info import ModelInfo
 from exlchat.llm.port import TextModel
 

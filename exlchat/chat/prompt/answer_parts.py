@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from exlchat.chat.conversation import AnswerRecord, Role
+from exlchat.chat.model import AnswerRecord, Role
 from exlchat.chat.prompt.thinking import KNOWN, SplitAnswer, ThinkingMarks, split
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import chain
 from typing import Literal, get_args
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 
 ContextPolicy = Literal["stop", "drop", "summarise"]
 CONTEXT_POLICIES: tuple[ContextPolicy, ...] = get_args(ContextPolicy)

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.prompt.thinking import ThinkingMarks, split_stored

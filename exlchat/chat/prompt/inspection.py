@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat import paths
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import with_own_ids
 from exlchat.chat.prompt.context import ContextPolicy
 from exlchat.chat.prompt.ids import PromptMessage

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.context import (
     ContextFull,
     ContextPolicy,

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, split, split_stored
 from exlchat.chat.prompt_format import PromptError, PromptFormat

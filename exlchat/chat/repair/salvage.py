@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from exlchat.chat.repair.check import Problem, check
 from exlchat.chat.repair.salvage_pages import Pages
-from exlchat.chat.repair.salvage_rows import CONVERSATION, MESSAGE, Row, Saved, collect
+from exlchat.chat.repair.salvage_rows import Row, Saved, collect
 from exlchat.chat.store.database import StoreError, explained, open_database, transaction
+from exlchat.chat.store.schema import CHANGE, CONVERSATION, MESSAGE, Column
 from exlchat.untrusted.files import NoSuchFileError, open_plain
 
 _MARK = ".damaged-"
@@ -107,26 +108,17 @@ def _written(new: Path, saved: Saved) -> list[Problem]:
 
 def _insert(db: sqlite3.Connection, saved: Saved) -> None:
     for row in sorted(saved.conversations.values(), key=_place):
-        values = {**row, "pinned": row["pinned"] or 0, "draft": row["draft"] or ""}
-        _put(db, "conversation", CONVERSATION, values)
+        _put(db, "conversation", CONVERSATION, row)
     time = 0.0
     for row in sorted(saved.messages.values(), key=_place):
         # Of one that was cut there is no time; it was written after the one before it.
         written = row["created_at"]
         time = float(written) if isinstance(written, int | float) else time
-        values = {
-            **row,
-            "created_at": time,
-            "status": row["status"] or "partial",
-            "token_ids": b"" if row["token_ids"] is None else row["token_ids"],
-            "pinned": row["pinned"] or 0,
-        }
-        _put(db, "message", MESSAGE, values)
+        _put(db, "message", MESSAGE, {**row, "created_at": time, "status": row["status"] or "partial"})
     db.executemany("INSERT OR IGNORE INTO tag VALUES (?, ?)", sorted(saved.tags))
-    for _, change in sorted(saved.changes.items()):
-        db.execute(
-            "INSERT INTO change (conversation_id, what, changed_at, undone, steps) VALUES (?, ?, ?, ?, ?)", change
-        )
+    names = [column.name for column in CHANGE]
+    for _, values in sorted(saved.changes.items()):
+        _put(db, "change", CHANGE, dict(zip(names, values, strict=True)))
 
 
 def _place(row: Row) -> tuple[int, str]:
@@ -135,9 +127,10 @@ def _place(row: Row) -> tuple[int, str]:
     return (rowid if isinstance(rowid, int) else 0), str(row["id"])
 
 
-def _put(db: sqlite3.Connection, table: str, names: tuple[str, ...], row: Row) -> None:
-    places = ", ".join("?" * len(names))
-    db.execute(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", [row[name] for name in names])
+def _put(db: sqlite3.Connection, table: str, columns: Sequence[Column], row: Row) -> None:
+    names = ", ".join(column.name for column in columns)
+    values = [column.least if row[column.name] is None else row[column.name] for column in columns]
+    db.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})", values)
 
 
 def _set_aside(path: Path, wal: bytes) -> Path:

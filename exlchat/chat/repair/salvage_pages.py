@@ -10,9 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from exlchat.chat.store.schema import Value
 from exlchat.chat.store.wal import MAGIC, page_size, read_wal
-
-Value = str | bytes | float | None
 
 _MOST_COLUMNS = 64
 _INDEX_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 2, 10, 13

@@ -4,44 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
-from exlchat.chat.repair.salvage_pages import Record, Value
+from exlchat.chat.repair.salvage_pages import Record
+from exlchat.chat.store.schema import CHANGE, CONVERSATION, MESSAGE, Column, Value
 
-MESSAGE = (
-    "id",
-    "conversation_id",
-    "parent_id",
-    "role",
-    "text",
-    "created_at",
-    "status",
-    "token_ids",
-    "record",
-    "pinned",
-    "summary",
-    "thinking",
-    "persona",
-    "edited_from",
-    "deleted_at",
-    "foreign_json",
-)
-"""The columns of a message in the order of the schema; rows of before a migration end earlier."""
-
-CONVERSATION = (
-    "id",
-    "title",
-    "created_at",
-    "updated_at",
-    "deleted_at",
-    "tip_id",
-    "pinned",
-    "archived_at",
-    "title_by",
-    "draft",
-    "foreign_json",
-)
-_FEWEST_OF_A_MESSAGE = 9
-_FEWEST_OF_A_CONVERSATION = 6
 _LONGEST_WORD = 40
 """Characters of an id, a role or a status."""
 
@@ -98,7 +65,7 @@ def _take_row(record: Record, rowid: int, saved: Saved) -> None:
     elif record.whole and _is_conversation(values):
         _keep(saved.conversations, {**_named(CONVERSATION, values), "rowid": rowid}, _weight_of_conversation)
     elif record.whole and _is_change(values):
-        saved.changes[rowid] = values[1:6]
+        saved.changes[rowid] = values[1:]
     elif record.whole and len(values) == 3 and values[0] is None:
         # What the search knows by name.
         if _is_word(values[1]) and values[2] is None:
@@ -120,39 +87,45 @@ def _take_entry(values: Sequence[Value], saved: Saved) -> None:
 
 def _is_message(values: Sequence[Value], *, whole: bool) -> bool:
     """Its columns in their order; of one that is cut there are at least those up to the text."""
-    if len(values) < (_FEWEST_OF_A_MESSAGE if whole else 5):
+    if len(values) < (_fewest(MESSAGE) if whole else 5):
         return False
     ident, conversation, parent, role, text, *rest = values
     named = _is_word(ident) and _is_word(conversation) and _is_word(role) and (parent is None or _is_word(parent))
     if not named or not isinstance(text, str) or not str(ident).isprintable():
         # Zeros in an id are a page that was written over, and make another message of it.
         return False
-    kinds = (int | float, str, bytes)
-    return all(one is None or isinstance(one, kind) for one, kind in zip(rest, kinds, strict=False))
+    # A record that is none says nothing of whose row it is.
+    return all(one is None or isinstance(one, column.types) for one, column in zip(rest, MESSAGE[5:8], strict=False))
 
 
 def _is_conversation(values: Sequence[Value]) -> bool:
-    if len(values) < _FEWEST_OF_A_CONVERSATION:
-        return False
-    ident, title, created_at, updated_at, deleted_at, tip_id = values[:6]
-    texts = all(one is None or isinstance(one, str) for one in (title, tip_id))
-    times = isinstance(created_at, int | float) and isinstance(updated_at, int | float)
-    return _is_word(ident) and texts and times and (deleted_at is None or isinstance(deleted_at, int | float))
+    fewest = _fewest(CONVERSATION)
+    return (
+        len(values) >= fewest
+        and _is_word(values[0])
+        and all(isinstance(value, column.types) for value, column in zip(values, CONVERSATION[:fewest], strict=False))
+    )
+
+
+def _fewest(columns: Sequence[Column]) -> int:
+    """How many columns the oldest rows have."""
+    return sum(column.since == 1 for column in columns)
 
 
 def _is_change(values: Sequence[Value]) -> bool:
-    match values:
-        case (None, str(), str(), int() | float(), int(), str()):
-            return True
-    return False
+    return (
+        len(values) == 1 + len(CHANGE)
+        and values[0] is None
+        and all(isinstance(value, column.types) for value, column in zip(values[1:], CHANGE, strict=True))
+    )
 
 
 def _is_word(value: Value) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _LONGEST_WORD
 
 
-def _named(names: Sequence[str], values: Sequence[Value]) -> Row:
-    return {name: values[place] if place < len(values) else None for place, name in enumerate(names)}
+def _named(columns: Sequence[Column], values: Sequence[Value]) -> Row:
+    return dict(zip_longest((column.name for column in columns), values[: len(columns)]))
 
 
 def _keep(rows: dict[str, Row], row: Row, weight: Callable[[Row], tuple[float, ...]]) -> None:

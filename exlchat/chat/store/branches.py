@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from exlchat.chat.conversation import Message
+from exlchat.chat.model import Message
 from exlchat.chat.store import changes
 from exlchat.chat.store.changes import Step
 from exlchat.chat.store.database import MissingRowError, RefusedError
@@ -56,7 +56,14 @@ def edit(
     ids = () if text != old.text else old.token_ids
     record = None if text != old.text else old.record
     new = replace(
-        old, id=new_id(), text=storable(text), created_at=now, token_ids=ids, record=record, edited_from=old.id
+        old,
+        id=new_id(),
+        text=storable(text),
+        created_at=now,
+        token_ids=ids,
+        record=record,
+        edited_from=old.id,
+        foreign={},
     )
     put_message(db, conversation_id, new)
     tip = new.id
@@ -150,7 +157,7 @@ def _copies(
     for one in messages:
         parent_id = None if one.parent_id is None else names[one.parent_id]
         last = names[one.id]
-        put_message(db, conversation_id, replace(renamed(one, names), id=last, parent_id=parent_id))
+        put_message(db, conversation_id, replace(renamed(one, names), id=last, parent_id=parent_id, foreign={}))
     return last
 
 

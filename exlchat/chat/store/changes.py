@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from exlchat.chat.store.database import RefusedError
+from exlchat.chat.store.schema import CONVERSATION, MESSAGE
 from exlchat.chat.store.statements import tip_of
 from exlchat.untrusted.text import one_line
 
@@ -31,7 +32,14 @@ What = Literal[
 ]
 Step = dict[str, Any]
 
-_COLUMNS = {"conversation": {"title", "title_by", "pinned", "archived_at", "deleted_at"}, "message": {"pinned"}}
+_UNDOABLE = {
+    "conversation": {
+        column.name: column
+        for column in CONVERSATION
+        if column.name in ("title", "title_by", "pinned", "archived_at", "deleted_at")
+    },
+    "message": {column.name: column for column in MESSAGE if column.name == "pinned"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,8 @@ def are_steps(content: object) -> TypeGuard[list[Step]]:
 def _is_step(step: Step) -> bool:
     match step:
         case {"do": "set", "table": str(table), "column": str(column), "id": str(), "before": before, "after": after}:
-            return column in _COLUMNS.get(table, ()) and _fits(column, before) and _fits(column, after)
+            held = _UNDOABLE.get(table, {}).get(column)
+            return held is not None and held.fits(before) and held.fits(after)
         case {"do": "tags", "id": str(), "before": list(before), "after": list(after)}:
             return _are_texts([*before, *after])
         case {"do": "tip", "id": str(), "before": str() | None, "after": str() | None}:
@@ -148,14 +157,6 @@ def _is_step(step: Step) -> bool:
         case {"do": "branch", "id": str(), "at": int() | float()}:
             return isinstance(step.get("kept", False), bool) and _are_texts(step.get("messages", []))
     return False
-
-
-def _fits(column: str, value: object) -> bool:
-    if column == "pinned":
-        return value in (0, 1)
-    if column == "title_by":
-        return value is None or value in ("user", "model", "first line")
-    return value is None or isinstance(value, str if column == "title" else int | float)
 
 
 def _are_texts(values: object) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.conversation import AnswerRecord, Conversation, Message, MessageStatus, Role
+from exlchat.chat.model import AnswerRecord, Conversation, Message, MessageStatus, Role
 from exlchat.chat.store import changes, statements
 from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
 from exlchat.chat.store.file import new_id

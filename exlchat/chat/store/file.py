@@ -18,7 +18,7 @@ from exlchat.chat.store.open_files import OpenFiles
 from exlchat.chat.store.writer import Writer
 
 if TYPE_CHECKING:
-    from exlchat.chat.tree import ConversationTree
+    from exlchat.chat.model import ConversationTree
 
 
 class StoreFile:

@@ -10,23 +10,30 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.thinking import unpack_marks
 from exlchat.chat.prompt.thought_meter import Thought
 from exlchat.chat.speech import PLAIN, Speech, unpack_speech
 from exlchat.chat.store.database import RefusedError
+from exlchat.chat.store.schema import MESSAGE
 from exlchat.chat.titles import UNTITLED
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.untrusted.text import storable
 
-MESSAGE_COLUMNS = (
-    "id, parent_id, role, text, created_at, status, token_ids, record, pinned, summary, thinking, persona, edited_from"
+_COLUMNS = tuple(column for column in MESSAGE if column.name != "conversation_id")
+_FIELDS = tuple(
+    {"deleted_at": "deleted", "foreign_json": "foreign"}.get(column.name, column.name) for column in _COLUMNS
 )
-MessageRow = tuple[
-    str, str | None, Any, str, float, Any, bytes, str | None, int, str | None, str | None, str | None, str | None
-]
+_IDS = _FIELDS.index("token_ids")
+# Marks and what is JSON are read as what they can be: the message itself matters more.
+_TYPES = tuple(
+    column.types if column.kind in ("text", "ids") or column.name == "created_at" else (object,) for column in _COLUMNS
+)
+
+MESSAGE_COLUMNS = tuple(column.name for column in _COLUMNS)
+"""Of a message, in the order of its fields; which conversation it belongs to stands outside it."""
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -126,36 +133,25 @@ def _thought(content: Any) -> Thought | None:
     return None if content is None else Thought(int(content["tokens"]), float(content["seconds"]))
 
 
-def unpack_message(row: MessageRow) -> Message:
+def unpack_message(row: Sequence[Any]) -> Message:
     """A row of `MESSAGE_COLUMNS` as a message.
 
     Raises:
         RefusedError: a damaged row, which holds values of another kind.
     """
-    ident, parent_id, role, text, created_at, status, token_ids, record, pinned, *told = row
-    summary, thinking, persona, edited_from = told
-    if (
-        not all(one is None or isinstance(one, str) for one in (ident, parent_id, text, record, *told))
-        or not isinstance(created_at, int | float)
-        or not isinstance(token_ids, bytes)
-        or len(token_ids) % 4
-    ):
-        raise RefusedError(f"message {ident!s:.60} is damaged; exlchat sessions check --repair mends it")
-    return Message(
-        ident,
-        parent_id,
-        role,
-        text,
-        created_at,
-        status,
-        unpack_ids(token_ids),
-        unpack_record(record),
-        bool(pinned),
-        summary,
-        thinking,
-        None if persona is None else unpack_object(persona),
-        edited_from,
-    )
+    if not all(map(isinstance, row, _TYPES)) or len(row[_IDS]) % 4:
+        raise RefusedError(f"message {row[0]!s:.60} is damaged; exlchat sessions check --repair mends it")
+    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
+    persona = values["persona"]
+    values |= {
+        "token_ids": unpack_ids(values["token_ids"]),
+        "record": unpack_record(values["record"]),
+        "pinned": bool(values["pinned"]),
+        "persona": None if persona is None else unpack_object(persona),
+        "deleted": values["deleted"] is not None,
+        "foreign": unpack_object(values["foreign"]),
+    }
+    return Message(**values)
 
 
 def shown_title(title: object) -> str:
@@ -179,23 +175,21 @@ def require_kinds(conversation_id: str, texts: Iterable[object], times: Iterable
         raise RefusedError(f"conversation {conversation_id!s:.60} is damaged; exlchat sessions check --repair mends it")
 
 
-def message_values(message: Message) -> tuple[object, ...]:
-    """A message as the values of `MESSAGE_COLUMNS`, without what no UTF-8 file can hold."""
-    return (
-        message.id,
-        message.parent_id,
-        message.role,
-        storable(message.text),
-        message.created_at,
-        message.status,
-        pack_ids(message.token_ids),
-        pack_record(message.record),
-        message.pinned,
-        None if message.summary is None else storable(message.summary),
-        None if message.thinking is None else storable(message.thinking),
-        pack_object(message.persona),
-        message.edited_from,
-    )
+def message_values(message: Message, deleted_at: float | None = None) -> tuple[object, ...]:
+    """A message as the values of `MESSAGE_COLUMNS`, without what no UTF-8 file can hold; hidden since `deleted_at`.
+
+    Raises:
+        ValueError: what it carries of a persona or of another program cannot be written as JSON.
+    """
+    values = {name: getattr(message, name) for name in _FIELDS}
+    values |= {
+        "token_ids": pack_ids(message.token_ids),
+        "record": pack_record(message.record),
+        "persona": pack_object(message.persona),
+        "deleted": deleted_at,
+        "foreign": pack_object(message.foreign or None),
+    }
+    return tuple(storable(value) if isinstance(value, str) else value for value in values.values())
 
 
 def pack_object(content: Mapping[str, Any] | None) -> str | None:
@@ -212,10 +206,10 @@ def pack_object(content: Mapping[str, Any] | None) -> str | None:
         raise ValueError(f"it is no JSON object ({error})") from None
 
 
-def unpack_object(text: str | None) -> dict[str, Any]:
+def unpack_object(text: object) -> dict[str, Any]:
     """The inverse of `pack_object`; an empty object for what cannot be read."""
     try:
-        content = json.loads(text) if text else {}
+        content = json.loads(text) if text and isinstance(text, str) else {}
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

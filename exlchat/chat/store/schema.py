@@ -1,6 +1,106 @@
-"""The schema of the conversation database, as the statements that lead from each version to the next."""
+"""The schema of the conversation database: what its columns hold, and the statements that lead to each version."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from exlchat.chat.model import MessageStatus, Role
+from exlchat.chat.titles import TitleBy
+
+Value = str | bytes | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column is to hold, for whatever reads, writes, checks or salvages it.
+
+    Args:
+        name: as SQL has it.
+        kind: a `time` is in Unix seconds, a `flag` 0 or 1; `ids` are packed token ids, `object` and `record` are JSON.
+        may_miss: whether NULL is a value.
+        words: all that a text may be, where it may not be any.
+        since: the schema that brought it.
+    """
+
+    name: str
+    kind: Literal["text", "time", "flag", "ids", "object", "record"]
+    may_miss: bool = False
+    words: tuple[str, ...] = ()
+    since: int = 1
+
+    @property
+    def is_text(self) -> bool:
+        """Whether SQLite has its values as text."""
+        return self.kind in ("text", "object", "record")
+
+    @property
+    def types(self) -> tuple[type, ...]:
+        """What its values are in Python."""
+        some = (str,) if self.is_text else {"time": (int, float), "flag": (int,), "ids": (bytes,)}[self.kind]
+        return (*some, type(None)) if self.may_miss else some
+
+    @property
+    def least(self) -> Value:
+        """The value that says nothing; of a time there is none."""
+        if self.may_miss or self.kind == "time":
+            return None
+        return 0 if self.kind == "flag" else b"" if self.kind == "ids" else ""
+
+    def fits(self, value: object) -> bool:
+        """Whether it may hold a value, as far as its kind and its words say."""
+        if value is None or not isinstance(value, self.types):
+            return value is None and self.may_miss
+        return value in (0, 1) if self.kind == "flag" else not self.words or value in self.words
+
+
+CONVERSATION = (
+    Column("id", "text"),
+    Column("title", "text", may_miss=True),
+    Column("created_at", "time"),
+    Column("updated_at", "time"),
+    Column("deleted_at", "time", may_miss=True),
+    Column("tip_id", "text", may_miss=True),
+    Column("pinned", "flag", since=4),
+    Column("archived_at", "time", may_miss=True, since=4),
+    Column("title_by", "text", may_miss=True, words=get_args(TitleBy), since=4),
+    Column("draft", "text", since=4),
+    Column("foreign_json", "object", may_miss=True, since=4),
+)
+"""The columns of each table in their order: a row of before a migration ends earlier."""
+
+MESSAGE = (
+    Column("id", "text"),
+    Column("conversation_id", "text"),
+    Column("parent_id", "text", may_miss=True),
+    Column("role", "text", words=get_args(Role)),
+    Column("text", "text"),
+    Column("created_at", "time"),
+    Column("status", "text", words=get_args(MessageStatus)),
+    Column("token_ids", "ids"),
+    Column("record", "record", may_miss=True),
+    Column("pinned", "flag", since=2),
+    Column("summary", "text", may_miss=True, since=3),
+    Column("thinking", "text", may_miss=True, since=4),
+    Column("persona", "object", may_miss=True, since=4),
+    Column("edited_from", "text", may_miss=True, since=4),
+    Column("deleted_at", "time", may_miss=True, since=4),
+    Column("foreign_json", "object", may_miss=True, since=4),
+)
+IN_PROGRESS = (
+    Column("message_id", "text"),
+    Column("writer", "text"),
+    Column("previous_tip_id", "text", may_miss=True),
+)
+TAG = (Column("conversation_id", "text", since=4), Column("name", "text", since=4))
+CHANGE = (
+    # Its id is the rowid.
+    Column("conversation_id", "text", since=4),
+    Column("what", "text", since=4),
+    Column("changed_at", "time", since=4),
+    Column("undone", "flag", since=4),
+    Column("steps", "text", since=4),
+)
 
 FILL_INDEX = (
     "DELETE FROM searchable",
@@ -175,5 +275,5 @@ _SCHEMA_4 = (
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4)
 """Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.
 
-Never change one that was released.
+Never change one that was released. The columns above say what the last one leads to.
 """

@@ -8,7 +8,7 @@ import unicodedata
 import uuid
 from dataclasses import dataclass
 
-from exlchat.chat.conversation import Role
+from exlchat.chat.model import Role
 from exlchat.chat.store.rows import shown_time, shown_title
 
 SNIPPET_WORDS = 16

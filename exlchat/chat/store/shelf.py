@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from exlchat.chat.conversation import ConversationSummary, Message
+from exlchat.chat.model import ConversationSummary, Message
 from exlchat.chat.store import changes, statements
 from exlchat.chat.store.changes import Step, What
 from exlchat.chat.store.database import MissingRowError, explained

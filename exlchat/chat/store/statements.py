@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from exlchat.chat.conversation import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
+from exlchat.chat.model import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
 from exlchat.chat.store.database import MissingRowError
 from exlchat.chat.store.rows import (
     MESSAGE_COLUMNS,
@@ -29,7 +29,9 @@ _WHICH: dict[Which, str] = {
     "deleted": "c.deleted_at IS NOT NULL",
 }
 
-M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS.split(", "))
+_COLUMNS = ", ".join(MESSAGE_COLUMNS)
+_M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS)
+_PUT = f"INSERT INTO message (conversation_id, {_COLUMNS}) VALUES (?{', ?' * len(MESSAGE_COLUMNS)})"
 
 
 def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> list[ConversationSummary]:
@@ -79,7 +81,7 @@ def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message
     rows = db.execute(
         "WITH RECURSIVE branch (id) AS (SELECT ? UNION "
         "SELECT m.parent_id FROM branch JOIN message m ON m.id = branch.id) "
-        f"SELECT {M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id",
+        f"SELECT {_M_COLUMNS} FROM branch JOIN message m ON m.id = branch.id",
         (message_id,),
     )
     found = {row[0]: row for row in rows}
@@ -93,7 +95,7 @@ def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message
 
 def load_message(db: sqlite3.Connection, message_id: str) -> Message:
     """One message."""
-    row = db.execute(f"SELECT {MESSAGE_COLUMNS} FROM message WHERE id = ?", (message_id,)).fetchone()
+    row = db.execute(f"SELECT {_COLUMNS} FROM message WHERE id = ?", (message_id,)).fetchone()
     if row is None:
         raise MissingRowError("message", message_id)
     return unpack_message(row)
@@ -102,7 +104,7 @@ def load_message(db: sqlite3.Connection, message_id: str) -> Message:
 def alternatives(db: sqlite3.Connection, message_id: str) -> tuple[Message, ...]:
     """Messages of the same role under the same parent, oldest first, without deleted ones."""
     rows = db.execute(
-        f"SELECT {M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
+        f"SELECT {_M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
         "WHERE m.conversation_id = self.conversation_id AND m.parent_id IS self.parent_id "
         "AND m.role = self.role AND m.deleted_at IS NULL ORDER BY m.rowid",
         (message_id,),
@@ -152,11 +154,17 @@ def insert_message(db: sqlite3.Connection, conversation_id: str, message: Messag
     db.execute("DELETE FROM change WHERE conversation_id = ? AND undone = 1", (conversation_id,))
 
 
-def put_message(db: sqlite3.Connection, conversation_id: str, message: Message) -> None:
-    """The row of a message and nothing else."""
-    places = ", ".join("?" * (1 + len(MESSAGE_COLUMNS.split(","))))
-    values = (conversation_id, *message_values(message))
-    db.execute(f"INSERT INTO message (conversation_id, {MESSAGE_COLUMNS}) VALUES ({places})", values)
+def put_message(
+    db: sqlite3.Connection, conversation_id: str, message: Message, deleted_at: float | None = None
+) -> None:
+    """The row of a message and nothing else; hidden since `deleted_at`."""
+    db.execute(_PUT, (conversation_id, *message_values(message, deleted_at)))
+
+
+def conversation_messages(db: sqlite3.Connection, conversation_id: str) -> list[Message]:
+    """All of a conversation, hidden ones too, in the order in which they were written."""
+    rows = db.execute(f"SELECT {_COLUMNS} FROM message WHERE conversation_id = ? ORDER BY rowid", (conversation_id,))
+    return [unpack_message(row) for row in rows]
 
 
 def keep_told(db: sqlite3.Connection, message_id: str, note: Mapping[str, Any]) -> None:

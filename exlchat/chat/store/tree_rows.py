@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any, get_args
+from dataclasses import replace
+from typing import get_args
 
-from exlchat.chat.conversation import Message, MessageStatus, Role
+from exlchat.chat.model import ConversationTree, Message, MessageStatus, Role
 from exlchat.chat.store.branches import renamed
 from exlchat.chat.store.database import MissingRowError, RefusedError
-from exlchat.chat.store.rows import MESSAGE_COLUMNS, pack_object, require_kinds, unpack_message, unpack_object
-from exlchat.chat.store.statements import automatic_title, put_message
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.store.rows import pack_object, require_kinds, unpack_object
+from exlchat.chat.store.statements import automatic_title, conversation_messages, put_message
 from exlchat.untrusted.text import one_line, storable
 
 _GIVEN_TITLE_LENGTH = 200
-_MESSAGE_FIELDS = [field.name for field in fields(Message)]
 
 
 def read_tree(db: sqlite3.Connection, conversation_id: str) -> ConversationTree:
@@ -39,7 +37,8 @@ def read_tree(db: sqlite3.Connection, conversation_id: str) -> ConversationTree:
         created_at,
         updated_at,
         tip_id,
-        tuple(_tree_messages(db, conversation_id)),
+        # A repaired tree may have parents that are younger than their children.
+        tuple(_parents_first(conversation_messages(db, conversation_id))),
         conversation_id,
         tuple(name for (name,) in tags),
         bool(pinned),
@@ -58,6 +57,10 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callab
     ident = tree.id if tree.id and not _taken(db, "conversation", tree.id) else new_id()
     names = _names(db, tree, new_id)
     title = one_line(tree.title, _GIVEN_TITLE_LENGTH) if tree.title else None
+    try:
+        foreign = pack_object(tree.foreign or None)
+    except ValueError as error:
+        raise RefusedError(f"the conversation cannot be kept: {one_line(str(error))}") from None
     values = (
         ident,
         storable(title) if title else None,
@@ -67,7 +70,7 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callab
         tree.pinned,
         now if tree.archived else None,
         storable(tree.draft),
-        _packed(tree.foreign or None, "the conversation"),
+        foreign,
     )
     db.execute(
         "INSERT INTO conversation (id, title, title_by, created_at, updated_at, pinned, archived_at, draft, "
@@ -79,7 +82,7 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callab
     ids = frozenset(names.values())
     for one in tree.messages:
         _put(db, ident, one, names, kept, ids=ids, now=now)
-    tip_id = _kept_tip(tree, kept)
+    tip_id = None if tree.tip_id is None else kept[tree.tip_id]
     db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (names.get(tip_id or ""), ident))
     automatic = automatic_title(db, ident)
     if title is None or title == automatic:
@@ -95,25 +98,10 @@ def clean_tags(tags: tuple[str, ...] | list[str]) -> list[str]:
     return sorted({tag for tag in (one_line(storable(tag), 40) for tag in tags) if tag})
 
 
-def _tree_messages(db: sqlite3.Connection, conversation_id: str) -> list[TreeMessage]:
-    rows = db.execute(
-        f"SELECT deleted_at IS NOT NULL, foreign_json, {MESSAGE_COLUMNS} FROM message "
-        "WHERE conversation_id = ? ORDER BY rowid",
-        (conversation_id,),
-    )
-    found = []
-    for deleted, foreign, *row in rows:
-        message = unpack_message(tuple(row))
-        known = {name: getattr(message, name) for name in _MESSAGE_FIELDS}
-        found.append(TreeMessage(**known, deleted=bool(deleted), foreign=unpack_object(foreign)))
-    # A repaired tree may have parents that are younger than their children.
-    return _parents_first(found)
-
-
-def _parents_first(messages: list[TreeMessage]) -> list[TreeMessage]:
+def _parents_first(messages: list[Message]) -> list[Message]:
     seen: set[str | None] = {None}
-    ordered: list[TreeMessage] = []
-    waiting: dict[str, list[TreeMessage]] = {}
+    ordered: list[Message] = []
+    waiting: dict[str, list[Message]] = {}
     for one in messages:
         if one.parent_id not in seen:
             waiting.setdefault(str(one.parent_id), []).append(one)
@@ -129,10 +117,10 @@ def _parents_first(messages: list[TreeMessage]) -> list[TreeMessage]:
 
 
 def _place(
-    ready: list[TreeMessage],
-    ordered: list[TreeMessage],
+    ready: list[Message],
+    ordered: list[Message],
     seen: set[str | None],
-    waiting: dict[str, list[TreeMessage]],
+    waiting: dict[str, list[Message]],
 ) -> None:
     """Messages whose parents are there, and all that waits for them."""
     while ready:
@@ -162,21 +150,19 @@ def _names(db: sqlite3.Connection, tree: ConversationTree, new_id: Callable[[], 
 def _put(
     db: sqlite3.Connection,
     conversation_id: str,
-    one: TreeMessage,
+    one: Message,
     names: dict[str, str],
     kept: dict[str, str | None],
     *,
     ids: frozenset[str],
     now: float,
 ) -> None:
-    message = Message(**{name: getattr(one, name) for name in _MESSAGE_FIELDS})
     message = replace(
-        renamed(message, names),
+        renamed(one, names),
         id=names[one.id],
         parent_id=None if one.parent_id is None else names[one.parent_id],
         created_at=_moment(one.created_at, now),
         status="partial" if one.status == "streaming" else one.status,
-        persona=None,
     )
     if message.edited_from not in ids:
         message = replace(message, edited_from=None)
@@ -184,29 +170,9 @@ def _put(
     gone = one.deleted or (one.parent_id is not None and kept[one.parent_id] != one.parent_id)
     kept[one.id] = one.id if not gone else (None if one.parent_id is None else kept[one.parent_id])
     try:
-        put_message(db, conversation_id, message)
+        put_message(db, conversation_id, message, now if gone else None)
     except (OverflowError, TypeError, ValueError) as error:
         raise RefusedError(f"the message {one_line(one.id, 60)} cannot be kept: {one_line(str(error))}") from None
-    db.execute(
-        "UPDATE message SET deleted_at = ?, foreign_json = ?, persona = ? WHERE id = ?",
-        (
-            now if gone else None,
-            _packed(one.foreign or None, f"the message {one_line(one.id, 60)}"),
-            _packed(one.persona, f"the message {one_line(one.id, 60)}"),
-            message.id,
-        ),
-    )
-
-
-def _kept_tip(tree: ConversationTree, kept: dict[str, str | None]) -> str | None:
-    return None if tree.tip_id is None else kept[tree.tip_id]
-
-
-def _packed(content: Any, what: str) -> str | None:
-    try:
-        return pack_object(content)
-    except ValueError as error:
-        raise RefusedError(f"{what} cannot be kept: {one_line(str(error))}") from None
 
 
 def _taken(db: sqlite3.Connection, table: str, ident: str) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from exlchat.chat.conversation import Conversation, Message
+from exlchat.chat.model import Conversation, ConversationTree, Message
 from exlchat.chat.store import branches, changes, statements, tree_rows
 from exlchat.chat.store.changes import Change
 from exlchat.chat.store.file import StoreFile, new_id
-from exlchat.chat.tree import ConversationTree
 
 
 class TreeStore(StoreFile):

@@ -12,8 +12,8 @@ from exlchat.app.chat.writing_files import write_conversations
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import NAMES, Imported, read
 from exlchat.chat.exchange.writing import written
+from exlchat.chat.model import ConversationTree
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.tree import ConversationTree
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, complain, print_file, print_lines
 from exlchat.untrusted.text import one_line

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from exlchat.app.chat.finding import SHORT, conversation, day
 from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.repair.check_file import check_file
 from exlchat.chat.store.backup import backups
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.search import SearchHit
-from exlchat.chat.tree import TreeMessage
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import on_terminal, print_json, print_lines, print_text
 from exlchat.untrusted.text import one_line
@@ -102,7 +102,7 @@ def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
     return ExitCode.ERROR if wrong and code == ExitCode.OK else code
 
 
-def _head(one: TreeMessage, place: tuple[int, int]) -> str:
+def _head(one: Message, place: tuple[int, int]) -> str:
     told = [one.id[:SHORT], one.role, day(one.created_at)]
     if place[1] > 1:
         told.append(f"{place[0]} of {place[1]}")
@@ -110,14 +110,14 @@ def _head(one: TreeMessage, place: tuple[int, int]) -> str:
     return f"--- {' · '.join(told)}"
 
 
-def _said(one: TreeMessage) -> str:
+def _said(one: Message) -> str:
     """Thoughts first, each line of them behind a mark."""
     parts = answer_parts(one)
     thoughts = "".join(f"> {line}\n" for line in (parts.thinking or "").splitlines())
     return f"{thoughts}{parts.answer}"
 
 
-def _tree_lines(kept: Sequence[TreeMessage], shown: set[str]) -> list[str]:
+def _tree_lines(kept: Sequence[Message], shown: set[str]) -> list[str]:
     lines = []
     for line in tree_lines(kept):
         one = line.message
@@ -126,7 +126,7 @@ def _tree_lines(kept: Sequence[TreeMessage], shown: set[str]) -> list[str]:
     return lines
 
 
-def _places(kept: Sequence[TreeMessage]) -> dict[str, tuple[int, int]]:
+def _places(kept: Sequence[Message]) -> dict[str, tuple[int, int]]:
     """Which of how many alternatives each message is."""
     beside: dict[tuple[str | None, str], list[str]] = {}
     for one in kept:

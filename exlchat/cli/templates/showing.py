@@ -17,7 +17,7 @@ from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.places import library
 from exlchat.app.options import AppOptions
 from exlchat.app.speaking import as_spoken
-from exlchat.chat.conversation import Role
+from exlchat.chat.model import Role
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.inspection import to_ask
 from exlchat.chat.prompt.layout import MessageSpan, PromptLayout, lay_out

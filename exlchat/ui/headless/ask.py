@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
 
-    from exlchat.chat.conversation import Conversation
+    from exlchat.chat.model import Conversation
     from exlchat.llm.port import Engine
 
 

@@ -11,7 +11,7 @@ from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import TurnError
 
 if TYPE_CHECKING:
-    from exlchat.chat.conversation import Conversation, Message
+    from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
 
 Again = Literal["retry", "continue"]

@@ -21,7 +21,7 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.chat.prompt.inspection import Inspected
     from exlchat.chat.store.search import SearchHit
     from exlchat.ui.line.chat import LineChat

@@ -13,9 +13,8 @@ from exlchat.untrusted.text import one_line, visible
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.chat.store.search import SearchHit
-    from exlchat.chat.tree import TreeMessage
 
 WHO: Final = {"user": "you", "assistant": "answer", "system": "system"}
 MOST: Final = 60
@@ -98,7 +97,7 @@ def _flat(text: str) -> str:
 
 
 def branch_lines(
-    messages: Sequence[TreeMessage], shown: Sequence[Message], *, in_words: bool = False
+    messages: Sequence[Message], shown: Sequence[Message], *, in_words: bool = False
 ) -> tuple[list[Listed], int]:
     """All branches, numbered from 1 in the order of the list; at most the last ones, and how many are left out.
 

@@ -10,7 +10,7 @@ from exlchat.untrusted.sanitize import expand_tabs, normalize_newlines, printabl
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from exlchat.chat.conversation import Role
+    from exlchat.chat.model import Role
     from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments
     from exlchat.ui.render.markdown.blocks import Block

@@ -14,7 +14,7 @@ from exlchat.untrusted.sanitize import normalize_newlines, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from exlchat.chat.conversation import Role
+    from exlchat.chat.model import Role
     from exlchat.config.themes import ThemeFile
     from exlchat.ui.line.ink import TokenPiece
     from exlchat.ui.line.paper import Fragments

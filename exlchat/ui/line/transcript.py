@@ -12,7 +12,7 @@ from exlchat.ui.line.answer import AnswerLines
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.paper import Fragments
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from exlchat.app.chat.answering import Answering
     from exlchat.app.runtime.jobs import Report
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 _SAVE_AGAIN_SECONDS = 3.0

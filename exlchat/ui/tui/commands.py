@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from textual.types import IgnoreReturnCallbackType
 
     from exlchat.app.commands.actions import Place
-    from exlchat.chat.conversation import ConversationSummary
+    from exlchat.chat.model import ConversationSummary
     from exlchat.chat.prompt.inspection import Inspected
     from exlchat.llm.info import CacheReport
     from exlchat.ui.tui.app import ChatApp

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from exlchat.app.chat.answering import Answering
-    from exlchat.chat.conversation import Message, MessageStatus
+    from exlchat.chat.model import Message, MessageStatus
 
     Places = Mapping[str, tuple[int, int]]
 

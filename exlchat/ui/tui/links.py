@@ -9,7 +9,7 @@ from exlchat.app.chat.session import NotPossibleError
 from exlchat.chat.prompt.answer_parts import answer_parts
 
 if TYPE_CHECKING:
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.ui.render.links import Link
     from exlchat.ui.tui.screens.chat import ChatScreen
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.commands.code_files import CodeBlock
-    from exlchat.chat.conversation import Message
+    from exlchat.chat.model import Message
     from exlchat.chat.turn_plan import Beginning
     from exlchat.ui.tui.screens.chat import ChatScreen
     from exlchat.ui.tui.widgets.transcript_items import View

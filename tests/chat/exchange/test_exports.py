@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from exlchat.chat.conversation import AnswerRecord
 from exlchat.chat.exchange.branch import active_branch
 from exlchat.chat.exchange.html_text import rendered
 from exlchat.chat.exchange.writing import Format, written
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.exchange.trees import imported, said, trees
 from tests.patience import within
@@ -30,11 +29,11 @@ TREE = ConversationTree(
     1700000100.0,
     "a2",
     (
-        TreeMessage("s", None, "system", "Be brief.", 1700000000.0),
-        TreeMessage("q", "s", "user", "How many *owls* at <https://owls.example>?\nTell.", 1700000001.0),
-        TreeMessage("a1", "q", "assistant", "Three.", 1700000002.0, record=RECORD),
-        TreeMessage("gone", "q", "assistant", "Gone.", 1700000002.5, deleted=True),
-        TreeMessage(
+        Message("s", None, "system", "Be brief.", 1700000000.0),
+        Message("q", "s", "user", "How many *owls* at <https://owls.example>?\nTell.", 1700000001.0),
+        Message("a1", "q", "assistant", "Three.", 1700000002.0, record=RECORD),
+        Message("gone", "q", "assistant", "Gone.", 1700000002.5, deleted=True),
+        Message(
             "a2",
             "q",
             "assistant",
@@ -91,7 +90,7 @@ def test_nothing_in_thinking_ends_the_fold_or_runs_on() -> None:
 
 @pytest.mark.parametrize("opened", ["```python\nx", "~~~~\n```\nx\n~~~", "- a\n  ```\n", "    ```\nx", "```a`b\nx"])
 def test_an_open_fence_does_not_swallow_what_follows(opened: str) -> None:
-    messages = (TreeMessage("a", None, "user", opened, 1.0), TreeMessage("b", "a", "assistant", "B", 2.0))
+    messages = (Message("a", None, "user", opened, 1.0), Message("b", "a", "assistant", "B", 2.0))
     tree = ConversationTree("T", 1.0, 2.0, "b", messages)
     assert "<h2>Assistant</h2>" in MarkdownIt("commonmark").render(written([tree], "md"))
 
@@ -179,7 +178,7 @@ ATTACKS = (
 @given(st.lists(st.sampled_from(ATTACKS) | st.text(max_size=12), max_size=6).map("\n".join))
 def test_no_text_becomes_anything_that_acts(text: str) -> None:
     foreign = {"name": text}
-    messages = (TreeMessage("m", None, "assistant", text, 1.0, thinking=text, foreign=foreign),)
+    messages = (Message("m", None, "assistant", text, 1.0, thinking=text, foreign=foreign),)
     content = written([ConversationTree(text, 1.0, 1.0, "m", messages, tags=(text,))], "html")
     page = Page(content)
     for tag, attributes in page.tags:
@@ -209,7 +208,7 @@ def test_no_character_that_steers_or_hides_is_in_a_page(written_as: str) -> None
     texts += [written_as.replace("{}", f"&#{ord(one)};") for one in STEERING]
     texts += [f"https://a.example/{quote(one)}" for one in STEERING]
     text = "\n\n".join(texts)
-    message = TreeMessage("m", None, "assistant", text, 1.0, thinking=text, foreign={"name": text})
+    message = Message("m", None, "assistant", text, 1.0, thinking=text, foreign={"name": text})
     content = written([ConversationTree(text, 1.0, 1.0, "m", (message,), tags=(text,))], "html")
     assert [hex(ord(one)) for one in STEERING if one in content] == []
 

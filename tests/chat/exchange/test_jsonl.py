@@ -14,7 +14,7 @@ from exlchat.chat.exchange.limits import Problems
 from exlchat.chat.exchange.mending import mended
 from exlchat.chat.exchange.reading import detect
 from exlchat.chat.exchange.writing import written
-from exlchat.chat.tree import ConversationTree, TreeMessage
+from exlchat.chat.model import ConversationTree, Message
 from tests.chat.exchange.trees import imported, is_whole, json_lines, said, trees
 
 
@@ -28,7 +28,7 @@ def test_what_was_written_is_what_is_read(tmp_path: Path, several: list[Conversa
 
 
 def test_lone_surrogates_become_a_file_that_can_be_read(tmp_path: Path) -> None:
-    tree = ConversationTree("a\ud800", 1.0, 2.0, "m", (TreeMessage("m", None, "user", "b\udfffc", 1.0),))
+    tree = ConversationTree("a\ud800", 1.0, 2.0, "m", (Message("m", None, "user", "b\udfffc", 1.0),))
     found = imported(tmp_path, "a.jsonl", written([tree], "jsonl").encode("utf-8"))
     assert (found.trees[0].title, said(found.trees[0])) == ("a\ufffd", [("user", "b\ufffdc")])
 
@@ -104,17 +104,17 @@ def test_a_header_alone_is_an_empty_conversation(tmp_path: Path) -> None:
 
 
 @st.composite
-def tangled(draw: st.DrawFn) -> list[TreeMessage]:
+def tangled(draw: st.DrawFn) -> list[Message]:
     """Messages whose ids repeat and whose parents are anybody, themselves included."""
     ids = st.integers(0, 12).map(str)
     return [
-        TreeMessage(draw(ids), draw(st.none() | ids), "user", str(number), 1.0, edited_from=draw(st.none() | ids))
+        Message(draw(ids), draw(st.none() | ids), "user", str(number), 1.0, edited_from=draw(st.none() | ids))
         for number in range(draw(st.integers(0, 14)))
     ]
 
 
 @given(tangled())
-def test_any_tangle_becomes_a_tree_with_every_message(messages: list[TreeMessage]) -> None:
+def test_any_tangle_becomes_a_tree_with_every_message(messages: list[Message]) -> None:
     tree = mended(messages, Problems(), "")
     assert sorted(message.text for message in tree) == sorted(message.text for message in messages)
     ids = {message.id for message in tree}

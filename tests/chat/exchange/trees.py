@@ -8,12 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from exlchat.chat.conversation import AnswerRecord
 from exlchat.chat.exchange.branch import active_branch
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import Imported, read
+from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.chat.speech import DRAFTS, Speech
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.llm.constraint import KINDS, Constraint
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
@@ -68,11 +67,11 @@ RECORDS = st.builds(
 @st.composite
 def trees(draw: st.DrawFn) -> ConversationTree:
     """A conversation with branches and with something in every field."""
-    messages: list[TreeMessage] = []
+    messages: list[Message] = []
     for number in range(draw(st.integers(0, 8))):
         before = st.none() | st.sampled_from([message.id for message in messages]) if messages else st.none()
         message = st.builds(
-            TreeMessage,
+            Message,
             id=st.just(f"{number}\u2028"),
             parent_id=before,
             role=st.sampled_from(["system", "user", "assistant"]),
@@ -119,7 +118,7 @@ def children(tree: ConversationTree, text: str | None) -> list[str]:
     return [message.text for message in tree.messages if message.parent_id == parent]
 
 
-def with_text(tree: ConversationTree, text: str) -> TreeMessage:
+def with_text(tree: ConversationTree, text: str) -> Message:
     """The message with this text."""
     return next(message for message in tree.messages if message.text == text)
 

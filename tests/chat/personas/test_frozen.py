@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exlchat.chat.model import Message
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.lorebook import Lore, Lorebook, LoreEntry
 from exlchat.chat.personas.macros import Macros, clock_values
@@ -22,7 +23,6 @@ from exlchat.chat.personas.persona import Character, Example, Persona, PersonaEr
 from exlchat.chat.personas.telling import lore_note
 from exlchat.chat.personas.told import noted_lore
 from exlchat.chat.presets.wishes import SamplingWishes
-from exlchat.chat.tree import TreeMessage
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import personas, texts
 from tests.patience import within
@@ -217,7 +217,7 @@ def test_who_speaks_is_read_from_the_branch() -> None:
     assert greeting_place(branch) == 1
     changed = [*branch, takes_over(second, parent_id=branch[-1].id, now=2.0)]
     assert persona_of(changed) == second
-    plain = TreeMessage("p", changed[-1].id, "system", "Somebody.", 3.0)
+    plain = Message("p", changed[-1].id, "system", "Somebody.", 3.0)
     assert persona_of([*changed, plain]) is None
     assert persona_of([]) is None
 
@@ -225,11 +225,9 @@ def test_who_speaks_is_read_from_the_branch() -> None:
 @given(st.lists(st.builds(Lore, st.integers(0, 99), texts), max_size=4))
 def test_told_lore_is_kept_with_its_message(lore: list[Lore]) -> None:
     note = json.loads(json.dumps(lore_note(lore)))
-    assert noted_lore(TreeMessage("m", None, "user", "hi", 0.0, persona=note)) == tuple(lore)
+    assert noted_lore(Message("m", None, "user", "hi", 0.0, persona=note)) == tuple(lore)
 
 
 def test_damaged_notes_of_lore_are_passed_over() -> None:
-    message = TreeMessage(
-        "m", None, "user", "hi", 0.0, persona={"lore": [1, {"entry": "x"}, {"entry": 1, "text": "y"}]}
-    )
+    message = Message("m", None, "user", "hi", 0.0, persona={"lore": [1, {"entry": "x"}, {"entry": 1, "text": "y"}]})
     assert noted_lore(message) == (Lore(1, "y"),)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exlchat.chat.model import Message
 from exlchat.chat.personas.decorators import Decorators, split_decorators
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.lore_activation import triggered
@@ -16,7 +17,6 @@ from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text
 from exlchat.chat.personas.opening import opening_tree, takes_over
 from exlchat.chat.personas.telling import lore_note, lore_to_tell
 from exlchat.chat.personas.told import text_for_model
-from exlchat.chat.tree import TreeMessage
 from tests.patience import within
 
 WORDS = ["dragon", "castle", "map", "queen", "rain", "Dragon", "old"]
@@ -185,9 +185,9 @@ def spoken(lorebook: Lorebook, told: Sequence[int] = ()) -> FrozenPersona:
     )
 
 
-def said(branch: list[TreeMessage], role: str, text: str) -> list[TreeMessage]:
+def said(branch: list[Message], role: str, text: str) -> list[Message]:
     """The branch with one message more, and what is told with it, as a turn does it."""
-    message = TreeMessage(str(len(branch)), branch[-1].id, role, text, 0.0)  # type: ignore[arg-type]
+    message = Message(str(len(branch)), branch[-1].id, role, text, 0.0)  # type: ignore[arg-type]
     if role == "user":
         lore = lore_to_tell([*branch, message], count_tokens=words)
         message = dataclasses.replace(message, persona=lore_note(lore))
@@ -218,7 +218,7 @@ def test_lore_of_a_branch_knows_greeting_answers_and_what_the_model_no_longer_se
     assert text_for_model(branch[-1]) == "It sleeps.\n\nrain"
     branch = said(said(branch, "assistant", "Yes."), "user", "dragon rain")
     assert text_for_model(branch[-1]) == "later\n\ndragon rain"
-    last = TreeMessage("last", branch[-1].id, "user", "dragon", 0.0)
+    last = Message("last", branch[-1].id, "user", "dragon", 0.0)
     assert lore_to_tell([*branch, last], count_tokens=words) == ()
     forgotten = lore_to_tell([*branch, last], count_tokens=words, seen={branch[-1].id})
     assert [one.text for one in forgotten] == ["It sleeps."]

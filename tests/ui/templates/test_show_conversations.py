@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from exlchat.chat.conversation import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
 from tests.endless_model import save_endless_llama

@@ -14,9 +14,8 @@ from typing import Any
 from textual import events
 
 from exlchat.app.commands.actions import Place
-from exlchat.chat.conversation import AnswerRecord
+from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.chat.speech import Speech
-from exlchat.chat.tree import ConversationTree, TreeMessage
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
@@ -180,17 +179,17 @@ def talk_tree() -> ConversationTree:
         2e9,
         "a2",
         (
-            TreeMessage("q1", None, "user", "one?", 1e9),
-            TreeMessage("a1", "q1", "assistant", CODE, 1e9 + 1),
-            TreeMessage("q2", "a1", "user", "two?", 1e9 + 2),
-            TreeMessage("a0", "q2", "assistant", OTHER, 1e9 + 3),
-            TreeMessage("a2", "q2", "assistant", ANSWER, 1e9 + 4, status="partial", record=_RECORD),
+            Message("q1", None, "user", "one?", 1e9),
+            Message("a1", "q1", "assistant", CODE, 1e9 + 1),
+            Message("q2", "a1", "user", "two?", 1e9 + 2),
+            Message("a0", "q2", "assistant", OTHER, 1e9 + 3),
+            Message("a2", "q2", "assistant", ANSWER, 1e9 + 4, status="partial", record=_RECORD),
         ),
     )
 
 
 def other_tree() -> ConversationTree:
-    return ConversationTree("Other", 1e9, 1e9, "o1", (TreeMessage("o1", None, "user", "other?", 1e9),))
+    return ConversationTree("Other", 1e9, 1e9, "o1", (Message("o1", None, "user", "other?", 1e9),))
 
 
 Seen = Callable[[Stage], bool]

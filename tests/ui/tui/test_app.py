@@ -11,7 +11,7 @@ import pytest
 from textual import events
 
 from exlchat.app.runtime.jobs import JobEvent, Report
-from exlchat.chat.conversation import Conversation
+from exlchat.chat.model import Conversation
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.config.settings import Settings
 from exlchat.llm.info import CLOSE_SECONDS, LoadProgress, ModelError

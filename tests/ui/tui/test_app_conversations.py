@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from exlchat.app.commands.actions import ACTIONS
-from exlchat.chat.conversation import ConversationSummary
+from exlchat.chat.model import ConversationSummary
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from tests.patience import within

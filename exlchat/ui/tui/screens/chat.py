@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
     from exlchat.app.runtime.engine_thread import EngineThread
     from exlchat.app.services import Services
-    from exlchat.chat.conversation import ConversationSummary
-    from exlchat.chat.conversation import Message as ChatMessage
+    from exlchat.chat.model import ConversationSummary
+    from exlchat.chat.model import Message as ChatMessage
 
 NARROW_CELLS = 80
 _SIDE_OPEN = "-side-open"

@@ -17,7 +17,7 @@ from exlchat.untrusted.sanitize import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from exlchat.chat.conversation import ConversationSummary
+    from exlchat.chat.model import ConversationSummary
 
 CURRENT_MARK = "▌"
 ANSWERING_MARK = "…"

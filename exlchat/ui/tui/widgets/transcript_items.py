@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from exlchat.chat.conversation import MessageStatus as Status
+from exlchat.chat.model import MessageStatus as Status
 
 __all__ = ["Role", "Status", "TranscriptItem", "View"]
 

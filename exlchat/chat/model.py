@@ -1,4 +1,4 @@
-"""Immutable messages in a tree, and a tip that moves."""
+"""What a conversation is: immutable messages in a tree, and a tip that moves. Plain values, which know no database."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class Message:
     message when older ones are left out. `summary` is what a model has made of all messages before this one, from which
     on it was to see everything; "" when it made nothing. `thinking` is what the model thought before the answer.
     `persona` of a system message is what of a persona was frozen into it, a JSON object. `edited_from` is the id of the
-    message of which this is a changed copy, or which it goes on from.
+    message of which this is a changed copy, or which it goes on from. `deleted` is hidden, and brought back by an undo.
+    `foreign` is what a file of another program says of it and we have no field for, a JSON object.
     """
 
     id: str
@@ -76,6 +77,8 @@ class Message:
     thinking: str | None = None
     persona: Mapping[str, Any] | None = field(default=None, hash=False)
     edited_from: str | None = None
+    deleted: bool = False
+    foreign: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,28 @@ class Conversation:
             if message.role == "system":
                 return message.text
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTree:
+    """A conversation with all its branches, as importers make it and exporters read it.
+
+    Args:
+        messages: parents before children, siblings in the order in which they came to be; ids are unique in the tree,
+            and the store gives new ones where they are taken.
+        tip_id: of the branch that is shown; `None` before the first message.
+        draft: what stands in the composer.
+        foreign: what a file of another program says of it and we have no field for, a JSON object.
+    """
+
+    title: str | None
+    created_at: float
+    updated_at: float
+    tip_id: str | None
+    messages: tuple[Message, ...]
+    id: str | None = None
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+    archived: bool = False
+    draft: str = ""
+    foreign: Mapping[str, Any] = field(default_factory=dict)
