@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from exlchat import paths
 from exlchat.cli.chat import build_parser as chat_parser
-from exlchat.config.kinds import TomlValue
-from exlchat.config.sampling_table import CONTROL_NAMES, OWN_KEYS
-from exlchat.config.settings import (
-    GROUPS,
-    SETTINGS,
+from exlchat.config.files import (
     Reading,
-    Settings,
     SettingsError,
     file_problems,
     load_settings,
@@ -26,6 +21,8 @@ from exlchat.config.settings import (
     save_setting,
     unknown_variables,
 )
+from exlchat.config.kinds import CONTROL_NAMES, OWN_KEYS, TomlValue
+from exlchat.config.schema import GROUPS, SETTINGS, Settings
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.sampling import SamplingSettings, order_with_last
 from tests.chat.unprivileged import assert_unprivileged, public_folder
@@ -42,30 +39,30 @@ def test_no_file_means_defaults_and_makes_none(file: Path) -> None:
 
 
 def test_every_field_is_declared_and_its_default_is_of_its_kind() -> None:
-    assert set(SETTINGS) == {field.name for field in dataclasses.fields(Settings)} - {"from_environment"}
+    assert set(SETTINGS) == {field.name for field in dataclasses.fields(Settings)}
     for setting in SETTINGS.values():
-        assert setting.about.group in GROUPS
-        assert setting.about.help.endswith(".")
+        assert setting.group in GROUPS
+        assert setting.help.endswith(".")
         if setting.optional:
-            assert setting.about.unset
-            setting.from_toml(setting.about.example)
+            assert setting.unset
+            setting.from_toml(setting.example)
         else:
-            assert setting.from_toml(setting.about.kind.to_toml(setting.default)) == setting.default
+            assert setting.from_toml(setting.kind.to_toml(setting.default)) == setting.default
 
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_a_value_goes_through_toml_and_through_text_unchanged(key: str) -> None:
     setting = SETTINGS[key]
     value = (("retry", ("ctrl+t", "f5")), ("new", ("f3",))) if key == "keys" else setting.default
-    value = setting.about.example if value is None or value == () else value
-    assert setting.from_text(setting.about.kind.to_text(value)) == value
+    value = setting.example if value is None or value == () else value
+    assert setting.from_text(setting.kind.to_text(value)) == value
     table = tomllib.loads(f"{key} = {setting.shown(value)}")
     assert setting.from_toml(table[key]) == value
 
 
 def test_the_options_that_are_declared_exist() -> None:
     known = {name for action in chat_parser()._actions for name in action.option_strings}
-    assert {option for setting in SETTINGS.values() for option in setting.about.options} <= known
+    assert {option for setting in SETTINGS.values() for option in setting.options} <= known
 
 
 def test_the_users_own_file_is_the_default_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +128,7 @@ order = ["min_p", "temperature"]
         logit_bias=((" the", -2.0),),
         order=order_with_last(["min_p", "temperature"]),
     )
-    kind = SETTINGS["sampling"].about.kind
+    kind = SETTINGS["sampling"].kind
     table = load_settings(file).sampling
     # The same as typed, as in the environment, and as it is written.
     assert kind.from_text(kind.to_text(table)) == kind.from_toml(kind.to_toml(table)) == table
@@ -298,8 +295,8 @@ def test_the_environment_beats_the_file_key_by_key(file: Path) -> None:
         model_folders=("/x", "~/y"),
         keys=(("retry", ("ctrl+t", "f5")), ("new", ("f3",))),
     )
-    assert [found.source(key) for key in ("theme", "top_k", "min_p")] == ["environment", "file", "default"]
-    assert found.settings.from_environment == {"theme", "sidebar", "temperature", "model_folders", "keys"}
+    assert [found.held.source(key) for key in ("theme", "top_k", "min_p")] == ["environment", "file", "default"]
+    assert found.environment.values.keys() == {"theme", "sidebar", "temperature", "model_folders", "keys"}
 
 
 def test_none_in_the_environment_takes_a_value_away_and_nothing_leaves_it(file: Path) -> None:
@@ -411,7 +408,5 @@ def test_what_is_unknown_can_be_taken_out(file: Path) -> None:
 
 
 def test_settings_are_imported_without_torch_and_textual() -> None:
-    code = (
-        "import sys, exlchat.config.settings; print([m for m in ('textual', 'torch', 'tomlkit') if m in sys.modules])"
-    )
+    code = "import sys, exlchat.config.files; print([m for m in ('textual', 'torch', 'tomlkit') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,18 @@ from exlchat.chat.presets import control_values
 from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
 from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.speech_values import SPEECH
-from exlchat.config.schema import CHAT_TEMPERATURE, SETTINGS
-from exlchat.config.settings import SettingsError
+from exlchat.config.files import SettingsError
+from exlchat.config.schema import SETTINGS, usual_temperature
 from exlchat.llm.controls import CONTROLS
+from exlchat.llm.sampling import SamplingSettings
 from exlchat.untrusted.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from exlchat.app.options import AppOptions
     from exlchat.chat.presets.wishes import SamplingWishes
-    from exlchat.config.settings import Settings
-    from exlchat.llm.sampling import SamplingSettings
+    from exlchat.config.layers import Layer, Resolved
 
 SAMPLED = tuple(CONTROLS)
 MAIN = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context_policy")
@@ -31,7 +31,7 @@ MAIN = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context
 NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN), *SPEECH)
 EXPLAINED = {
     **{name: value.help for name, value in SPEECH.items()},
-    **{name: SETTINGS[name].about.help for name in NAMES if name in SETTINGS},
+    **{name: SETTINGS[name].help for name in NAMES if name in SETTINGS},
     **{name: control.help for name, control in CONTROLS.items()},
     "seed": "Makes draws repeatable; none takes a fresh one each time.",
 }
@@ -73,7 +73,7 @@ class GenerationSettings:
         Raises:
             ValueError: unknown name or impossible value, in one line.
         """
-        return self._with_text(name, text)._from(TYPED, [name])
+        return self._with({name: _from_text(name, text)}, TYPED)
 
     def speaking(self, source: str, **values: Any) -> GenerationSettings:
         """A copy with values of `Speech` in place, which come from `source`.
@@ -81,27 +81,7 @@ class GenerationSettings:
         Raises:
             ValueError: out of range, in one line.
         """
-        return replace(self, speech=replace(self.speech, **values))._from(source, values)
-
-    def _with_text(self, name: str, text: str) -> GenerationSettings:
-        if name in CONTROLS:
-            return replace(self, sampling=replace(self.sampling, **{name: control_values.from_text(name, text)}))
-        if name in SPEECH:
-            return replace(self, speech=replace(self.speech, **{name: speech_values.from_text(name, text)}))
-        match name:
-            case "seed":
-                seed = None if text in _OFF else _whole(name, text)
-                if seed is not None and not 0 <= seed <= LARGEST_SEED:
-                    raise ValueError(f"seed is {seed}; it must be from 0 to {LARGEST_SEED}, or none")
-                return replace(self, seed=seed)
-            case "max_tokens":
-                tokens = None if text in _OFF else _whole(name, text)
-                if tokens is not None and tokens < 1:
-                    raise ValueError(f"max_tokens is {tokens}; it must be at least 1, or none")
-                return replace(self, max_tokens=tokens)
-            case "context_policy":
-                return replace(self, context_policy=_policy(text))
-        raise ValueError(f"there is no setting {one_line(name, 40)}; {did_you_mean(name, NAMES, 'there are')}")
+        return self._with(values, source)
 
     def with_wishes(self, wishes: SamplingWishes, source: str) -> GenerationSettings:
         """A copy with the wished values in place, which come from `source`.
@@ -109,10 +89,7 @@ class GenerationSettings:
         Raises:
             ValueError: they contradict what holds now, in one line.
         """
-        limit = self.max_tokens if wishes.max_tokens is None else wishes.max_tokens
-        speech = wishes.speak(self.speech)
-        wished = replace(self, sampling=wishes.apply(self.sampling), speech=speech, max_tokens=limit)
-        return wished._from(source, wishes.decided())
+        return self._with(wishes.decided(), source)
 
     def taking(self, names: Iterable[str], other: GenerationSettings) -> GenerationSettings:
         """A copy with some values as `other` has them, and from where `other` has them.
@@ -120,17 +97,20 @@ class GenerationSettings:
         Raises:
             ValueError: they contradict those that stay, in one line.
         """
-        taken = {name: other.value(name) for name in names}
-        sampled = {name: value for name, value in taken.items() if name in CONTROLS}
-        spoken = {name: value for name, value in taken.items() if name in SPEECH}
-        rest = {name: value for name, value in taken.items() if name not in CONTROLS and name not in SPEECH}
-        sources = {name: other.source(name) for name in taken}
-        speech = replace(self.speech, **spoken)
-        sampling = replace(self.sampling, **sampled)
-        return replace(self, sampling=sampling, speech=speech, **rest, sources={**self.sources, **sources})
+        return self._with({name: other.value(name) for name in names}, other.sources)
 
-    def _from(self, source: str, names: Iterable[str]) -> GenerationSettings:
-        return replace(self, sources={**self.sources, **dict.fromkeys(names, source)})
+    def _with(self, values: Mapping[str, Any], source: str | Mapping[str, str]) -> GenerationSettings:
+        drawn = {name: value for name, value in values.items() if name in CONTROLS}
+        spoken = {name: value for name, value in values.items() if name in SPEECH}
+        rest = {name: value for name, value in values.items() if name not in CONTROLS and name not in SPEECH}
+        said = {name: source if isinstance(source, str) else source.get(name, "default") for name in values}
+        return replace(
+            self,
+            sampling=replace(self.sampling, **drawn),
+            speech=replace(self.speech, **spoken),
+            **rest,
+            sources={**self.sources, **said},
+        )
 
     def shown(self, name: str) -> str:
         """The value of one of `NAMES`, for people."""
@@ -166,51 +146,46 @@ def drawn_line(sampling: SamplingSettings) -> str:
     )
 
 
-def at_start(options: AppOptions, settings: Settings, model: Path | None) -> GenerationSettings:
-    """What a model begins with: what was typed wins over the settings file, and that over the defaults.
+def at_start(held: Resolved, model: Path | None) -> GenerationSettings:
+    """How a model's answers are drawn by the settings that hold for it.
 
     Raises:
         SettingsError: what was typed contradicts the settings, in one line.
     """
-    start = of_settings(settings, bundled_guide=model == paths.bundled_model())
-    if options.seed is not None:
-        start = replace(start, seed=options.seed)._from(TYPED, ["seed"])
-    if options.context_policy is not None:
-        start = replace(start, context_policy=options.context_policy)._from(TYPED, ["context_policy"])
-    if options.sampling.dynatemp_high and start.sampling.temperature == 0 and start.source("temperature") == "default":
-        # That the guide answers greedily is a default, and gives way to what cannot be with it.
-        start = replace(start, sampling=replace(start.sampling, temperature=CHAT_TEMPERATURE))
+    values = {name: held.value(name) for name in NAMES}
+    if values["temperature"] is None:
+        guide = model == paths.bundled_model()
+        values["temperature"] = usual_temperature(values["dynatemp_high"], bundled_guide=guide)
     try:
-        start = start.with_wishes(options.sampling, TYPED)
+        return _USUAL._with(values, {name: _source(held.origin(name)) for name in NAMES})
     except ValueError as error:
         raise SettingsError(f"what this start was given does not go with settings.toml: {error}") from error
-    return replace(start, sources={**start.sources, **options.sampling_sources})
 
 
-def of_settings(settings: Settings, *, bundled_guide: bool) -> GenerationSettings:
-    """What the settings say, for the bundled guide or for any other model."""
-    in_table = {name for name, _ in settings.sampling}
-    sources = {}
-    for name in NAMES:
-        key = "sampling" if name in in_table else name
-        if key in settings.from_environment:
-            sources[name] = "environment"
-        elif name in in_table or (name in SETTINGS and getattr(settings, name) != SETTINGS[name].default):
-            sources[name] = "settings"
-    return GenerationSettings(
-        settings.drawing(bundled_guide=bundled_guide),
-        max_tokens=settings.max_tokens,
-        context_policy=settings.context_policy,
-        speech=Speech(draft=settings.draft),
-        sources=sources,
-    )
+_USUAL = GenerationSettings(SamplingSettings())
 
 
-def _policy(text: str) -> ContextPolicy:
-    for policy in CONTEXT_POLICIES:
-        if policy == text:
-            return policy
-    raise ValueError(f"context_policy is {text!r}; it must be one of {', '.join(CONTEXT_POLICIES)}")
+def _source(layer: Layer) -> str:
+    return layer.name or ("settings" if layer.place == "file" else layer.place)
+
+
+def _from_text(name: str, text: str) -> Any:
+    if name in CONTROLS:
+        return control_values.from_text(name, text)
+    if name in SPEECH:
+        return speech_values.from_text(name, text)
+    if name == "context_policy":
+        if text not in CONTEXT_POLICIES:
+            raise ValueError(f"context_policy is {text!r}; it must be one of {', '.join(CONTEXT_POLICIES)}")
+        return text
+    if name not in ("seed", "max_tokens"):
+        raise ValueError(f"there is no setting {one_line(name, 40)}; {did_you_mean(name, NAMES, 'there are')}")
+    number = None if text in _OFF else _whole(name, text)
+    if number is not None and name == "seed" and not 0 <= number <= LARGEST_SEED:
+        raise ValueError(f"seed is {number}; it must be from 0 to {LARGEST_SEED}, or none")
+    if number is not None and name == "max_tokens" and number < 1:
+        raise ValueError(f"max_tokens is {number}; it must be at least 1, or none")
+    return number
 
 
 def _whole(name: str, text: str) -> int:

@@ -11,12 +11,12 @@ from exlchat import paths
 from exlchat.app.chat.drafts import Drafts
 from exlchat.app.composer.history import TypedHistory
 from exlchat.app.keys.keymap import Keymap, keymap
-from exlchat.app.library.memory import ModelMemory, ModelSettings
+from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf, shown_name
 from exlchat.app.log import Log
 from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.config.settings import Reading, Settings, read_settings
+from exlchat.config.files import Reading, read_settings
 from exlchat.config.state import State, load_state, save_state
 from exlchat.config.themes import DEFAULT_THEME, ThemeFile, load_themes
 from exlchat.llm.info import ModelError
@@ -59,7 +59,6 @@ class Services:
         keys: which keys do what.
         log: what the program says.
         typed: what was typed and sent, in earlier runs too.
-        reading: the settings with where each comes from.
     """
 
     store: ConversationStore
@@ -82,7 +81,6 @@ class Services:
     keys: Keymap = field(default_factory=Keymap)
     log: Log = field(default_factory=lambda: Log(None))
     typed: TypedHistory = field(default_factory=lambda: TypedHistory(None))
-    reading: Reading = field(default_factory=lambda: Reading(Settings(), {}, {}))
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -109,20 +107,19 @@ def open_services(options: AppOptions) -> Services:
     keys = keymap(settings.keys)
     notices += keys.problems
     memory = ModelMemory(folders.model_memory)
-    shelf = Shelf(options, settings, memory, lambda path: _loader(path, shelf, kept=kept))
+    shelf = Shelf(options, reading, memory, lambda path: _loader(path, shelf, kept=kept))
     first = options.model_path
-    wanted = memory.settings_of(first) if first else ModelSettings()
-    wanted = wanted.typed_or(options, settings)
+    held = shelf.held(first)
     return Services(
         store=store,
         kept=kept,
         load_engine=shelf.loader(first) if first else _no_model,
         shelf=shelf,
         generation=shelf.generation(first),
-        template=wanted.template,
-        system=wanted.system,
+        template=held.value("template"),
+        system=held.value("system"),
         themes=themes,
-        theme=_theme(options.theme or settings.theme, themes, notices),
+        theme=_theme(held.value("theme"), themes, notices),
         sidebar=settings.sidebar,
         drafts=Drafts(store, folders.state / "drafts.json" if kept else None),
         model_name=shown_name(first) if first else "",
@@ -134,7 +131,6 @@ def open_services(options: AppOptions) -> Services:
         keys=keys,
         log=Log(folders.state / "exlchat.log" if kept else None),
         typed=TypedHistory(folders.state / "line_history" if kept else None),
-        reading=reading,
     )
 
 
@@ -171,9 +167,8 @@ def _no_model(_: Callable[[LoadProgress], None]) -> Engine:
 
 def _loader(path: Path, shelf: Shelf, *, kept: bool) -> Loader:
     def load(on_progress: Callable[[LoadProgress], None]) -> Engine:
-        # Read when it is loaded: both may have been changed since.
-        wanted, settings = shelf.wanted(path), shelf.settings
-        engine = load_wanted(path, shelf.options, settings, wanted, kept=kept, on_progress=on_progress)
+        # Asked when it is loaded: memory and settings may have been changed since.
+        engine = load_wanted(path, shelf.options, shelf.held(path), kept=kept, on_progress=on_progress)
         _remember(path.absolute())
         with contextlib.suppress(paths.FolderError):
             shelf.memory.mark_used(path)

@@ -14,6 +14,7 @@ from exlchat.chat.personas.opening import persona_of
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.shelf import find_persona
 from exlchat.chat.turn import TurnError
+from exlchat.config.layers import Layer
 
 
 def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona:
@@ -41,15 +42,7 @@ def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
     Raises:
         ValueError: what it wishes for contradicts what was typed, in one line.
     """
-    decided = [name for name in persona.sampling.decided() if name not in options.sampling.decided()]
-    return replace(
-        options,
-        persona=persona,
-        sampling_sources={**options.sampling_sources, **dict.fromkeys(decided, persona.source)},
-        system=persona.system_text if options.system is None else options.system,
-        template=options.template or persona.template,
-        sampling=options.sampling.over(persona.sampling),
-    )
+    return replace(options.with_layer(_layer(persona, system=persona.system_text)), persona=persona)
 
 
 def as_spoken(options: AppOptions, branch: Sequence[Message]) -> AppOptions:
@@ -60,16 +53,15 @@ def as_spoken(options: AppOptions, branch: Sequence[Message]) -> AppOptions:
     Raises:
         TurnError: what was kept of it is damaged, or contradicts what was typed.
     """
-    if options.system is not None:
+    if options.given("system") is not None:
         return options
     try:
         persona = persona_of(branch)
-    except PersonaError as error:
+        return options if persona is None else options.with_layer(_layer(persona))
+    except (PersonaError, ValueError) as error:
         raise TurnError(str(error)) from error
-    if persona is None:
-        return options
-    try:
-        sampling = options.sampling.over(persona.sampling)
-    except ValueError as error:
-        raise TurnError(str(error)) from error
-    return replace(options, template=options.template or persona.template, sampling=sampling)
+
+
+def _layer(persona: FrozenPersona, **values: str) -> Layer:
+    template = {"template": persona.template} if persona.template else {}
+    return Layer("persona", {**persona.sampling.decided(), **values, **template}, persona.source)

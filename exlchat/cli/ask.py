@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 
 from exlchat import paths
 from exlchat.app.library.choice import GUIDE
@@ -99,7 +98,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     _require_sense(parser, typed, prompt)
     from exlchat.ui.headless.ask import AskOptions, run_ask
 
-    app = replace(app_options(parser, typed, model), context_policy=typed.context_policy)
+    app = app_options(parser, typed, model)
     return run_ask(
         AskOptions(
             app,

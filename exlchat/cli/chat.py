@@ -95,10 +95,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     """Opens the app, or the line mode where that was asked for or the terminal draws no app."""
     parser = build_parser()
     typed = parser.parse_args(arguments)
-    options = replace(
-        app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last),
-        context_policy=typed.context_policy,
-    )
+    options = app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE

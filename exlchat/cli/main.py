@@ -11,7 +11,7 @@ from importlib import import_module
 
 from exlchat import paths
 from exlchat.cli.typed_options import RefusedError
-from exlchat.config.settings import SettingsError
+from exlchat.config.files import SettingsError
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import RequestError
 from exlchat.ui.terminal.exit_codes import ExitCode

@@ -14,7 +14,8 @@ from exlchat.app.library.places import all_models, in_folder
 from exlchat.app.options import AppOptions
 from exlchat.cli.options import extension_option, memory_options, some_text
 from exlchat.cli.parser import Parser, about_group, json_option
-from exlchat.config.settings import load_settings
+from exlchat.config.files import read_settings
+from exlchat.config.layers import typed as typed_layer
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.terminal.standard_streams import print_json, print_lines
@@ -48,17 +49,16 @@ def build_parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> ExitCode:
     """Prints the library. Raises `ModelError` or `SettingsError` in one line."""
     typed = build_parser().parse_args(arguments)
-    options = AppOptions(
-        None, device=typed.device, context=typed.context, kv_cache=typed.kv_cache, extension=typed.extension
-    )
-    settings = load_settings()
+    wanted = typed_layer(context=typed.context, kv_cache=typed.kv_cache, extension=typed.extension)
+    options = AppOptions(None, typed.device, (wanted,))
+    reading = read_settings().require_sound()
     memory = ModelMemory(paths.folders().model_memory)
     if typed.folder is not None:
         found = in_folder(str(paths.expanded(typed.folder).absolute()))
     else:
-        found = all_models(settings.model_folders, memory.used_models())
+        found = all_models(reading.settings.model_folders, memory.used_models())
     with ctrl_c_ends_at_once():
-        listed = in_order(list(entries(found, memory, options, settings)))
+        listed = in_order(list(entries(found, memory, options, reading)))
     if typed.json:
         return print_json([_as_json(entry) for entry in listed])
     if not listed:

@@ -31,7 +31,7 @@ from exlchat.chat.personas.toml_file import parse_persona, read_persona, table_o
 from exlchat.chat.personas.zip_members import Member
 from exlchat.cli.options import some_text
 from exlchat.cli.parser import Parser, about_group, add_command, json_option
-from exlchat.config.settings import load_settings
+from exlchat.config.files import load_settings
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
 from exlchat.untrusted.text import one_line

@@ -14,16 +14,26 @@ from exlchat import paths
 from exlchat.app.library.choice import ModelChoice, choose_model
 from exlchat.app.library.places import library
 from exlchat.app.options import AppOptions
-from exlchat.app.runtime.cache_sizes import CacheSizes
 from exlchat.chat.constraints import choice_of
 from exlchat.chat.presets.wishes import SamplingWishes
-from exlchat.config.settings import Settings, SettingsError, load_settings, unknown_variables
+from exlchat.config.files import SettingsError, load_settings, unknown_variables
+from exlchat.config.kinds import OWN_KEYS
+from exlchat.config.layers import Layer
+from exlchat.config.layers import typed as typed_layer
+from exlchat.config.schema import Settings
 from exlchat.config.state import load_state
 from exlchat.ext.driver import hidden_cards
 from exlchat.llm.info import ModelError
 
 if TYPE_CHECKING:
     from exlchat.chat.personas.frozen import FrozenPersona
+
+
+_TYPED = (
+    *("context", "kv_cache", "cache_tokens", "cache_gb", "disk_gb", "extension", "quantize_head"),
+    *("system", "template", "context_policy", "seed"),
+)
+"""Options of the names of their settings."""
 
 
 class RefusedError(Exception):
@@ -46,34 +56,17 @@ def app_options(
         ModelError: there is no such model.
         RefusedError: the persona or the preset cannot be used.
     """
-    sampling, sources = _wishes(parser, typed)
+    options = AppOptions(None, device=typed.device, layers=(_typed(parser, typed, theme),), continue_last=continue_last)
+    if typed.preset is not None:
+        options = _with_preset(options, typed.preset)
     persona = None if typed.persona is None else _persona(typed.persona, typed.seed)
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
     hidden = hidden_cards() if typed.device == "auto" else None
     choose = partial(choose_model, last_used=last_used, bundled=paths.bundled_model(), library=library)
     choice = choose(model) if model or persona is None or persona.model is None else _preferred(persona, choose)
-    options = AppOptions(
-        model_path=choice.path,
-        device=typed.device,
-        context=typed.context,
-        kv_cache=typed.kv_cache,
-        cache_sizes=CacheSizes(typed.cache_tokens, typed.cache_gb, typed.disk_gb),
-        extension=typed.extension,
-        quantize_head=typed.quantize_head,
-        system=typed.system,
-        template=typed.template,
-        theme=theme,
-        sampling=sampling,
-        sampling_sources=sources,
-        seed=typed.seed,
-        draft_model=typed.draft if isinstance(typed.draft, Path) else None,
-        continue_last=continue_last,
-        notices=(
-            *unknown_variables(os.environ),
-            *(line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line),
-        ),
-    )
+    told = (line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line)
+    options = replace(options, model_path=choice.path, notices=(*unknown_variables(os.environ), *told))
     if persona is None:
         return options
     from exlchat.app.speaking import with_persona
@@ -112,33 +105,31 @@ def _user_name() -> str:
         return Settings().user_name
 
 
-def _wishes(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> tuple[SamplingWishes, dict[str, str]]:
-    """What was typed, over what the preset says that was typed; and where that of the preset comes from."""
+def _typed(parser: argparse.ArgumentParser, typed: argparse.Namespace, theme: str | None) -> Layer:
+    """What was typed, in the place of settings and of what a preset or a persona says."""
     try:
-        values = SamplingWishes(
-            temperature=typed.temperature,
-            top_k=typed.top_k,
-            top_p=typed.top_p,
-            min_p=typed.min_p,
-            max_tokens=typed.max_tokens,
+        wishes = SamplingWishes(
+            **{name: getattr(typed, name) for name in (*OWN_KEYS, "max_tokens")},
             **_spoken(typed),
             **_sampled(typed.sample),
         )
     except ValueError as error:
         parser.error(str(error))
-    if typed.preset is None:
-        return values, {}
+    draft_model = str(typed.draft) if isinstance(typed.draft, Path) else None
+    held = {name: getattr(typed, name) for name in _TYPED}
+    return typed_layer(**wishes.given(), **held, draft_model=draft_model, theme=theme)
+
+
+def _with_preset(options: AppOptions, name: str) -> AppOptions:
     from exlchat.chat.presets.preset import SamplingPresetError
     from exlchat.chat.presets.shelf import find_preset
 
     try:
-        found = find_preset(typed.preset)
+        found = find_preset(name)
     except SamplingPresetError as error:
         raise RefusedError(str(error)) from error
-    wishes = found.preset.wishes
-    sources = {name: found.source for name in wishes.decided() if name not in values.given()}
     try:
-        return values.over(wishes), sources
+        return options.with_layer(Layer("preset", found.preset.wishes.decided(), found.source))
     except ValueError as error:
         raise RefusedError(f"with {found.source}: {error}") from error
 

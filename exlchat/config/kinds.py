@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import tomllib
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from exlchat.chat.presets.control_values import from_plain, require_control, to_plain
+from exlchat.llm.controls import CONTROLS
 
 TomlValue = str | int | float | bool | list[Any] | dict[str, Any] | None
 KeyTable = tuple[tuple[str, tuple[str, ...]], ...]
 """Ids of actions with their keys, in the order of the file."""
+SamplingTable = tuple[tuple[str, Any], ...]
+"""Controls with their values, in the order of the file."""
+OWN_KEYS = ("temperature", "top_k", "top_p", "min_p")
+"""The controls of sampling that are settings themselves."""
+CONTROL_NAMES = tuple(name for name in CONTROLS if name not in OWN_KEYS)
+"""Those that are rows of the table of sampling."""
 
 _SHOWN = 80
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -255,6 +266,44 @@ class Keys(Kind):
         return {action: keys[0] if len(keys) == 1 else list(keys) for action, keys in value}
 
 
+@dataclass(frozen=True, slots=True)
+class Controls(Kind):
+    """Values by the names in `CONTROL_NAMES`."""
+
+    @property
+    def what(self) -> str:
+        """As TOML has it."""
+        return "a table of sampling controls, such as xtc_probability = 0.5 (docs/sampling.md lists them)"
+
+    def from_toml(self, value: object) -> SamplingTable:
+        """A table, each of its values checked by itself."""
+        if isinstance(value, tuple):
+            return value
+        if not isinstance(value, dict):
+            raise self.refused(value)
+        return tuple((name, _control(name, one)) for name, one in value.items())
+
+    def from_text(self, text: str) -> SamplingTable:
+        """`xtc_probability = 0.5, dry_breakers = ["\\n"]`: TOML, with commas between the values."""
+        text = text.strip()
+        inner = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
+        try:
+            found = tomllib.loads(f"table = {{{inner}}}")
+        except (ValueError, RecursionError):
+            found = {}
+        if found.keys() != {"table"}:
+            raise self.refused(text)
+        return self.from_toml(found["table"])
+
+    def to_text(self, value: Any) -> str:
+        """As in the environment."""
+        return ", ".join(f"{name} = {toml_text(to_plain(name, one))}" for name, one in value)
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """A table."""
+        return {name: to_plain(name, one) for name, one in value}
+
+
 def split_keys(text: str) -> tuple[str, ...]:
     """Keys with commas between them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -267,3 +316,35 @@ def _shown(value: object) -> str:
         # Python refuses to write numbers of thousands of digits.
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _control(name: str, value: object) -> Any:
+    """Raises `ValueError` that goes on behind the name of the setting."""
+    if name in OWN_KEYS:
+        raise ValueError(f"has {name}, which is a key of its own; write it above the tables")
+    try:
+        require_control(name)
+        return from_plain(name, value)
+    except ValueError as error:
+        raise ValueError(f"cannot be taken: {error}") from None
+
+
+def toml_text(value: TomlValue) -> str:
+    """A value as TOML writes it, in one line."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            # JSON's escapes are TOML's, but for one character that JSON leaves alone.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(map(toml_text, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{toml_key(key)} = {toml_text(one)}' for key, one in value.items())}}}"
+    return str(value)
+
+
+def toml_key(key: str) -> str:
+    """Bare where TOML allows that."""
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else toml_text(key)

@@ -3,24 +3,38 @@
 The checks, `exlchat config`, the settings screen and docs/settings.md are made from them.
 """
 
+# What `Settings` calls makes its fields.
+# ruff: noqa: RUF009
+
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
 from exlchat.chat.speech import DRAFTS, DraftChoice
-from exlchat.config.kinds import Choice, Folders, Keys, KeyTable, Number, Switch, Text, Whole
-from exlchat.config.sampling_table import OWN_KEYS, Controls, SamplingTable
-from exlchat.config.setting import About, Setting, When
+from exlchat.config.kinds import (
+    OWN_KEYS,
+    Choice,
+    Controls,
+    Folders,
+    Keys,
+    KeyTable,
+    Number,
+    SamplingTable,
+    Switch,
+    Text,
+    Whole,
+    toml_text,
+)
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.info import ROUNDED_HEAD_BITS
 from exlchat.llm.sampling import SamplingSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from exlchat.config.kinds import Kind
+
+When = Literal["at once", "next conversation", "next load"]
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
@@ -42,254 +56,214 @@ GROUPS = {
     "Keys": "Which keys do what.",
 }
 
-_PRESETS = ("--preset", "--persona")
 EITHER = ("cache_tokens", "cache_gb")
 """Two ways to say one thing: only one of them may have a value."""
+DRAWN = (*OWN_KEYS, "sampling")
+"""Settings that can contradict each other."""
+_PRESETS = ("--preset", "--persona")
 
 
-def _about(
-    group: str,
-    kind: Kind,
-    when: When,
-    text: str,
-    *,
-    options: tuple[str, ...] = (),
-    unset: str = "",
-    example: Any = None,
-) -> Mapping[str, About]:
-    return {"about": About(kind, group, when, text, options, unset, example)}
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of `settings.toml`, with all that is known of it.
+
+    Args:
+        group: one of `GROUPS`.
+        kind: which values there are.
+        when: when a changed value takes effect in a running app.
+        help: one sentence.
+        options: of the command line, that beat it.
+        unset: what holds when it is left out and has no default value.
+        example: a value to show where there is no default.
+    """
+
+    default: Any
+    group: str
+    kind: Kind
+    when: When
+    help: str
+    options: tuple[str, ...] = ()
+    unset: str = ""
+    example: Any = None
+    key: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that beats the file."""
+        return f"EXLCHAT_{self.key.upper()}"
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may have no value at all."""
+        return self.default is None
+
+    def from_toml(self, value: object) -> Any:
+        """The value in the file, checked. Raises `ValueError` in one line that names the key."""
+        try:
+            return self.kind.from_toml(value)
+        except ValueError as error:
+            raise ValueError(f"{self.key} {error}") from None
+
+    def from_text(self, text: str, name: str | None = None) -> Any:
+        """A typed value, checked; "none" is no value. Raises `ValueError` in one line that names `name` or the key."""
+        if self.optional and text.strip().lower() == "none":
+            return None
+        try:
+            return self.kind.from_text(text)
+        except ValueError as error:
+            also = ", or none" if self.optional else ""
+            raise ValueError(f"{name or self.key} {error}{also}") from None
+
+    def shown(self, value: Any) -> str:
+        """As TOML, in one line; what no value means, in brackets."""
+        return f"({self.unset})" if value is None else toml_text(self.kind.to_toml(value))
 
 
-def _sampled(name: str, *, unset: str = "", example: Any = None) -> Mapping[str, About]:
+def usual_temperature(dynatemp_high: float, *, bundled_guide: bool) -> float:
+    """What holds where no temperature is set."""
+    # What cannot be with a greedy draw is asked for only by somebody who wants another one.
+    return 0.0 if bundled_guide and not dynatemp_high else CHAT_TEMPERATURE
+
+
+def _setting(default: Any, group: str, kind: Kind, when: When, text: str, **more: Any) -> Any:
+    """A field of `Settings`; arguments as those of `Setting`."""
+    return field(default=default, metadata={"setting": Setting(default, group, kind, when, text, **more)})
+
+
+def _control(name: str, default: float | None, **more: Any) -> Any:
     """A control of sampling as a setting, with its own range and sentence."""
     control = CONTROLS[name]
-    kind = (
-        Whole(int(control.low)) if control.kind == "whole" else Number(control.low, control.high, above=control.above)
-    )
+    whole = control.kind == "whole"
+    kind = Whole(int(control.low)) if whole else Number(control.low, control.high, above=control.above)
     options = (f"--{name.replace('_', '-')}", *_PRESETS)
-    return _about("Answers", kind, "at once", control.help, options=options, unset=unset, example=example)
+    return _setting(default, "Answers", kind, "at once", control.help, options=options, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One value per key of `settings.toml`; `None` is a key left out, whose meaning is `unset`.
 
-    `from_environment` is no setting: the keys whose values stand in the environment.
+    Raises:
+        ValueError: a value that cannot be, or two that contradict each other, in one line.
     """
 
-    theme: str = field(
-        default="exlchat-dark",
-        metadata=_about("Look", Text(source="themes"), "at once", "The colours, by name.", options=("--theme",)),
+    theme: str = _setting(
+        "exlchat-dark", "Look", Text(source="themes"), "at once", "The colours, by name.", options=("--theme",)
     )
-    sidebar: bool = field(
-        default=True,
-        metadata=_about("Look", Switch(), "at once", "Whether the list of conversations is shown, if there is room."),
+    sidebar: bool = _setting(
+        True, "Look", Switch(), "at once", "Whether the list of conversations is shown, if there is room."
     )
-    notify_after: int = field(
-        default=10,
-        metadata=_about(
-            "Look",
-            Whole(0),
-            "at once",
-            "Seconds after which the end of an answer is told to the desktop, if another window is in front; 0 never.",
-        ),
+    notify_after: int = _setting(
+        *(10, "Look", Whole(0), "at once"),
+        "Seconds after which the end of an answer is told to the desktop, if another window is in front; 0 never.",
     )
-    temperature: float | None = field(
-        default=None,
-        metadata=_sampled("temperature", unset="0.7, and 0 for the bundled guide", example=CHAT_TEMPERATURE),
+    temperature: float | None = _control(
+        "temperature", None, unset="0.7, and 0 for the bundled guide", example=CHAT_TEMPERATURE
     )
-    top_k: int = field(default=0, metadata=_sampled("top_k"))
-    top_p: float = field(default=1.0, metadata=_sampled("top_p"))
-    min_p: float = field(default=0.05, metadata=_sampled("min_p"))
-    sampling: SamplingTable = field(
-        default=(),
-        metadata=_about(
-            "Answers",
-            Controls(),
-            "at once",
-            "All other controls of how answers are drawn, by name.",
-            options=("--sample", *_PRESETS),
-            example=(("xtc_probability", 0.5), ("dry_multiplier", 0.8)),
-        ),
+    top_k: int = _control("top_k", 0)
+    top_p: float = _control("top_p", 1.0)
+    min_p: float = _control("min_p", 0.05)
+    sampling: SamplingTable = _setting(
+        *((), "Answers", Controls(), "at once"),
+        "All other controls of how answers are drawn, by name.",
+        options=("--sample", *_PRESETS),
+        example=(("xtc_probability", 0.5), ("dry_multiplier", 0.8)),
     )
-    max_tokens: int | None = field(
-        default=None,
-        metadata=_about(
-            "Answers",
-            Whole(1),
-            "at once",
-            "The longest answer, in tokens.",
-            options=("--max-tokens", *_PRESETS),
-            unset="until the context is full",
-            example=1000,
-        ),
+    max_tokens: int | None = _setting(
+        *(None, "Answers", Whole(1), "at once"),
+        "The longest answer, in tokens.",
+        options=("--max-tokens", *_PRESETS),
+        unset="until the context is full",
+        example=1000,
     )
-    draft: DraftChoice = field(
-        default="auto",
-        metadata=_about(
-            "Answers",
-            Choice(DRAFTS),
-            "at once",
-            "Who guesses tokens ahead, for speed; auto is the draft model, else what was said before.",
-            options=("--draft",),
-        ),
+    draft: DraftChoice = _setting(
+        *("auto", "Answers", Choice(DRAFTS), "at once"),
+        "Who guesses tokens ahead, for speed; auto is the draft model, else what was said before.",
+        options=("--draft",),
     )
-    template: str | None = field(
-        default=None,
-        metadata=_about(
-            "Conversations",
-            Text(),
-            "at once",
-            "The prompt format: a built-in one by name, or a file.",
-            options=("--template", "--persona"),
-            unset="the model's own",
-            example="chatml",
-        ),
+    template: str | None = _setting(
+        *(None, "Conversations", Text(), "at once"),
+        "The prompt format: a built-in one by name, or a file.",
+        options=("--template", "--persona"),
+        unset="the model's own",
+        example="chatml",
     )
-    system: str | None = field(
-        default=None,
-        metadata=_about(
-            "Conversations",
-            Text(),
-            "next conversation",
-            "The system prompt of new conversations.",
-            options=("--system", "--persona"),
-            unset="none",
-            example="You are brief.",
-        ),
+    system: str | None = _setting(
+        *(None, "Conversations", Text(), "next conversation"),
+        "The system prompt of new conversations.",
+        options=("--system", "--persona"),
+        unset="none",
+        example="You are brief.",
     )
-    context_policy: ContextPolicy = field(
-        default="stop",
-        metadata=_about(
-            "Conversations",
-            Choice(tuple(CONTEXT_POLICIES)),
-            "at once",
-            "When a conversation does not fit the context: stop and say so, drop its oldest turns, or summarise them.",
-            options=("--context-policy",),
-        ),
+    context_policy: ContextPolicy = _setting(
+        *("stop", "Conversations", Choice(tuple(CONTEXT_POLICIES)), "at once"),
+        "When a conversation does not fit the context: stop and say so, drop its oldest turns, or summarise them.",
+        options=("--context-policy",),
     )
-    title_by: Literal["model", "first line"] = field(
-        default="model",
-        metadata=_about(
-            "Conversations",
-            Choice(("model", "first line")),
-            "at once",
-            "Who titles new conversations: the model when it is idle, or their first line.",
-        ),
+    title_by: Literal["model", "first line"] = _setting(
+        *("model", "Conversations", Choice(("model", "first line")), "at once"),
+        "Who titles new conversations: the model when it is idle, or their first line.",
     )
-    user_name: str = field(
-        default="User",
-        metadata=_about("Conversations", Text(name=True), "next conversation", "What personas call you."),
+    user_name: str = _setting("User", "Conversations", Text(name=True), "next conversation", "What personas call you.")
+    model_folders: tuple[str, ...] = _setting(
+        *((), "Model", Folders(), "at once"),
+        "Folders of models of your own: whole paths, or with ~.",
+        example=("~/models",),
     )
-    model_folders: tuple[str, ...] = field(
-        default=(),
-        metadata=_about(
-            "Model",
-            Folders(),
-            "at once",
-            "Folders of models of your own: whole paths, or with ~.",
-            example=("~/models",),
-        ),
+    context: int | None = _setting(
+        *(None, "Model", Whole(1), "next load"),
+        "The longest prompt plus answer, in tokens.",
+        options=("--context",),
+        unset="the model's own limit",
+        example=8192,
     )
-    context: int | None = field(
-        default=None,
-        metadata=_about(
-            "Model",
-            Whole(1),
-            "next load",
-            "The longest prompt plus answer, in tokens.",
-            options=("--context",),
-            unset="the model's own limit",
-            example=8192,
-        ),
+    kv_cache: KvCacheChoice = _setting(
+        *("auto", "Model", Choice(KV_CACHES), "next load"),
+        "Precision of keys and values; auto is fp16 on a card, fp32 on the CPU.",
+        options=("--kv-cache",),
     )
-    kv_cache: KvCacheChoice = field(
-        default="auto",
-        metadata=_about(
-            "Model",
-            Choice(KV_CACHES),
-            "next load",
-            "Precision of keys and values; auto is fp16 on a card, fp32 on the CPU.",
-            options=("--kv-cache",),
-        ),
+    extension: bool = _setting(
+        *(True, "Model", Switch(), "next load"),
+        "Whether a card uses the CUDA kernels; without them it is slower.",
+        options=("--ext", "--no-ext"),
     )
-    extension: bool = field(
-        default=True,
-        metadata=_about(
-            "Model",
-            Switch(),
-            "next load",
-            "Whether a card uses the CUDA kernels; without them it is slower.",
-            options=("--ext", "--no-ext"),
-        ),
+    quantize_head: int | None = _setting(
+        *(None, "Model", Whole(choices=ROUNDED_HEAD_BITS), "next load"),
+        "Bits that an output head of floats is rounded to, where there are kernels.",
+        options=("--quantize-head",),
+        unset="left as it is",
+        example=8,
     )
-    quantize_head: int | None = field(
-        default=None,
-        metadata=_about(
-            "Model",
-            Whole(choices=ROUNDED_HEAD_BITS),
-            "next load",
-            "Bits that an output head of floats is rounded to, where there are kernels.",
-            options=("--quantize-head",),
-            unset="left as it is",
-            example=8,
-        ),
+    draft_model: str | None = _setting(
+        *(None, "Model", Text(), "next load"),
+        "Folder of a smaller model with the same vocabulary, which guesses tokens ahead.",
+        options=("--draft",),
+        unset="none",
+        example="~/models/small",
     )
-    draft_model: str | None = field(
-        default=None,
-        metadata=_about(
-            "Model",
-            Text(),
-            "next load",
-            "Folder of a smaller model with the same vocabulary, which guesses tokens ahead.",
-            options=("--draft",),
-            unset="none",
-            example="~/models/small",
-        ),
+    cache_tokens: int | None = _setting(
+        *(None, "Memory", Whole(256, MOST_CACHE_TOKENS), "next load"),
+        "Tokens of all conversations that are kept in memory; goes without cache_gb.",
+        options=("--cache-tokens", "--cache-gb"),
+        unset="by what there is",
+        example=65536,
     )
-    cache_tokens: int | None = field(
-        default=None,
-        metadata=_about(
-            "Memory",
-            Whole(256, MOST_CACHE_TOKENS),
-            "next load",
-            "Tokens of all conversations that are kept in memory; goes without cache_gb.",
-            options=("--cache-tokens", "--cache-gb"),
-            unset="by what there is",
-            example=65536,
-        ),
+    cache_gb: float | None = _setting(
+        *(None, "Memory", Number(0, MOST_CACHE_GB, above=True), "next load"),
+        "The same in GiB; goes without cache_tokens.",
+        options=("--cache-gb", "--cache-tokens"),
+        unset="by what there is",
+        example=4.0,
     )
-    cache_gb: float | None = field(
-        default=None,
-        metadata=_about(
-            "Memory",
-            Number(0, MOST_CACHE_GB, above=True),
-            "next load",
-            "The same in GiB; goes without cache_tokens.",
-            options=("--cache-gb", "--cache-tokens"),
-            unset="by what there is",
-            example=4.0,
-        ),
+    disk_gb: float = _setting(
+        *(4.0, "Memory", Number(0, MOST_CACHE_GB), "next load"),
+        "GiB of it that outlive the program; 0 keeps none.",
+        options=("--disk-gb",),
     )
-    disk_gb: float = field(
-        default=4.0,
-        metadata=_about(
-            "Memory",
-            Number(0, MOST_CACHE_GB),
-            "next load",
-            "GiB of it that outlive the program; 0 keeps none.",
-            options=("--disk-gb",),
-        ),
+    editing: Literal["emacs", "vi"] = _setting(
+        "emacs", "Keys", Choice(("emacs", "vi")), "at once", "Which keys edit the message that is typed."
     )
-    editing: Literal["emacs", "vi"] = field(
-        default="emacs",
-        metadata=_about("Keys", Choice(("emacs", "vi")), "at once", "Which keys edit the message that is typed."),
-    )
-    keys: KeyTable = field(
-        default=(),
-        metadata=_about("Keys", Keys(), "at once", "Keys of your own, by the id of the action."),
-    )
-    from_environment: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    keys: KeyTable = _setting((), "Keys", Keys(), "at once", "Keys of your own, by the id of the action.")
 
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():
@@ -303,15 +277,11 @@ class Settings:
 
     def drawing(self, *, bundled_guide: bool = False) -> SamplingSettings:
         """How tokens are drawn, for the bundled guide or for any other model."""
-        # What cannot be with a greedy draw is asked for only by somebody who wants another one.
-        greedy = bundled_guide and not dict(self.sampling).get("dynatemp_high")
-        own = {name: getattr(self, name) for name in OWN_KEYS}
+        own, table = {name: getattr(self, name) for name in OWN_KEYS}, dict(self.sampling)
         if own["temperature"] is None:
-            own["temperature"] = 0.0 if greedy else CHAT_TEMPERATURE
-        return SamplingSettings(**own, **dict(self.sampling))
+            own["temperature"] = usual_temperature(table.get("dynatemp_high", 0.0), bundled_guide=bundled_guide)
+        return SamplingSettings(**own, **table)
 
 
-SETTINGS: dict[str, Setting] = {
-    one.name: Setting(one.name, one.default, one.metadata["about"]) for one in fields(Settings) if one.metadata
-}
+SETTINGS: dict[str, Setting] = {one.name: replace(one.metadata["setting"], key=one.name) for one in fields(Settings)}
 """All settings by key, in the order to show them."""

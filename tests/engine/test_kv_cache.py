@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.config.schema import KV_CACHES
-from exlchat.config.settings import Settings
+from exlchat.config.schema import KV_CACHES, Settings
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.rows import Seen
 from exlchat.engine.model.architecture import read_spec

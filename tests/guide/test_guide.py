@@ -26,7 +26,7 @@ from exlchat.cli.pull import build_parser as pull_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser
 from exlchat.cli.templates.command import build_parser as template_parser
 from exlchat.cli.themes.command import build_parser as themes_parser
-from exlchat.config.settings import Settings
+from exlchat.config.schema import Settings
 from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model
 from guide.corpus import dialogs

@@ -20,7 +20,9 @@ from exlchat.app.options import AppOptions
 from exlchat.app.services import Services
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.config.settings import Settings
+from exlchat.config.files import Reading
+from exlchat.config.layers import Layer
+from exlchat.config.schema import SETTINGS, Settings
 from exlchat.config.themes import load_themes
 from exlchat.llm.info import LoadProgress
 from exlchat.llm.port import Engine
@@ -56,9 +58,8 @@ def services(
     """Those of a start whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
     memory = ModelMemory(folder / "models.json")
-    shelf = Shelf(
-        AppOptions(None), settings or Settings(temperature=0.0, min_p=0.0), memory, loader or (lambda _: lambda _: port)
-    )
+    reading = as_read(settings or Settings(temperature=0.0, min_p=0.0))
+    shelf = Shelf(AppOptions(None), reading, memory, loader or (lambda _: lambda _: port))
     store = store or ConversationStore(folder / "conversations.db")
     return Services(
         store=store,
@@ -80,6 +81,12 @@ def services(
         titles=titles,
         keys=keys or Keymap(),
     )
+
+
+def as_read(settings: Settings) -> Reading:
+    """As if a file said what is not as usual."""
+    values = {key: getattr(settings, key) for key in SETTINGS if getattr(settings, key) != SETTINGS[key].default}
+    return Reading(Layer("file", values))
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

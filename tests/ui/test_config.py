@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from exlchat.cli.config.telling import new_file
-from exlchat.config.settings import SETTINGS, Settings, load_settings
+from exlchat.config.files import load_settings
+from exlchat.config.schema import SETTINGS, Settings
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_show_says_every_value_and_where_it_comes_from(home: Path, file: Path) -
     assert 'keys = {retry = "f12"}  [environment]' in lines
     for setting in SETTINGS.values():
         assert any(line.startswith(f"{setting.key} = ") for line in lines)
-        assert f"    {setting.about.help}" in lines
+        assert f"    {setting.help}" in lines
 
 
 def test_show_of_one_key_says_what_beats_it(home: Path, file: Path) -> None:

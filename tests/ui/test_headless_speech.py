@@ -11,7 +11,7 @@ import pytest
 
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
-from exlchat.config.settings import save_setting
+from exlchat.config.files import save_setting
 from exlchat.paths import bundled_model
 from tests.random_models import save_random_llama
 

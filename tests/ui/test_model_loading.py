@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from exlchat import engine, paths
-from exlchat.app.library.memory import ModelSettings
 from exlchat.app.options import AppOptions, DeviceChoice
 from exlchat.app.runtime.jobs import Loaded
 from exlchat.app.runtime.model_loading import load_wanted
@@ -17,7 +16,9 @@ from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.services import open_services
 from exlchat.cli import main as cli
 from exlchat.cli import typed_options
-from exlchat.config.settings import Settings, save_setting
+from exlchat.config.files import save_setting
+from exlchat.config.layers import resolve
+from exlchat.config.layers import typed as given
 from exlchat.llm.info import ModelError
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.random_models import save_random_llama
@@ -54,7 +55,7 @@ def test_in_the_app(
 ) -> None:
     save_setting("extension", setting)
     with pytest.raises(ModelError):
-        open_services(AppOptions(model, device="cpu", extension=typed)).load_engine(lambda _: None)
+        open_services(AppOptions(model, "cpu", (given(extension=typed),))).load_engine(lambda _: None)
     assert [call["extension"] for call in asked] == [used]
     assert asked[0]["build_cache"] == paths.folders().cache
 
@@ -94,7 +95,7 @@ def test_bits_of_the_head(
     save_setting("quantize_head", setting)
     monkeypatch.setattr("torch.cuda.is_available", lambda: kernels)
     without = device == "cuda" and not kernels
-    start = open_services(AppOptions(model, device=device, quantize_head=typed, extension=not without))
+    start = open_services(AppOptions(model, device, (given(quantize_head=typed, extension=not without),)))
     with pytest.raises(ModelError):
         start.load_engine(lambda _: None)
     option = [] if typed is None else ["--quantize-head", str(typed)]
@@ -128,21 +129,17 @@ def test_a_draft_model_is_of_the_model_that_it_was_typed_with(
     save_random_llama(tmp_path / "other")
     drafts: list[Path] = []
     monkeypatch.setattr("exlchat.engine.draft.loading.load_draft", lambda path, **_: drafts.append(path))
-    options = AppOptions(tmp_path / "first", device="cpu", draft_model=paths.bundled_model())
+    options = AppOptions(tmp_path / "first", device="cpu")
+    drafted = resolve(given(draft_model=str(paths.bundled_model())))
     for name in ("first", "other"):
         with pytest.raises(ModelError, match="far enough"):
-            load_wanted(tmp_path / name, options, Settings(), ModelSettings(), kept=False)
+            load_wanted(tmp_path / name, options, drafted, kept=False)
     # Whether it fits the one that it was typed with, the engine says.
     assert [call["without_draft"] == "" for call in asked] == [True, False]
     assert "guide does not draft for other: token " in asked[1]["without_draft"]
+    held = resolve(given(draft_model=str(tmp_path / "first")))
     with pytest.raises(ModelError, match="far enough"):
-        load_wanted(
-            tmp_path / "other",
-            replace(options, draft_model=tmp_path / "first"),
-            Settings(),
-            ModelSettings(),
-            kept=False,
-        )
+        load_wanted(tmp_path / "other", options, held, kept=False)
     assert drafts == [paths.bundled_model(), tmp_path / "first"]
 
 

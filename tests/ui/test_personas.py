@@ -19,7 +19,7 @@ from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.prompt.ids import OPENER, prompt_messages
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
-from exlchat.llm.sampling import SamplingSettings
+from exlchat.config.layers import typed as given
 from tests.chat.personas.test_card_files import asset_chunk, charx, png_card
 from tests.chat.personas.test_card_files import contents as zip_contents
 from tests.chat.personas.test_cards import DAMAGED, V2, V3
@@ -202,14 +202,12 @@ ADA = FrozenPersona(
 
 
 def test_what_is_typed_goes_before_the_persona() -> None:
+    names = ("system", "template", "max_tokens", "temperature", "top_k", "top_p")
     alone = with_persona(AppOptions(None), ADA)
-    assert alone.system == ADA.system_text
-    assert (alone.template, alone.sampling.max_tokens) == ("chatml", 50)
-    assert alone.sampling.apply(SamplingSettings()) == SamplingSettings(temperature=0.2, top_k=7)
-    typed = AppOptions(None, system="S", template="plain", sampling=SamplingWishes(temperature=1.5, max_tokens=3))
+    assert [alone.given(name) for name in names] == [ADA.system_text, "chatml", 50, 0.2, 7, None]
+    typed = AppOptions(None, layers=(given(system="S", template="plain", temperature=1.5, max_tokens=3),))
     mixed = with_persona(typed, ADA)
-    assert (mixed.system, mixed.template, mixed.sampling.max_tokens) == ("S", "plain", 3)
-    assert mixed.sampling.apply(SamplingSettings()) == SamplingSettings(temperature=1.5, top_k=7)
+    assert [mixed.given(name) for name in names] == ["S", "plain", 3, 1.5, 7, None]
 
 
 @pytest.mark.parametrize("system", ["You are Ada.", ""])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 
 from exlchat import paths
 from exlchat.app.library.memory import ModelMemory, ModelSettings
-from exlchat.app.overriding import given
 from exlchat.app.runtime import model_loading
 from exlchat.app.services import Services, open_services
 from exlchat.cli import main as cli
 from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.typed_options import app_options
-from exlchat.config.settings import SETTINGS, save_setting
+from exlchat.config.files import save_setting
+from exlchat.config.schema import SETTINGS
 from exlchat.llm.info import ModelError
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -73,7 +72,7 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
         ("/a", "/b", str(paths.bundled_model())),
         ("--draft", str(paths.bundled_model())),
         # The guide itself is loaded without one.
-        lambda s: str(model_loading.draft_path(Path("/large"), s.shelf.options, s.shelf.settings)),
+        lambda s: str(model_loading.draft_path(Path("/large"), s.shelf.options, s.shelf.held(Path("/large")))),
     ),
     "template": (("plain", "chatml", "model"), ("--template", "model"), lambda s: s.template),
     "system": (("a", "b", ""), ("--system", ""), lambda s: s.system),
@@ -96,17 +95,17 @@ def services(*arguments: str) -> Services:
     parser = chat_parser()
     typed = parser.parse_args(["guide", *arguments])
     options = app_options(parser, typed, "guide", theme=typed.theme)
-    return open_services(replace(options, context_policy=typed.context_policy))
+    return open_services(options)
 
 
 def test_every_setting_with_an_option_is_here() -> None:
-    assert ORDER.keys() == {key for key, one in SETTINGS.items() if one.about.options}
+    assert ORDER.keys() == {key for key, one in SETTINGS.items() if one.options}
 
 
 @pytest.mark.parametrize("key", ORDER)
 def test_the_command_line_beats_the_environment_and_that_the_file(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (file, environment, typed), arguments, holds = ORDER[key]
-    kind = SETTINGS[key].about.kind
+    kind = SETTINGS[key].kind
     save_setting(key, kind.to_toml(file))
     if key == "theme":
         themes = paths.folders().themes
@@ -118,8 +117,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(key: str, monk
     found = services(*arguments)
     # Of the table of sampling, value by value.
     assert holds(found) == (typed if key != "sampling" else (*typed, ("top_a", 0.1)))
-    assert given(found.shelf.options, key) == typed
-    assert given(services().shelf.options, key) is None
+    assert found.shelf.options.given(key) == typed
+    assert services().shelf.options.given(key) is None
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,11 @@ def test_what_is_remembered_for_a_model_stands_between_file_and_environment(
 ) -> None:
     save_setting(key, file)
     ModelMemory(paths.folders().model_memory).keep(paths.bundled_model(), ModelSettings(**{key: remembered}))
-    wanted = services().shelf.wanted(paths.bundled_model())
-    assert getattr(wanted, key) == remembered
+    held = services().shelf.held(paths.bundled_model())
+    assert (held.value(key), held.source(key)) == (remembered, "remembered")
     monkeypatch.setenv(SETTINGS[key].variable, str(environment))
-    wanted = services().shelf.wanted(paths.bundled_model())
-    assert getattr(wanted, key) == environment
+    held = services().shelf.held(paths.bundled_model())
+    assert (held.value(key), held.source(key)) == (environment, "environment")
 
 
 def test_ask_goes_by_the_same_order(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
 from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.typed_options import app_options
-from exlchat.config.settings import Settings
+from exlchat.config.layers import resolve
 from exlchat.llm.sampling import SamplingSettings
 from tests.endless_model import save_endless_llama
 
@@ -188,7 +188,7 @@ def test_the_app_knows_which_values_are_of_the_preset_and_which_of_the_persona(
     (home.parent / "personas" / "warm.toml").write_text("[sampling]\ntemperature = 1.9\nmin_p = 0.5\n")
     parser = chat_parser()
     typed = parser.parse_args(["--preset", "mine", "--persona", "warm", "--top-k", "7"])
-    start = at_start(app_options(parser, typed, None), Settings(), None)
+    start = at_start(resolve(*app_options(parser, typed, None).layers), None)
     sources = {name: start.source(name) for name in ("temperature", "top_k", "top_p", "min_p")}
     assert sources == {"temperature": "preset mine", "top_k": "typed", "top_p": "default", "min_p": "persona warm"}
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from exlchat import paths
 from exlchat.app.generation_settings import EXPLAINED, MAIN, NAMES, GenerationSettings, at_start
-from exlchat.app.options import AppOptions
 from exlchat.app.panels.sampling import groups, next_choice, preset_lines, stepped, typed_text, value_lines
 from exlchat.app.panels.sampling_idle import order_line
 from exlchat.chat.presets.control_values import from_plain, from_text, to_plain, to_text
 from exlchat.chat.presets.toml_file import parse_preset
 from exlchat.chat.presets.wishes import SamplingWishes
-from exlchat.config.settings import SETTINGS, Settings, SettingsError
+from exlchat.config.files import SettingsError
+from exlchat.config.layers import Layer, resolve, typed
+from exlchat.config.schema import SETTINGS
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.sampling import SamplingSettings, order_with_last
@@ -217,18 +218,18 @@ def test_a_value_is_typed_as_exactly_as_it_is() -> None:
 def test_every_value_is_explained_by_its_setting_where_it_is_one() -> None:
     for name in NAMES:
         assert EXPLAINED[name]
-        assert name not in SETTINGS or EXPLAINED[name] == SETTINGS[name].about.help
+        assert name not in SETTINGS or EXPLAINED[name] == SETTINGS[name].help
 
 
 def test_each_value_knows_where_it_comes_from() -> None:
-    options = AppOptions(
-        None,
-        seed=4,
-        sampling=SamplingWishes(temperature=0.2, top_k=7, top_p=0.5),
-        sampling_sources={"top_k": "preset mine", "top_p": "persona Ada"},
+    held = resolve(
+        typed(seed=4, temperature=0.2),
+        Layer("preset", {"top_k": 7}, "preset mine"),
+        Layer("persona", {"top_p": 0.5}, "persona Ada"),
+        Layer("environment", {"max_tokens": 99}),
+        Layer("file", {"min_p": 0.1, "top_k": 3}),
     )
-    settings = Settings(min_p=0.1, max_tokens=99, top_k=3, from_environment=frozenset({"max_tokens"}))
-    start = at_start(options, settings, None)
+    start = at_start(held, None)
     assert {name: start.source(name) for name in MAIN} == {
         "temperature": "typed",
         "top_k": "preset mine",
@@ -243,15 +244,15 @@ def test_each_value_knows_where_it_comes_from() -> None:
     assert later.taking(["top_p"], start).source("top_p") == "persona Ada"
     all_of_it = start.with_wishes(SamplingWishes(min_p=0.0, others_off=True), "preset x")
     assert {all_of_it.source(name) for name in CONTROLS} == {"preset x"}
-    table = at_start(AppOptions(None), Settings(sampling=(("skew", 0.1),)), None)
+    table = at_start(resolve(Layer("file", {"sampling": (("skew", 0.1),)})), None)
     assert (table.source("skew"), table.source("top_a")) == ("settings", "default")
 
 
 def test_the_greedy_default_of_the_guide_gives_way_to_a_dynamic_temperature() -> None:
-    wish = AppOptions(None, sampling=SamplingWishes(dynatemp_high=1.5))
-    assert at_start(wish, Settings(), paths.bundled_model()).sampling.steps == ("temperature", "min_p")
+    wish = typed(dynatemp_high=1.5)
+    assert at_start(resolve(wish), paths.bundled_model()).sampling.steps == ("temperature", "min_p")
     with pytest.raises(SettingsError, match=r"does not go with settings\.toml: temperature 0 takes"):
-        at_start(wish, Settings(temperature=0.0), None)
+        at_start(resolve(wish, Layer("file", {"temperature": 0.0})), None)
 
 
 def test_where_values_come_from_is_no_difference_between_them() -> None:

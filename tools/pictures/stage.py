@@ -23,6 +23,7 @@ from exlchat.app.options import AppOptions
 from exlchat.app.panels.figures import GrowingFigures, StatusFacts
 from exlchat.app.services import Services, open_services
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.config.layers import typed
 from exlchat.ui.tui.app import ChatApp
 from tools.pictures.cells import Row, rows_of
 from tools.pictures.played import PlayedEngine
@@ -182,7 +183,7 @@ def _services(theme: str, sidebar: bool) -> Services:
     """Those of a start; the conversations have times of this evening, the same at each run."""
     folders = paths.folders()
     paths.atomic_write(folders.settings_file, f'theme = "{theme}"\ntemperature = 0.5\n')
-    services = open_services(AppOptions(paths.bundled_model(), seed=7))
+    services = open_services(AppOptions(paths.bundled_model(), layers=(typed(seed=7),)))
     services.store.close()
     began = datetime.combine(date.today(), _EVENING).timestamp()
     moments = itertools.count(began, _STEP_SECONDS)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.library.memory import NAMES
 from exlchat.app.library.shelf import shown_name
-from exlchat.config.settings import named
+from exlchat.config.layers import STARTED
+from exlchat.config.schema import SETTINGS
 from exlchat.llm.info import ModelError
 from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
@@ -64,11 +65,11 @@ class ModelCommands:
         session = self._front.session
         if self._before is None:
             self._before = session.defaults
-        wanted = self._shelf.wanted(path)
+        held = self._shelf.held(path)
         generation = self._shelf.generation(path)
         # What was changed with /set goes on with the next model.
         keeps = session.defaults.generation != self._given.generation
-        given = session.use(wanted.template, wanted.system, None if keeps else generation)
+        given = session.use(held.value("template"), held.value("system"), None if keeps else generation)
         self._given = self._given if keeps else given
         self._front.change_model(self._shelf.load(path))
         if session.being_written is not None:
@@ -101,17 +102,18 @@ class ModelCommands:
         if name == "template" and settings.template is not None:
             self._front.model.check_template(settings.template)
         self._shelf.memory.keep(path, settings)
-        wanted = self._shelf.wanted(path)
+        held = self._shelf.held(path)
         if name == "template":
-            session.use(wanted.template, session.defaults.system, None)
+            session.use(held.value("template"), session.defaults.system, None)
             when = "from the next message on"
         elif name == "system":
-            session.use(session.template, wanted.system, None)
+            session.use(session.template, held.value("system"), None)
             when = "for new conversations"
         else:
             when = "when it is loaded next; /model and its name loads it again"
-        if getattr(self._shelf.options, name) is not None:
+        over = held.source(name)
+        if over in STARTED:
             when = "at other starts; what was typed on the command line wins in this one"
-        elif name in self._shelf.settings.from_environment:
-            when = f"at other starts; the environment variable {named(name).variable} wins in this one"
+        elif over == "environment":
+            when = f"at other starts; the environment variable {SETTINGS[name].variable} wins in this one"
         self._front.tell(f"Remembered for {self._front.model.name}: {name}, {when}")

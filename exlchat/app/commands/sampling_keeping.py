@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.generation_settings import NAMES, of_settings
+from exlchat.app.generation_settings import NAMES, at_start
 from exlchat.chat.presets.control_values import to_plain
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.presets.shelf import keep_preset
 from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.speech_values import SPEECH, usual
-from exlchat.config.sampling_table import CONTROL_NAMES
-from exlchat.config.settings import SETTINGS, SettingsError, read_settings, save_setting
+from exlchat.config.files import SettingsError, read_settings, save_setting
+from exlchat.config.kinds import CONTROL_NAMES
+from exlchat.config.schema import SETTINGS
 from exlchat.llm.controls import CONTROLS
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def save_as_preset(now: GenerationSettings, target: Path) -> str:
     return f"Saved as preset {target.stem}" + ("; it takes the place of the one that comes along" if shipped else "")
 
 
-def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
+def keep_as_default(now: GenerationSettings, model: Path | None) -> str:
     """Write the values that are settings, and that the file does not say already, into it; a line about it.
 
     Raises:
@@ -59,7 +60,7 @@ def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
     found = read_settings(environ={})
     for problem in found.file_problems:
         raise SettingsError(problem)
-    file = of_settings(found.settings, bundled_guide=bundled_guide)
+    file = at_start(found.held, model)
     wanted = [name for name in NAMES if name in _KEPT and now.value(name) != file.value(name)]
     alone = [name for name in wanted if name not in CONTROL_NAMES]
     rows = {name: to_plain(name, now.value(name)) for name in CONTROL_NAMES if now.value(name) != CONTROLS[name].off}
@@ -67,7 +68,7 @@ def keep_as_default(now: GenerationSettings, *, bundled_guide: bool) -> str:
     # The file has to make sense at every step, and a greedy draw goes with no dynamic temperature.
     for name in (*table, *alone) if now.sampling.temperature == 0 else (*alone, *table):
         value = now.value(name) if name in NAMES else rows or None
-        save_setting(name, SETTINGS[name].about.kind.to_toml(value) if value is not None and name in NAMES else value)
+        save_setting(name, SETTINGS[name].kind.to_toml(value) if value is not None and name in NAMES else value)
     if not wanted:
         return "settings.toml says all of this already"
     written = ", ".join(f"{name} {now.shown(name)}" for name in wanted)

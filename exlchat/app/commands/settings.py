@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.generation_settings import NAMES, at_start, of_settings
+from exlchat.app.generation_settings import NAMES, at_start
 from exlchat.app.keys.keymap import keymap
-from exlchat.app.library.memory import NAMES as REMEMBERED
-from exlchat.app.library.memory import ModelSettings
-from exlchat.app.overriding import given
-from exlchat.config.settings import DRAWN, SETTINGS, Reading, SettingsError, read_settings, save_setting
+from exlchat.config.files import Reading, SettingsError, read_settings, save_setting
+from exlchat.config.layers import STARTED
+from exlchat.config.schema import EITHER, SETTINGS
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
     from exlchat.app.panels.settings_rows import Row
     from exlchat.config.kinds import TomlValue
-    from exlchat.config.settings import Settings
+    from exlchat.config.layers import Resolved
 
 DEFAULT = "default"
 """The word that takes a key out of the file."""
@@ -43,8 +41,11 @@ class SettingsCommands:
 
     def __init__(self, front: ChatFront) -> None:
         self._front = front
-        self.reading: Reading = front.services.reading
+        self._shelf = front.services.shelf
+        self.reading: Reading = self._shelf.reading
         """The last one that was good."""
+        self.held = self.reading.held
+        """What holds, since somebody asked last."""
         self._told: tuple[str, ...] = ()
 
     # What each front does in its own way
@@ -101,12 +102,12 @@ class SettingsCommands:
             raise NotPossibleError(f"there is no theme {one_line(text, 40)}; there are {', '.join(self.themes())}")
         self.save(row, None if text == DEFAULT else row.value(text, self.reading))
         beaten = self.beaten_by(row)
-        holds = f"{beaten} In the file: {self._in_file(row)}" if beaten else HOLDS[row.setting.about.when]
+        holds = f"{beaten} In the file: {self._in_file(row)}" if beaten else HOLDS[row.setting.when]
         self._front.tell(f"{row.key} = {self.shown(row)}; {holds}")
 
     def told(self, row: Row) -> list[str]:
         """A setting in a few lines: its value and where that is from, what it means and may be, when a change holds."""
-        about = row.setting.about
+        about = row.setting
         allowed = "" if row.action_id else f" It must be {about.kind.what}."
         beaten = self.beaten_by(row)
         default = f"Default: {row.default()}. A change takes effect: {about.when}."
@@ -120,42 +121,39 @@ class SettingsCommands:
 
     def shown(self, row: Row) -> str:
         """The value in force, in one line."""
-        return row.shown(self.holds(row), keymap(self.reading.settings.keys))
+        return row.shown(self.holds(row), keymap(self.held.value("keys")))
 
     def source(self, row: Row) -> str:
         """Where the value in force is from."""
-        if given(self._front.services.shelf.options, row.setting.key) is not None:
+        over = self.held.beaten(row.setting.key)
+        if over is None:
+            return "file" if row.in_file(self.reading) else "default"
+        if over.place in STARTED:
             return "this start"
-        if row.setting.key in self.reading.environment:
-            return "environment"
-        if row.key in REMEMBERED and getattr(self._remembered(), row.key) is not None:
-            return "remembered for this model"
-        return "file" if row.in_file(self.reading) else "default"
+        return "remembered for this model" if over.place == "remembered" else over.place
 
     def _in_file(self, row: Row) -> str:
         return one_line(row.text(self.reading), _SHOWN_CELLS) if row.in_file(self.reading) else "nothing"
 
     def holds(self, row: Row) -> Any:
-        """The value in force: what this start was given, else the environment, the model's memory, the file."""
-        key, options = row.setting.key, self._front.services.shelf.options
-        if key in REMEMBERED:
-            return getattr(self._remembered().typed_or(options, self.reading.settings), key)
-        typed = given(options, key)
-        return getattr(self.reading.settings, key) if typed is None else typed
+        """The value in force."""
+        return self.held.value(row.setting.key)
 
     def beaten_by(self, row: Row) -> str:
         """What stands over the file, in a sentence; empty if nothing does."""
-        key = row.setting.key
-        if (typed := given(self._front.services.shelf.options, key)) is not None:
-            options = " or ".join(row.setting.about.options)
-            typed = row.setting.about.kind.to_text(typed)
-            return f"This start was given {_short(typed)} ({options}), which holds until you quit."
-        if key in self.reading.environment:
-            return f"The environment variable {row.setting.variable} beats the file."
-        remembered = getattr(self._remembered(), key) if key in REMEMBERED else None
-        if remembered is None:
+        key, over = row.setting.key, self.held.beaten(row.setting.key)
+        if over is None:
             return ""
-        return f"For this model {_short(remembered)} is remembered, which holds (/model set {key})."
+        if not over.says(key):
+            # The other of two ways to say one thing.
+            key = next(one for one in EITHER if over.says(one))
+        if over.place == "environment":
+            return f"The environment variable {SETTINGS[key].variable} beats the file."
+        if over.place == "remembered":
+            return f"For this model {_short(over.value(key))} is remembered, which holds (/model set {key})."
+        given = SETTINGS[key].kind.to_text(self._shelf.options.given(key))
+        options = " or ".join(row.setting.options)
+        return f"This start was given {_short(given)} ({options}), which holds until you quit."
 
     def check(self, row: Row, value: TomlValue) -> None:
         """What only the app knows. Raises `PromptError` for a template that the model cannot be given."""
@@ -183,76 +181,66 @@ class SettingsCommands:
             self._told = problems
             return
         told, self._told = self._told, ()
-        before, self.reading = self.reading.settings, found
+        last, self.reading = self._shelf.reading, found
+        before, self.held = self._held(last), self._held(found)
         try:
-            self._draw_by(before, found.settings)
+            self._draw_by(before, self.held)
         except (SettingsError, ValueError) as error:
             # How answers are drawn stays as it is; the rest holds.
             self._told = (str(error),)
             if self._told != told:
                 self._front.tell(f"{error}; answers are drawn as before", warning=True)
-            found = replace(found, settings=replace(found.settings, **{key: getattr(before, key) for key in DRAWN}))
-            self.reading = found
-        self._front.services.shelf.settings = found.settings
+            found = found.drawing_as(last)
+            self.held = self._held(found)
+        self._shelf.reading = found
         for key in SETTINGS:
-            if getattr(before, key) != getattr(found.settings, key):
-                self._apply(key, found.settings)
+            if before.value(key) != self.held.value(key):
+                self._apply(key)
 
     # Having a change hold
 
-    def _apply(self, key: str, settings: Settings) -> None:
-        """Have one changed setting hold now, if it is one of those that do and nothing stands over it."""
-        session = self._front.session
-        if given(self._front.services.shelf.options, key) is not None:
-            return
+    def _apply(self, key: str) -> None:
+        """Have one changed setting hold now, if it is one of those that do."""
+        session, value = self._front.session, self.held.value(key)
         match key:
             case "theme":
-                self._show_theme(settings.theme)
+                self._show_theme(value)
             case "sidebar":
-                self._show_sidebar(settings.sidebar)
+                self._show_sidebar(value)
             case "keys":
-                self._take_keys(settings)
+                self._take_keys(keymap(value))
             case "editing":
-                self._use_vi(settings.editing == "vi")
+                self._use_vi(value == "vi")
             case "title_by":
-                session.titles = settings.title_by == "model"
-            case "template" | "system":
-                self._use_texts(key, settings)
+                session.titles = value == "model"
+            case "template":
+                session.use(value, session.defaults.system, None)
+            case "system" if session.persona is None:
+                session.use(session.template, value, None)
 
-    def _take_keys(self, settings: Settings) -> None:
-        keys = keymap(settings.keys)
+    def _take_keys(self, keys: Keymap) -> None:
         for problem in keys.problems:
             self._front.tell(problem, warning=True)
         self._use_keys(keys)
         self._front.refresh_around()
 
-    def _use_texts(self, key: str, settings: Settings) -> None:
-        session, wanted = self._front.session, self._wanted(settings)
-        if key == "template":
-            session.use(wanted.template, session.defaults.system, None)
-        elif session.persona is None:
-            session.use(session.template, wanted.system, None)
-
-    def _draw_by(self, before: Settings, now: Settings) -> None:
-        """Have what changed of how answers are drawn hold, but for what this start was given, all of it together.
+    def _draw_by(self, before: Resolved, now: Resolved) -> None:
+        """Have what changed of how answers are drawn hold, all of it together.
 
         Raises:
             SettingsError: it does not go with what this start was given.
             ValueError: it does not go with what holds in this session.
         """
-        options, session, guide = self._front.services.shelf.options, self._front.session, self._front.model.is_guide
-        at_start(options, now, paths.bundled_model() if guide else None)
-        was, said = of_settings(before, bundled_guide=guide), of_settings(now, bundled_guide=guide)
-        given_here = {*options.sampling.decided(), *(key for key in SETTINGS if given(options, key) is not None)}
-        changed = [name for name in NAMES if was.value(name) != said.value(name) and name not in given_here]
+        session, model = self._front.session, paths.bundled_model() if self._front.model.is_guide else None
+        was, said = at_start(before, model), at_start(now, model)
+        changed = [name for name in NAMES if was.value(name) != said.value(name)]
         session.draw_by(session.generation.taking(changed, said))
 
-    def _wanted(self, settings: Settings) -> ModelSettings:
-        return self._remembered().typed_or(self._front.services.shelf.options, settings)
-
-    def _remembered(self) -> ModelSettings:
+    def _held(self, reading: Reading) -> Resolved:
+        """What holds with the model that is loaded, if any is."""
         info = self._front.model.info
-        return ModelSettings() if info is None else self._front.services.shelf.memory.settings_of(Path(info.path))
+        model = None if info is None else Path(info.path)
+        return self._shelf.options.over(reading, self._shelf.memory.settings_of(model).layer)
 
 
 def _short(value: Any) -> str:

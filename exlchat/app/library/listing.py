@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exlchat.config.layers import Layer
 from exlchat.llm.info import ModelCard, ModelError
 from exlchat.untrusted.text import one_line
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from exlchat.app.library.memory import ModelMemory
     from exlchat.app.library.places import Found
     from exlchat.app.options import AppOptions
-    from exlchat.config.settings import Settings
+    from exlchat.config.files import Reading
 
 _NAME_LENGTH = 80
 _CHOICES_SHOWN = 4
@@ -43,7 +44,7 @@ class Entry:
         return one_line(self.card.fit.problem, 400) if self.card.fit and self.card.fit.problem else None
 
 
-def entries(found: Sequence[Found], memory: ModelMemory, options: AppOptions, settings: Settings) -> Iterator[Entry]:
+def entries(found: Sequence[Found], memory: ModelMemory, options: AppOptions, reading: Reading) -> Iterator[Entry]:
     """Opens each folder's headers; imports torch, so call it away from the UI thread.
 
     Raises:
@@ -51,19 +52,19 @@ def entries(found: Sequence[Found], memory: ModelMemory, options: AppOptions, se
     """
     from exlchat.engine.model_card import describe, look_around
 
-    extension = settings.extension if options.extension is None else options.extension
-    here = look_around(options.device, extension=extension)
-    sizes = options.cache_sizes.or_settings(settings)
+    here = look_around(options.device, extension=options.over(reading, Layer("remembered")).value("extension"))
     used = memory.last_used()
     for one in found:
         if one.problem is not None:
             card = ModelCard(str(one.path), 0, problem=one.problem)
         else:
-            wanted = memory.settings_of(one.path).typed_or(options, settings)
-            kind = wanted.kv_cache or "auto"
+            held = options.over(reading, memory.settings_of(one.path).layer)
+            kind = held.value("kv_cache")
             if kind == "auto":
                 kind = "fp16" if here.device.type == "cuda" else "fp32"
-            card = describe(one.path, here, context=wanted.context, kv_cache=kind, tokens=sizes.tokens)
+            card = describe(
+                one.path, here, context=held.value("context"), kv_cache=kind, tokens=held.value("cache_tokens")
+            )
         yield Entry(one_line(one.name, _NAME_LENGTH), card, used.get(os.path.realpath(one.path)))
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
+from exlchat.config.layers import Layer
 from exlchat.config.schema import KV_CACHES
 from exlchat.untrusted.files import UntrustedFileError
 from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
-    from exlchat.app.options import AppOptions
     from exlchat.config.schema import KvCacheChoice
-    from exlchat.config.settings import Settings
 
 NAMES = ("context", "kv_cache", "template", "system")
 _FORGET = ("none", "off")
@@ -61,18 +60,14 @@ class ModelSettings:
                 return replace(self, template=text)
         return replace(self, system=text)
 
-    def typed_or(self, options: AppOptions, settings: Settings) -> ModelSettings:
-        """What holds: what was typed on the command line, else the environment, what is remembered here, the file."""
-        held: dict[str, Any] = {}
-        for name in NAMES:
-            typed, below = getattr(options, name), getattr(settings, name)
-            remembered = None if name in settings.from_environment else getattr(self, name)
-            held[name] = typed if typed is not None else below if remembered is None else remembered
-        return ModelSettings(**held)
+    @property
+    def layer(self) -> Layer:
+        """What is set, as a layer of the settings."""
+        return Layer("remembered", {name: value for name, value in asdict(self).items() if value is not None})
 
     def describe(self) -> str:
         """What is set, in one line; empty when nothing is."""
-        return " · ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None)
+        return " · ".join(f"{name} {value}" for name, value in self.layer.values.items())
 
 
 class ModelMemory:
@@ -84,9 +79,11 @@ class ModelMemory:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def settings_of(self, model: Path) -> ModelSettings:
-        """What the user set for a model; a value that makes no sense is as if it were not set."""
+    def settings_of(self, model: Path | None) -> ModelSettings:
+        """What the user set for a model, if for any; a value that makes no sense is as if it were not set."""
         settings = ModelSettings()
+        if model is None:
+            return settings
         for name, value in self._read().get(_key(model), {}).items():
             if name in NAMES and isinstance(value, str | int):
                 try:
@@ -110,7 +107,7 @@ class ModelMemory:
         Raises:
             FolderError: the file cannot be written.
         """
-        values = {name: value for name, value in asdict(settings).items() if value is not None}
+        values = settings.layer.values
         self._write(model, lambda old: {"used": old["used"], **values} if "used" in old else values)
 
     def mark_used(self, model: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from exlchat import paths
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.pulled import display_name, read_marker
-from exlchat.config.settings import SettingsError, load_settings
+from exlchat.config.files import SettingsError, load_settings
 from exlchat.untrusted.files import UntrustedFileError, read_text
 
 _CONFIG = "config.json"

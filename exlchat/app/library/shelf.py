@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.app import generation_settings
+from exlchat.app.generation_settings import at_start
 from exlchat.app.library.choice import GUIDE, choose_model
 from exlchat.app.library.listing import Entry, entries, in_order
 from exlchat.app.library.places import Found, all_models
@@ -19,10 +19,12 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.generation_settings import GenerationSettings
-    from exlchat.app.library.memory import ModelMemory, ModelSettings
+    from exlchat.app.library.memory import ModelMemory
     from exlchat.app.options import AppOptions
     from exlchat.app.runtime.jobs import Loader
-    from exlchat.config.settings import Settings
+    from exlchat.config.files import Reading
+    from exlchat.config.layers import Resolved
+    from exlchat.config.schema import Settings
 
 
 @dataclass(slots=True)
@@ -31,15 +33,20 @@ class Shelf:
 
     Args:
         options: of this start.
-        settings: as they are now; the next load goes by them.
+        reading: the settings as they are now; the next load goes by them.
         memory: what is remembered of each model.
         loader: makes what loads the model in a folder.
     """
 
     options: AppOptions
-    settings: Settings
+    reading: Reading
     memory: ModelMemory
     loader: Callable[[Path], Loader]
+
+    @property
+    def settings(self) -> Settings:
+        """What file and environment say: for those that no start is given and no model remembers."""
+        return self.reading.settings
 
     def found(self) -> list[Found]:
         """Every model, its name only."""
@@ -55,7 +62,7 @@ class Shelf:
 
     def cards(self, found: Sequence[Found]) -> Iterator[Entry]:
         """What the headers of models say; not for the UI thread. Raises `ModelError` without the device asked for."""
-        return entries(found, self.memory, self.options, self.settings)
+        return entries(found, self.memory, self.options, self.reading)
 
     def listed(self) -> list[Entry]:
         """All models with their cards, in the order to show them; not for the UI thread."""
@@ -65,13 +72,13 @@ class Shelf:
         """What the engine thread needs to load a model."""
         return Load(shown_name(path), self.loader(path), partial(_check, path))
 
-    def wanted(self, path: Path) -> ModelSettings:
-        """Context, cache, template and system prompt that hold for a model."""
-        return self.memory.settings_of(path).typed_or(self.options, self.settings)
+    def held(self, path: Path | None) -> Resolved:
+        """All settings as they hold for a model, or for none."""
+        return self.options.over(self.reading, self.memory.settings_of(path).layer)
 
     def generation(self, path: Path | None) -> GenerationSettings:
         """How answers of a model are drawn, before /set changes it."""
-        return generation_settings.at_start(self.options, self.settings, path)
+        return at_start(self.held(path), path)
 
 
 def shown_name(path: Path) -> str:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from exlchat.app.keys.keymap import BINDABLE, Keymap, with_keys
 from exlchat.config.kinds import Choice, Folders, Switch, Text, Whole, split_keys
-from exlchat.config.settings import GROUPS, SETTINGS
+from exlchat.config.schema import GROUPS, SETTINGS
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from exlchat.config.files import Reading
     from exlchat.config.kinds import TomlValue
-    from exlchat.config.setting import Setting
-    from exlchat.config.settings import Reading
+    from exlchat.config.schema import Setting
 
 _VALUE_CELLS = 60
 _NAME_CELLS = 15
@@ -45,27 +45,27 @@ class Row:
     @property
     def help(self) -> str:
         """What it is, in a sentence."""
-        return BINDABLE[self.action_id].help if self.action_id else self.setting.about.help
+        return BINDABLE[self.action_id].help if self.action_id else self.setting.help
 
     @property
     def is_switch(self) -> bool:
         """Whether Enter changes it at once."""
-        return isinstance(self.setting.about.kind, Switch)
+        return isinstance(self.setting.kind, Switch)
 
     @property
     def is_theme(self) -> bool:
         """Whether it names a theme."""
-        kind = self.setting.about.kind
+        kind = self.setting.kind
         return isinstance(kind, Text) and kind.source == "themes"
 
     @property
     def has_lines(self) -> bool:
         """Whether its text may have several lines."""
-        return self.key == "system" or isinstance(self.setting.about.kind, Folders)
+        return self.key == "system" or isinstance(self.setting.kind, Folders)
 
     def choices(self, themes: Sequence[str]) -> list[str]:
         """The words to choose from; none if it is typed."""
-        kind = self.setting.about.kind
+        kind = self.setting.kind
         if self.is_theme:
             return list(themes)
         found = [*kind.values] if isinstance(kind, Choice) else []
@@ -82,24 +82,24 @@ class Row:
     def in_file(self, reading: Reading) -> bool:
         """Whether the file says anything about it."""
         if self.action_id:
-            return self.action_id in dict(reading.file.get("keys", ()))
-        return self.key in reading.file
+            return self.action_id in dict(reading.file.values.get("keys", ()))
+        return self.key in reading.file.values
 
     def text(self, reading: Reading) -> str:
         """What the file says, else the default, as one would type it."""
         if self.action_id:
-            own = dict(reading.file.get("keys", ()))
+            own = dict(reading.file.values.get("keys", ()))
             return ", ".join(own.get(self.action_id, BINDABLE[self.action_id].keys))
-        value = reading.file.get(self.key, self.setting.default)
-        return "" if value is None else self.setting.about.kind.to_text(value)
+        value = reading.file.values.get(self.key, self.setting.default)
+        return "" if value is None else self.setting.kind.to_text(value)
 
     def shown(self, holds: Any, keys: Keymap) -> str:
         """The value that holds, in one line."""
         if self.action_id:
             return ", ".join(keys.keys(self.action_id))
         if holds in (None, ()):
-            return f"({self.setting.about.unset or _NONE})"
-        return one_line(self.setting.about.kind.to_text(holds).replace("\n", " · "), _VALUE_CELLS)
+            return f"({self.setting.unset or _NONE})"
+        return one_line(self.setting.kind.to_text(holds).replace("\n", " · "), _VALUE_CELLS)
 
     def value(self, text: str, reading: Reading) -> TomlValue:
         """What to write for a text; `None` takes the key out.
@@ -108,19 +108,19 @@ class Row:
             ValueError: it cannot be; one line.
         """
         if self.action_id:
-            keys = with_keys(reading.file.get("keys", ()), self.action_id, split_keys(text))
+            keys = with_keys(reading.file.values.get("keys", ()), self.action_id, split_keys(text))
             return keys[0] if len(keys) == 1 else list(keys)
-        if not text.strip() and (self.setting.optional or isinstance(self.setting.about.kind, Folders)):
+        if not text.strip() and (self.setting.optional or isinstance(self.setting.kind, Folders)):
             return None
         value = self.setting.from_text(text)
-        return None if value is None else self.setting.about.kind.to_toml(value)
+        return None if value is None else self.setting.kind.to_toml(value)
 
 
 def groups() -> Iterator[tuple[str, str, list[Row]]]:
     """Name, explanation and rows of each group."""
     for group, about in GROUPS.items():
-        rows = [Row(one.key, one) for one in SETTINGS.values() if one.about.group == group and one.key != "keys"]
-        if group == SETTINGS["keys"].about.group:
+        rows = [Row(one.key, one) for one in SETTINGS.values() if one.group == group and one.key != "keys"]
+        if group == SETTINGS["keys"].group:
             rows += [Row(f"keys.{action}", SETTINGS["keys"], action) for action in BINDABLE]
         yield group, about, rows
 

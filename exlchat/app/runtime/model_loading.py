@@ -13,10 +13,9 @@ from exlchat.engine.text import tokenizer_process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exlchat.app.library.memory import ModelSettings
     from exlchat.app.options import AppOptions, DeviceChoice
+    from exlchat.config.layers import Resolved
     from exlchat.config.schema import KvCacheChoice
-    from exlchat.config.settings import Settings
     from exlchat.llm.info import LoadProgress
     from exlchat.llm.port import Engine
 
@@ -104,54 +103,56 @@ def load_model(
 def load_wanted(
     model_path: Path,
     options: AppOptions,
-    settings: Settings,
-    wanted: ModelSettings,
+    held: Resolved,
     *,
     kept: bool,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
-    """Load a model as was typed, else as is remembered of it, else as settings.toml says.
+    """Load a model as the settings that hold for it say.
 
     Args:
-        wanted: `ModelSettings.typed_or` of these options and settings.
+        held: of these options, for this model.
         kept: whether what is said outlives this run; pages of the cache tell what was said, so they do or do not too.
 
     Raises:
         ModelError: as `load_model`.
     """
-    cache_sizes = options.cache_sizes.or_settings(settings)
-    draft, without_draft = _fitting_draft(model_path, options, settings)
+    cache_sizes = CacheSizes(*map(held.value, ("cache_tokens", "cache_gb", "disk_gb")))
+    draft, without_draft = _fitting_draft(model_path, options, held)
+    head, typed_head = held.value("quantize_head"), held.source("quantize_head") == "typed"
     return load_model(
         model_path,
         device=options.device,
-        kv_cache=wanted.kv_cache or "auto",
-        context=wanted.context,
+        kv_cache=held.value("kv_cache"),
+        context=held.value("context"),
         cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
-        extension=settings.extension if options.extension is None else options.extension,
-        quantize_head=options.quantize_head,
-        usual_head=settings.quantize_head,
+        extension=held.value("extension"),
+        quantize_head=head if typed_head else None,
+        usual_head=None if typed_head else head,
         draft_path=draft,
         without_draft=without_draft,
         on_progress=on_progress,
     )
 
 
-def draft_path(model_path: Path, options: AppOptions, settings: Settings) -> Path | None:
+def draft_path(model_path: Path, options: AppOptions, held: Resolved) -> Path | None:
     """Where the draft model lies. The bundled guide, which is as small as any and of a family of its own, has none
     unless this start was given both.
     """
-    both = options.draft_model is not None and options.model_path == model_path
-    if paths.is_bundled(model_path) and not both:
+    wanted: str | None = held.value("draft_model")
+    if wanted is None or (paths.is_bundled(model_path) and not _typed_together(model_path, options, held)):
         return None
-    if options.draft_model is not None or settings.draft_model is None:
-        return options.draft_model
-    return paths.expanded(settings.draft_model)
+    return Path(wanted) if held.source("draft_model") == "typed" else paths.expanded(wanted)
 
 
-def _fitting_draft(model_path: Path, options: AppOptions, settings: Settings) -> tuple[Path | None, str]:
+def _typed_together(model_path: Path, options: AppOptions, held: Resolved) -> bool:
+    return held.source("draft_model") == "typed" and options.model_path == model_path
+
+
+def _fitting_draft(model_path: Path, options: AppOptions, held: Resolved) -> tuple[Path | None, str]:
     """The draft model, or none and why: one that was not typed with this model is left out where it does not fit."""
-    wanted = draft_path(model_path, options, settings)
-    if wanted is None or (options.draft_model is not None and options.model_path == model_path):
+    wanted = draft_path(model_path, options, held)
+    if wanted is None or _typed_together(model_path, options, held):
         return wanted, ""
     # Most starts have none.
     from exlchat.engine.draft.loading import why_not_draft

@@ -16,6 +16,9 @@ from exlchat.llm.sampling import SamplingSettings
 ALL_ELSE_OFF = "all else off"
 _ALWAYS = ("temperature", "top_k", "top_p", "min_p")
 """Told by their numbers even if they are off."""
+_OFF = SamplingSettings()
+WISHED = (*CONTROLS, *SPEECH, "max_tokens")
+"""What can be wished for."""
 _LARGEST = 10**9
 """More means nothing, and very much more does not fit where it goes."""
 
@@ -104,9 +107,10 @@ class SamplingWishes:
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         return self._controls() | self._spoken() | limit
 
-    def decided(self) -> tuple[str, ...]:
-        """The names of the values that are no longer left to anything else."""
-        return tuple({**(dict(CONTROLS) if self.others_off else {}), **self.given()})
+    def decided(self) -> dict[str, Any]:
+        """The values that are no longer left to anything else, by name: those wished for, and those switched off."""
+        off = {name: getattr(_OFF, name) for name in CONTROLS} if self.others_off else {}
+        return off | self.given()
 
     def apply(self, base: SamplingSettings) -> SamplingSettings:
         """`base` with the wished values in place; `max_tokens` is no part of it.
@@ -123,17 +127,6 @@ class SamplingWishes:
             ValueError: a value out of range, in one line.
         """
         return replace(base, **self._spoken())
-
-    def over(self, other: SamplingWishes) -> SamplingWishes:
-        """These wishes, and those of `other` where there are none.
-
-        Raises:
-            ValueError: the two contradict each other, in one line.
-        """
-        if self.others_off:
-            rest = {name: value for name, value in other.given().items() if name not in CONTROLS}
-            return replace(self, **{name: value for name, value in rest.items() if getattr(self, name) is None})
-        return replace(other, **self.given())
 
     def describe(self) -> str:
         """The wished values in one line; empty when there are none."""

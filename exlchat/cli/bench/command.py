@@ -17,7 +17,7 @@ from exlchat.app.library.places import library
 from exlchat.cli.bench.table import render
 from exlchat.cli.options import kernel_options, said, whole
 from exlchat.cli.parser import Parser, about_group
-from exlchat.config.settings import load_settings
+from exlchat.config.files import load_settings
 from exlchat.config.state import load_state
 from exlchat.engine.bench.figures import BenchSettings, Report
 from exlchat.engine.bench.mixes import Gptq, MeanBits, Mix, layer_recipes, parse_mix

@@ -9,15 +9,8 @@ from exlchat import paths
 from exlchat.app.keys.keymap import BINDABLE, keymap, with_keys
 from exlchat.chat.presets.control_values import from_text, require_control, to_plain
 from exlchat.cli.config.telling import as_json, in_groups, new_file, told
-from exlchat.config.settings import (
-    GROUPS,
-    SETTINGS,
-    file_problems,
-    named,
-    read_settings,
-    save_setting,
-    unknown_variables,
-)
+from exlchat.config.files import file_problems, named, read_settings, save_setting, unknown_variables
+from exlchat.config.schema import GROUPS, SETTINGS
 from exlchat.ui.terminal.editor import EditorError, edit
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
@@ -27,8 +20,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from exlchat.config.files import Reading
     from exlchat.config.kinds import TomlValue
-    from exlchat.config.settings import Reading
 
 _TABLE = "keys."
 _SAMPLED = "sampling."
@@ -72,9 +65,9 @@ def _all(reading: Reading) -> list[str]:
         lines += [*([""] if lines else []), f"# {group}: {GROUPS[group]}"]
         for one in settings:
             value = one_line(one.shown(getattr(reading.settings, one.key)), 200)
-            source = reading.source(one.key)
+            source = reading.held.source(one.key)
             lines.append(f"{one.key} = {value}" + ("" if source == "default" else f"  [{source}]"))
-            lines.append(f"    {one.about.help}")
+            lines.append(f"    {one.help}")
     return lines
 
 
@@ -107,7 +100,7 @@ def _set(key: str, text: str, lines: ErrorLines) -> ExitCode:
     else:
         setting = named(key)
         new = setting.from_text(text)
-        value = None if new is None else setting.about.kind.to_toml(new)
+        value = None if new is None else setting.kind.to_toml(new)
     save_setting(key, value)
     return _holds(key, lines)
 
@@ -129,6 +122,6 @@ def _holds(key: str, lines: ErrorLines) -> ExitCode:
         setting = SETTINGS[key.partition(".")[0]]
         key = setting.key
         code = print_lines([f"{key} = {setting.shown(getattr(reading.settings, key))}"])
-    if setting.key in reading.environment:
+    if reading.held.source(setting.key) == "environment":
         lines.say(f"{setting.variable} is set in the environment and beats the file")
     return code

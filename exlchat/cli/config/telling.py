@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from exlchat.app.commands.actions import ACTIONS
 from exlchat.chat.presets.control_values import to_text
-from exlchat.config.setting import toml_text
-from exlchat.config.settings import GROUPS, SETTINGS
+from exlchat.config.kinds import toml_text
+from exlchat.config.schema import GROUPS, SETTINGS
 from exlchat.llm.controls import CONTROLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from exlchat.config.setting import Setting
-    from exlchat.config.settings import Reading
+    from exlchat.config.files import Reading
+    from exlchat.config.schema import Setting
 
 _WIDTH = 100
 
@@ -23,40 +23,40 @@ _WIDTH = 100
 def in_groups() -> Iterator[tuple[str, list[Setting]]]:
     """The groups with their settings, in the order to show them."""
     for group in GROUPS:
-        yield group, [one for one in SETTINGS.values() if one.about.group == group]
+        yield group, [one for one in SETTINGS.values() if one.group == group]
 
 
 def told(setting: Setting, reading: Reading) -> list[str]:
     """A setting in a few lines: value and where it comes from, what it means, what beats it."""
     value = getattr(reading.settings, setting.key)
-    source = reading.source(setting.key)
-    from_where = {"environment": f"environment, {setting.variable}", "file": "file", "default": "default"}[source]
-    beaten = ", ".join((*setting.about.options, setting.variable))
+    source = reading.held.source(setting.key)
+    from_where = f"environment, {setting.variable}" if source == "environment" else source
+    beaten = ", ".join((*setting.options, setting.variable))
     lines = [
         f"{setting.key} = {setting.shown(value)}  [{from_where}]",
-        f"    {setting.about.help} It must be {setting.about.kind.what}.",
-        f"    Takes effect: {setting.about.when}. Beaten by: {beaten}.",
+        f"    {setting.help} It must be {setting.kind.what}.",
+        f"    Takes effect: {setting.when}. Beaten by: {beaten}.",
     ]
-    if source == "environment" and setting.key in reading.file:
-        lines.append(f"    The file says {setting.shown(reading.file[setting.key])}.")
+    if source == "environment" and setting.key in reading.file.values:
+        lines.append(f"    The file says {setting.shown(reading.file.values[setting.key])}.")
     return lines
 
 
 def as_json(setting: Setting, reading: Reading) -> dict[str, Any]:
     """A setting for scripts."""
-    kind = setting.about.kind
+    kind = setting.kind
     value = getattr(reading.settings, setting.key)
     return {
         "key": setting.key,
         "value": None if value is None else kind.to_toml(value),
-        "source": reading.source(setting.key),
+        "source": reading.held.source(setting.key),
         "default": None if setting.default is None else kind.to_toml(setting.default),
-        "group": setting.about.group,
-        "help": setting.about.help,
+        "group": setting.group,
+        "help": setting.help,
         "allowed": kind.what,
-        "takes_effect": setting.about.when,
+        "takes_effect": setting.when,
         "variable": setting.variable,
-        "options": list(setting.about.options),
+        "options": list(setting.options),
     }
 
 
@@ -72,9 +72,9 @@ def new_file() -> str:
 
 
 def _commented(setting: Setting) -> Iterable[str]:
-    example = setting.about.example
-    unset = f" Left out: {setting.about.unset}." if setting.about.unset else ""
-    about = f"{setting.about.help}{unset} It must be {setting.about.kind.what}."
+    example = setting.example
+    unset = f" Left out: {setting.unset}." if setting.unset else ""
+    about = f"{setting.help}{unset} It must be {setting.kind.what}."
     yield from textwrap.wrap(about, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     if setting.key != "keys":
         shown = example if setting.default in (None, ()) else setting.default
@@ -92,10 +92,10 @@ def page_rows() -> Iterator[str]:
     for group, settings in in_groups():
         yield f"| **{group}** | | {GROUPS[group]} | | |"
         for one in settings:
-            default = one.about.unset if one.default is None else f"`{one.shown(one.default)}`"
-            beaten = ", ".join(f"`{name}`" for name in one.about.options)
-            about = f"{one.about.help} It must be {one.about.kind.what}."
-            yield f"| `{one.key}` | {default} | {about} | {one.about.when} | {beaten} |"
+            default = one.unset if one.default is None else f"`{one.shown(one.default)}`"
+            beaten = ", ".join(f"`{name}`" for name in one.options)
+            about = f"{one.help} It must be {one.kind.what}."
+            yield f"| `{one.key}` | {default} | {about} | {one.when} | {beaten} |"
 
 
 def key_rows() -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from exlchat import paths
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.config.settings import SettingsError, load_settings
+from exlchat.config.files import SettingsError, load_settings
 from exlchat.engine.diagnostics import KernelFacts, TorchFacts, ask_kernels, probe_torch
 from exlchat.llm.info import ModelError
 

@@ -18,7 +18,8 @@ from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.reproduce import NotReproducibleError, record_of, request_again
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.config.settings import load_settings
+from exlchat.config.files import read_settings
+from exlchat.config.layers import typed as typed_layer
 from exlchat.config.state import load_state
 from exlchat.llm.events import Finished, PrefillProgress
 from exlchat.llm.port import Engine
@@ -67,19 +68,13 @@ def _model(record: AnswerRecord, typed: str | None) -> Path:
 
 
 def _load(path: Path, typed: argparse.Namespace, lines: ErrorLines) -> Engine:
-    settings = load_settings()
-    options = AppOptions(
-        path,
-        device=typed.device,
-        context=typed.context,
-        kv_cache=typed.kv_cache,
-        extension=typed.extension,
-        quantize_head=typed.quantize_head,
-    )
-    wanted = ModelMemory(paths.folders().model_memory).settings_of(path).typed_or(options, settings)
+    reading = read_settings().require_sound()
+    wanted = {name: getattr(typed, name) for name in ("context", "kv_cache", "extension", "quantize_head")}
+    options = AppOptions(path, typed.device, (typed_layer(**wanted),))
+    held = options.over(reading, ModelMemory(paths.folders().model_memory).settings_of(path).layer)
     with ctrl_c_ends_at_once(before=lines.clear):
         # Nothing that was kept on disk: all of it is computed again.
-        engine = load_wanted(path, options, settings, wanted, kept=False, on_progress=lines.loading)
+        engine = load_wanted(path, options, held, kept=False, on_progress=lines.loading)
     lines.clear()
     return engine
 

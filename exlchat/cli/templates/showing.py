@@ -25,7 +25,8 @@ from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format
 from exlchat.chat.reproduce import NotReproducibleError, changed, prompt_again, record_of
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.config.settings import load_settings
+from exlchat.config.files import read_settings
+from exlchat.config.layers import typed as typed_layer
 from exlchat.config.state import load_state
 from exlchat.llm.info import ModelInfo
 from exlchat.llm.port import TextModel
@@ -125,10 +126,10 @@ def _asked_now(wanted: str, format_name: str | None, model: str | None) -> Asked
         raise MessagesError(f"conversation {one_line(wanted, 60)} has no messages; name another")
     path = choose_model(model, last_used=_last_used(), bundled=paths.bundled_model(), library=library).path
     engine = _tokenizer(path)
-    settings = load_settings()
-    options = as_spoken(AppOptions(path, template=format_name), branch)
-    template = ModelMemory(paths.folders().model_memory).settings_of(path).typed_or(options, settings).template
-    asked = to_ask(engine, branch, template=template, policy=settings.context_policy)
+    reading = read_settings().require_sound()
+    options = as_spoken(AppOptions(path, layers=(typed_layer(template=format_name),)), branch)
+    held = options.over(reading, ModelMemory(paths.folders().model_memory).settings_of(path).layer)
+    asked = to_ask(engine, branch, template=held.value("template"), policy=held.value("context_policy"))
     return Asked(engine, asked.form, asked.messages, notices=() if asked.notice is None else (asked.notice,))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from exlchat import paths
-from exlchat.app import generation_settings
-from exlchat.app.library.memory import ModelMemory, ModelSettings
+from exlchat.app.generation_settings import at_start
+from exlchat.app.library.memory import ModelMemory
 from exlchat.app.options import AppOptions
 from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.prompt.context import ContextFull
@@ -19,7 +19,7 @@ from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.several_answers import several_answers
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import TurnError, TurnOptions, answer
-from exlchat.config.settings import Settings, SettingsError, load_settings
+from exlchat.config.files import SettingsError, read_settings
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import Cancellation
 from exlchat.llm.request import GenerationRequest, RequestError
@@ -34,9 +34,11 @@ from exlchat.ui.terminal.typed_text import PromptInputError, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
     from types import FrameType
 
     from exlchat.chat.model import Conversation
+    from exlchat.config.layers import Resolved
     from exlchat.llm.port import Engine
 
 
@@ -101,7 +103,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
     prompt = None
     if options.again is None:
         prompt = read_prompt(options.prompt, None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer)
-    settings = load_settings()
+    reading = read_settings().require_sound()
     for notice in options.app.notices:
         lines.say(notice)
     model_path = options.app.model_path
@@ -116,16 +118,15 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             check(conversation, options.again)
             there = Place(store, conversation.id)
             options = replace(options, app=_as_spoken_in(conversation, options.app))
-        wanted = ModelMemory(paths.folders().model_memory).settings_of(model_path).typed_or(options.app, settings)
+        remembered = ModelMemory(paths.folders().model_memory).settings_of(model_path)
+        held = options.app.over(reading, remembered.layer)
         with ctrl_c_ends_at_once(before=lines.clear):
-            engine = load_wanted(
-                model_path, options.app, settings, wanted, kept=options.save, on_progress=lines.loading
-            )
+            engine = load_wanted(model_path, options.app, held, kept=options.save, on_progress=lines.loading)
         opened.callback(engine.close)
         lines.clear()
         if engine.info.without_draft:
             lines.say(engine.info.without_draft)
-        wishes = _turn_options(options, settings, wanted)
+        wishes = _turn_options(held, model_path)
         try:
             engine.check(GenerationRequest((), wishes.sampling, constraint=wishes.speech.constraint))
         except RequestError as error:
@@ -137,10 +138,10 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             lines.say(f"all {options.answers} answers would be the same at temperature 0; give --temperature 0.7")
             return ExitCode.USAGE
         if there is not None:
-            said = Said(prompt, options.app.system, options.app.persona)
+            said = Said(prompt, options.app.given("system"), options.app.persona)
             place = go_on(there.store, there.conversation_id, said, options.again)
         else:
-            place = _begin_new(Said(prompt, wanted.system, options.app.persona), lines, save=options.save)
+            place = _begin_new(Said(prompt, held.value("system"), options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
         return _answer(engine, place, wishes, options, lines=lines)
 
@@ -206,11 +207,11 @@ def _answer(engine: Engine, place: Place, wishes: TurnOptions, options: AskOptio
     return code
 
 
-def _turn_options(options: AskOptions, settings: Settings, wanted: ModelSettings) -> TurnOptions:
-    start = generation_settings.at_start(options.app, settings, options.app.model_path)
+def _turn_options(held: Resolved, model: Path) -> TurnOptions:
+    start = at_start(held, model)
     return TurnOptions(
         sampling=start.sampling,
-        template=wanted.template,
+        template=held.value("template"),
         seed=start.seed,
         max_new_tokens=start.max_tokens,
         context_policy=start.context_policy,

@@ -20,7 +20,7 @@ from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.errors import told_error
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.chat.store.conversations import StoreError
-from exlchat.config.settings import SettingsError, save_setting
+from exlchat.config.files import SettingsError, save_setting
 from exlchat.ui.line.answers import Answers
 from exlchat.ui.line.commands import LineCommands
 from exlchat.ui.line.comparing import Comparing

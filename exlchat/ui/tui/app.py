@@ -23,7 +23,7 @@ from exlchat.app.services import Services, open_services
 from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn import AnswerClosed
-from exlchat.config.settings import SettingsError, save_setting
+from exlchat.config.files import SettingsError, save_setting
 from exlchat.llm.info import ModelError
 from exlchat.ui.render.themes import pygments_style, textual_theme
 from exlchat.ui.terminal.clipboard import copy_with_tool

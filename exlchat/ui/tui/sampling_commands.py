@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.sampling_keeping import NOT_KEPT, keep_as_default, save_as_preset
 from exlchat.app.panels.sampling import start_of
 from exlchat.chat.presets.shelf import all_presets, place_for
-from exlchat.config.settings import SettingsError
+from exlchat.config.files import SettingsError
 from exlchat.paths import FolderError
 from exlchat.ui.tui.screens.line import LineScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
@@ -96,7 +97,8 @@ class SamplingCommands:
 
     def keep(self) -> None:
         """Write the values into the settings, and have the app know them."""
-        self._attempt(lambda: keep_as_default(self.now, bundled_guide=self._screen.model.is_guide))
+        model = paths.bundled_model() if self._screen.model.is_guide else None
+        self._attempt(lambda: keep_as_default(self.now, model))
         self._screen.settings_commands.take_over()
         self._panel.read_presets()
 

@@ -14,7 +14,7 @@ from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.presets.shelf import all_presets, find_preset
 from exlchat.chat.presets.toml_file import parse_preset, read_preset, write_text
 from exlchat.chat.presets.wishes import SamplingWishes
-from exlchat.config.settings import Settings
+from exlchat.config.schema import Settings
 from exlchat.llm.controls import STEPS
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import sampling as wishes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from exlchat.app.options import AppOptions
 from exlchat.chat.personas.toml_file import read_persona
 from exlchat.chat.presets.preset import SamplingPresetError
 from exlchat.chat.presets.toml_file import read_preset
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.wishes import WISHED, SamplingWishes
 from exlchat.chat.speech import Speech
 from exlchat.chat.speech_values import SPEECH
-from exlchat.config.settings import Settings
+from exlchat.config.layers import Layer, Resolved, resolve
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.controls import CONTROLS, STEPS
 from exlchat.llm.sampling import SamplingSettings
@@ -34,22 +34,35 @@ def test_there_is_a_wish_for_every_control() -> None:
     ]
 
 
+def over(first: SamplingWishes, second: SamplingWishes) -> Resolved:
+    """The wishes of one over those of the other; raises `ValueError` where they contradict each other."""
+    typed = AppOptions(None).with_layer(Layer("typed", first.decided()))
+    return resolve(*typed.with_layer(Layer("preset", second.decided())).layers)
+
+
+def wished(held: Resolved) -> dict[str, Any]:
+    return {name: held.value(name) for name in WISHED if held.source(name) != "default"}
+
+
 @given(wishes, wishes)
 def test_the_first_wins_value_by_value(first: SamplingWishes, second: SamplingWishes) -> None:
     try:
-        both = first.over(second)
+        both = wished(over(first, second))
     except ValueError:
         # They contradict each other, which is a test of its own.
         reject()
     for name in (*CONTROLS, *SPEECH, "max_tokens"):
-        wanted = getattr(first, name)
-        left = None if first.others_off and name in CONTROLS else getattr(second, name)
-        assert getattr(both, name) == (left if wanted is None else wanted)
+        values = []
+        for one in (first, second):
+            off = CONTROLS[name].off if one.others_off and name in CONTROLS else None
+            values.append(off if getattr(one, name) is None else getattr(one, name))
+        assert both.get(name) == (values[1] if values[0] is None else values[0])
 
 
 @given(wishes)
 def test_no_wish_changes_nothing(some: SamplingWishes) -> None:
-    assert SamplingWishes().over(some) == some.over(SamplingWishes()) == some
+    nothing = SamplingWishes()
+    assert wished(over(nothing, some)) == wished(over(some, nothing)) == some.decided()
 
 
 @given(wishes, wishes)
@@ -60,7 +73,8 @@ def test_applying_both_is_applying_one_after_the_other(first: SamplingWishes, se
     except ValueError:
         # They contradict each other, which is a test of its own.
         reject()
-    assert first.over(second).apply(base) == one_by_one
+    drawn = {name: value for name, value in wished(over(first, second)).items() if name in CONTROLS}
+    assert replace(base, **drawn) == one_by_one
 
 
 def test_all_else_off_leaves_nothing_of_what_was_on() -> None:
@@ -75,7 +89,7 @@ def test_what_contradicts_what_holds_is_said_where_they_meet() -> None:
         wish.apply(SamplingSettings(temperature=0.0))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="set one of them back"):
-        SamplingWishes(temperature=0.0).over(wish)
+        over(SamplingWishes(temperature=0.0), wish)
     # Alone it may be: the other half of it may hold already.
     low = SamplingWishes(dynatemp_low=0.5)
     assert low.apply(SamplingSettings(dynatemp_high=2.0)).dynatemp_low == 0.5
@@ -117,12 +131,12 @@ def test_what_cannot_be_is_one_short_line(values: dict[str, Any], said: str) -> 
 
 
 def test_a_start_goes_by_what_was_typed_then_by_the_settings() -> None:
-    settings = Settings(temperature=0.4, top_p=0.9, max_tokens=100)
-    typed = AppOptions(None, sampling=SamplingWishes(top_p=0.5, max_tokens=7))
-    assert at_start(typed, settings, None) == GenerationSettings(
+    settings = Layer("file", {"temperature": 0.4, "top_p": 0.9, "max_tokens": 100})
+    typed = Layer("typed", SamplingWishes(top_p=0.5, max_tokens=7).decided())
+    assert at_start(resolve(typed, settings), None) == GenerationSettings(
         SamplingSettings(temperature=0.4, top_p=0.5, min_p=0.05), max_tokens=7
     )
-    assert at_start(AppOptions(None), settings, None).max_tokens == 100
+    assert at_start(resolve(settings), None).max_tokens == 100
 
 
 def test_a_schema_may_lie_in_a_file_beside_the_preset_or_persona(tmp_path: Path) -> None:

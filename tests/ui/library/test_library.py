@@ -18,11 +18,12 @@ from exlchat import paths
 from exlchat.app.library import places
 from exlchat.app.library.choice import choose_model
 from exlchat.app.library.listing import by_name, entries, in_order
-from exlchat.app.library.memory import ModelMemory, ModelSettings
+from exlchat.app.library.memory import NAMES, ModelMemory, ModelSettings
 from exlchat.app.library.places import Found, all_models, in_folder, in_hub_cache
 from exlchat.app.options import AppOptions
 from exlchat.cli import main as cli
-from exlchat.config.settings import Settings, load_settings, save_setting
+from exlchat.config.files import Reading, load_settings, save_setting
+from exlchat.config.layers import Layer, resolve, typed
 from exlchat.config.state import State, save_state
 from exlchat.llm.info import ModelError
 from tests.chat.unprivileged import assert_unprivileged, public_folder
@@ -124,7 +125,7 @@ def test_cards_say_what_is_there_or_what_is_wrong(tmp_path: Path) -> None:
     config = json.loads((huge / "config.json").read_text())
     (huge / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 10**400}))
     found = in_folder(str(tmp_path / "m"))
-    listed = {one.name: one for one in entries(found, ModelMemory(None), CPU, Settings())}
+    listed = {one.name: one for one in entries(found, ModelMemory(None), CPU, Reading())}
     good = listed["good"].card
     assert (good.architecture, good.format, good.context) == ("LlamaForCausalLM", "EXL2 6.7 bpw", 2048)
     # Eight bits a byte of the weights, over the 10,523,520 weights of the guide.
@@ -163,9 +164,9 @@ def test_two_hundred_folders_take_well_under_a_second(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         for file in paths.bundled_model().iterdir():
             (folder / file.name).symlink_to(file)
-    list(entries(in_folder(str(tmp_path / "m" / "0")), ModelMemory(None), CPU, Settings()))
+    list(entries(in_folder(str(tmp_path / "m" / "0")), ModelMemory(None), CPU, Reading()))
     with within(1):
-        listed = in_order(list(entries(in_folder(str(tmp_path / "m")), ModelMemory(None), CPU, Settings())))
+        listed = in_order(list(entries(in_folder(str(tmp_path / "m")), ModelMemory(None), CPU, Reading())))
         assert len(listed) == 200
 
 
@@ -197,7 +198,7 @@ def test_models_used_before_are_listed_with_the_newest_first(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "c")
     memory.mark_used(tmp_path / "c")
     found = all_models((str(tmp_path / "a"),), memory.used_models())
-    listed = in_order(list(entries(found, memory, CPU, Settings())))
+    listed = in_order(list(entries(found, memory, CPU, Reading())))
     assert [one.name for one in listed] == ["b", "a", "guide"]
     assert listed[0].used == pytest.approx(time.time(), abs=5)
 
@@ -222,11 +223,11 @@ def test_json_and_text_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_what_was_typed_wins_then_the_model_then_the_settings(tmp_path: Path) -> None:
     memory = ModelMemory(tmp_path / "models.json")
     memory.keep(tmp_path, ModelSettings(context=2048, kv_cache="q8"))
-    settings = Settings(context=512, template="plain", kv_cache="fp16")
-    wanted = memory.settings_of(tmp_path).typed_or(AppOptions(None, context=4096), settings)
-    assert (wanted.context, wanted.kv_cache, wanted.template, wanted.system) == (4096, "q8", "plain", None)
-    other = memory.settings_of(tmp_path / "other").typed_or(AppOptions(None), settings)
-    assert (other.context, other.kv_cache) == (512, "fp16")
+    settings = Layer("file", {"context": 512, "template": "plain", "kv_cache": "fp16"})
+    held = resolve(typed(context=4096), memory.settings_of(tmp_path).layer, settings)
+    assert [held.value(name) for name in NAMES] == [4096, "q8", "plain", None]
+    other = resolve(memory.settings_of(tmp_path / "other").layer, settings)
+    assert (other.value("context"), other.value("kv_cache")) == (512, "fp16")
 
 
 def test_settings_survive_use_and_links_and_are_forgotten_by_none(tmp_path: Path) -> None:

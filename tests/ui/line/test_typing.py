@@ -8,7 +8,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from exlchat.config.settings import Settings
+from exlchat.config.schema import Settings
 from exlchat.ui.line.mentions import MentionCompleter
 from tests.ui.line.harness import line_mode
 from tests.ui.scripted_engine import ScriptedEngine

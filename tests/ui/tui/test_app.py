@@ -13,7 +13,7 @@ from textual import events
 from exlchat.app.runtime.jobs import JobEvent, Report
 from exlchat.chat.model import Conversation
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.config.settings import Settings
+from exlchat.config.schema import Settings
 from exlchat.llm.info import CLOSE_SECONDS, LoadProgress, ModelError
 from exlchat.llm.port import Engine
 from tests.ui.app_harness import app, idle, say, shown, told, until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.config.settings import Settings
+from exlchat.config.schema import Settings
 from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.llm.port import Engine
 from exlchat.ui.tui.app import ChatApp

@@ -15,7 +15,7 @@ from exlchat.app.options import AppOptions
 from exlchat.app.services import open_services
 from exlchat.chat.presets.shelf import find_preset
 from exlchat.chat.presets.wishes import SamplingWishes
-from exlchat.config.settings import load_settings
+from exlchat.config.files import load_settings
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.line import LineScreen

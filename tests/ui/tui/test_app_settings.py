@@ -12,7 +12,9 @@ from exlchat.app.keys.keymap import BINDABLE
 from exlchat.app.options import AppOptions
 from exlchat.app.services import open_services
 from exlchat.cli.config.telling import in_groups
-from exlchat.config.settings import SETTINGS, load_settings
+from exlchat.config.files import load_settings
+from exlchat.config.layers import typed
+from exlchat.config.schema import SETTINGS
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until
@@ -214,7 +216,7 @@ async def test_what_stands_over_the_file_is_shown_and_goes_on_holding(
 ) -> None:
     monkeypatch.setenv("EXLCHAT_TOP_K", "4")
     monkeypatch.setenv("EXLCHAT_THEME", "exlchat-light")
-    chat = ChatApp(open_services(AppOptions(None, theme="exlchat-dark")))
+    chat = ChatApp(open_services(AppOptions(None, layers=(typed(theme="exlchat-dark"),))))
     async with chat.run_test(size=(100, 40)) as pilot:
         await go_to(pilot, "theme")
         text = words(chat)

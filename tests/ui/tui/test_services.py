@@ -16,9 +16,9 @@ from exlchat.app.options import AppOptions
 from exlchat.app.runtime import model_loading
 from exlchat.app.runtime.cache_sizes import CacheSizes
 from exlchat.app.services import open_services
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.config.settings import save_setting
+from exlchat.config.files import save_setting
+from exlchat.config.layers import typed
 from exlchat.config.state import State, load_state, save_state
 from exlchat.llm.info import ModelError
 from exlchat.llm.sampling import SamplingSettings
@@ -39,15 +39,15 @@ def test_a_first_start_has_defaults_and_nothing_to_say() -> None:
 def test_the_guide_answers_greedily_unless_told_otherwise() -> None:
     guide = paths.bundled_model()
     assert open_services(AppOptions(guide)).generation.sampling.temperature == 0.0
-    typed = AppOptions(guide, sampling=SamplingWishes(temperature=0.9))
-    assert open_services(typed).generation.sampling.temperature == 0.9
+    warm = AppOptions(guide, layers=(typed(temperature=0.9),))
+    assert open_services(warm).generation.sampling.temperature == 0.9
 
 
 def test_what_is_typed_beats_the_settings() -> None:
     save_setting("max_tokens", 100)
     save_setting("template", "plain")
     save_setting("system", "from the file")
-    opened = open_services(AppOptions(SOME, sampling=SamplingWishes(max_tokens=7), system="typed"))
+    opened = open_services(AppOptions(SOME, layers=(typed(max_tokens=7, system="typed"),)))
     assert (opened.generation.max_tokens, opened.template, opened.system) == (7, "plain", "typed")
 
 
@@ -77,7 +77,7 @@ def test_a_broken_settings_file_is_named_and_defaults_hold() -> None:
 
 
 def test_an_unknown_theme_is_named() -> None:
-    opened = open_services(AppOptions(SOME, theme="solarized"))
+    opened = open_services(AppOptions(SOME, layers=(typed(theme="solarized"),)))
     assert opened.theme == "exlchat-dark"
     assert "solarized" in opened.notices[0]
 

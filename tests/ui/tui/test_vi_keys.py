@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.config.settings import Settings
+from exlchat.config.schema import Settings
 from exlchat.ui.tui.vi_keys import ViKeys, ViText
 from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine

@@ -16,7 +16,7 @@ from exlchat.app.commands.settings import HOLDS
 from exlchat.app.keys.keymap import keymap
 from exlchat.app.panels.settings_rows import Row, groups, padded
 from exlchat.chat.prompt_format import PromptError
-from exlchat.config.settings import SettingsError
+from exlchat.config.files import SettingsError
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from exlchat.config.files import Reading
     from exlchat.config.kinds import TomlValue
-    from exlchat.config.settings import Reading
 
 _LISTED = "Enter changes · Del default · Esc closes"
 _EDITED = "Enter keeps · Esc leaves"
@@ -133,7 +133,7 @@ class SettingsScreen(ModalScreen[None]):
         row = self._chosen
         if row is None:
             return
-        about = row.setting.about
+        about = row.setting
         default = f"Default: {row.default()}. Takes effect: {about.when}."
         file = "• The file says so." if row.in_file(self._door.reading) else ""
         beaten = self._door.beaten_by(row)
@@ -241,7 +241,7 @@ class SettingsScreen(ModalScreen[None]):
             return False
         self._stop_editing()
         self._fill()
-        holds = "something else holds in this start" if self._door.beaten_by(row) else HOLDS[row.setting.about.when]
+        holds = "something else holds in this start" if self._door.beaten_by(row) else HOLDS[row.setting.when]
         self._say(f"{row.name} is {'written' if value is not None else 'back at its default'}; {holds}")
         return True
 

@@ -1,21 +1,22 @@
-"""What the user set: `settings.toml` under the environment, with a default for everything that is not there.
+"""The settings of the user: `settings.toml` and the environment read, and single keys of the file written.
 
-Which settings there are is declared in `config/schema.py`.
+Which settings there are is declared in `config/schema.py`, what wins in `config/layers.py`.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
-from exlchat.config.sampling_table import OWN_KEYS
-from exlchat.config.schema import EITHER, GROUPS, MOST_CACHE_GB, MOST_CACHE_TOKENS, SETTINGS, Settings
-from exlchat.config.setting import Setting, toml_key, toml_text
-from exlchat.config.toml_lines import below_its_comment, line_of
+from exlchat.config.kinds import toml_key, toml_text
+from exlchat.config.layers import Layer, Resolved, resolve
+from exlchat.config.schema import DRAWN, EITHER, SETTINGS, Setting, Settings
 from exlchat.untrusted import files
 from exlchat.untrusted.files import NoSuchFileError, UntrustedFileError
 
@@ -25,57 +26,59 @@ if TYPE_CHECKING:
 
     from exlchat.config.kinds import TomlValue
 
-__all__ = [
-    "GROUPS",
-    "MOST_CACHE_GB",
-    "MOST_CACHE_TOKENS",
-    "SETTINGS",
-    "Reading",
-    "Settings",
-    "SettingsError",
-    "file_problems",
-    "load_settings",
-    "named",
-    "read_settings",
-    "read_text",
-    "save_setting",
-    "unknown_variables",
-]
-
 TABLES = ("keys", "sampling")
 """Settings that are tables, of which single rows can be written."""
-DRAWN = (*OWN_KEYS, "sampling")
-"""Settings that can contradict each other."""
-_LARGEST_FILE = 1_000_000
-"""Bytes."""
 VARIABLES = "EXLCHAT_"
 """What the environment variables of the settings begin with."""
+_LARGEST_FILE = 1_000_000
+"""Bytes."""
+_MOST_LINES = 2000
+"""Of a longer file no line is looked for."""
 
 
 class SettingsError(Exception):
     """A setting that cannot be used: one line that names the file or variable, the key and how to mend it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
-    """What was found. What cannot be used is as if it were not there, and named in one line each.
-
-    Args:
-        settings: what holds.
-        file: the values of the file by key; none if anything in it is wrong.
-        environment: those of the environment.
-        file_problems, environment_problems: what cannot be used.
+    """What was found. What cannot be used is as if it were not there, and named in one line each; of a file with a
+    mistake nothing is used.
     """
 
-    settings: Settings
-    file: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    file: Layer = field(default_factory=lambda: Layer("file"))
+    environment: Layer = field(default_factory=lambda: Layer("environment"))
     file_problems: tuple[str, ...] = ()
     environment_problems: tuple[str, ...] = ()
 
-    def source(self, key: str) -> Literal["environment", "file", "default"]:
-        """Where the value that holds comes from."""
-        return "environment" if key in self.environment else "file" if key in self.file else "default"
+    @property
+    def held(self) -> Resolved:
+        """The environment over the file."""
+        return resolve(self.environment, self.file)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What holds of them.
+
+        Raises:
+            ValueError: the two contradict each other, which `read_settings` has ruled out.
+        """
+        held = self.held
+        return Settings(**{key: held.value(key) for key in SETTINGS})
+
+    def drawing_as(self, other: Reading) -> Reading:
+        """With how answers are drawn as `other` says."""
+        pairs = ((self.file, other.file), (self.environment, other.environment))
+        kept = ({key: value for key, value in one.values.items() if key not in DRAWN} for one, _ in pairs)
+        drawn = ({key: value for key, value in one.values.items() if key in DRAWN} for _, one in pairs)
+        file, environment = ({**one, **two} for one, two in zip(kept, drawn, strict=True))
+        return replace(self, file=Layer("file", file), environment=Layer("environment", environment))
+
+    def require_sound(self) -> Reading:
+        """Itself. Raises `SettingsError` for the first problem."""
+        for problem in (*self.file_problems, *self.environment_problems):
+            raise SettingsError(problem)
+        return self
 
 
 def read_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Reading:
@@ -85,26 +88,22 @@ def read_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     """
     path = path or paths.folders().settings_file
     file: dict[str, Any] = {}
-    file_problems: tuple[str, ...] = ()
     try:
         text = read_text(path)
         file_problems = tuple(_problems(path, text))
         file = {} if file_problems else _values(tomllib.loads(text))
     except SettingsError as error:
         file_problems = (str(error),)
-    environment, environment_problems = _environment(os.environ if environ is None else environ)
-    below = dict(file)
-    if any(key in environment for key in EITHER):
-        # The one size that the environment has takes the place of whichever the file has.
-        below = {key: value for key, value in below.items() if key not in EITHER}
+    values, problems = _environment(os.environ if environ is None else environ)
+    reading = Reading(Layer("file", file), Layer("environment", values), file_problems, tuple(problems))
     try:
-        settings = Settings(**{**below, **environment}, from_environment=frozenset(environment))
+        _ = reading.settings
     except ValueError as error:
         # What is there alone has been checked: how the two want answers to be drawn does not go together.
-        environment_problems.append(f"{error} (environment variables and settings.toml)")
-        environment = {key: value for key, value in environment.items() if key not in DRAWN}
-        settings = Settings(**{**below, **environment}, from_environment=frozenset(environment))
-    return Reading(settings, file, environment, file_problems, tuple(environment_problems))
+        problems.append(f"{error} (environment variables and settings.toml)")
+        left = {key: value for key, value in values.items() if key not in DRAWN}
+        return replace(reading, environment=Layer("environment", left), environment_problems=tuple(problems))
+    return reading
 
 
 def load_settings(path: Path | None = None) -> Settings:
@@ -114,10 +113,7 @@ def load_settings(path: Path | None = None) -> Settings:
         SettingsError: the file cannot be read, is not TOML, or has an unknown key or an impossible value; or a variable
             of the environment has one.
     """
-    reading = read_settings(path)
-    for problem in (*reading.file_problems, *reading.environment_problems):
-        raise SettingsError(problem)
-    return reading.settings
+    return read_settings(path).require_sound().settings
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -209,7 +205,7 @@ def _with(path: Path, text: str, key: str, value: TomlValue) -> str:
         for row in [one for one in rows if one not in value]:
             rows.pop(row)
         rows.update(value)
-    elif key not in document and (where := below_its_comment(text, key, f"{toml_key(key)} = {toml_text(value)}")):
+    elif key not in document and (where := _below_its_comment(text, key, f"{toml_key(key)} = {toml_text(value)}")):
         if _parsed(where) == {**document.unwrap(), key: value}:
             return where
         document[key] = value
@@ -258,13 +254,13 @@ def _problems(path: Path, text: str) -> Iterator[str]:
             named(key).from_toml(value)
         except (SettingsError, ValueError) as error:
             wrong = True
-            yield f"{path}: {error}{_at(line_of(text, key))}"
+            yield f"{path}: {error}{_at(_line_of(text, key))}"
     if not wrong:
         try:
             Settings(**_values(table))
         except ValueError as error:
             concerned = EITHER if all(key in table for key in EITHER) else DRAWN
-            yield f"{path}: {error}{_at(max(line_of(text, key) or 0 for key in concerned))}"
+            yield f"{path}: {error}{_at(max(_line_of(text, key) or 0 for key in concerned))}"
 
 
 def _at(line: int | None) -> str:
@@ -296,3 +292,43 @@ def _unknown(key: str) -> str:
     nearest = difflib.get_close_matches(key, SETTINGS, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"the keys are {', '.join(SETTINGS)}"
     return f"unknown key {key[:60]!r}; {hint}"
+
+
+def _line_of(text: str, *key: str) -> int | None:
+    """The line, from 1, in which `key` (with the key below it, if any) begins; `None` if it is not found.
+
+    TOML is read line by line: the first beginning of the text that is whole and has the key ends with it.
+    """
+    lines = text.splitlines(keepends=True)
+    if len(lines) > _MOST_LINES:
+        return None
+    first = 0
+    for end in range(1, len(lines) + 1):
+        try:
+            table = tomllib.loads("".join(lines[:end]))
+        except (ValueError, RecursionError):
+            continue
+        if _has(table, key):
+            statement = range(first, end)
+            return next((at + 1 for at in statement if lines[at].strip() and lines[at].lstrip()[0] != "#"), end)
+        first = end
+    return None
+
+
+def _has(table: Any, key: tuple[str, ...]) -> bool:
+    for part in key:
+        if not isinstance(table, dict) or part not in table:
+            return False
+        table = table[part]
+    return True
+
+
+def _below_its_comment(text: str, key: str, line: str) -> str | None:
+    """`text` with `line` below the comment that has the key's default (`# key = ...`), if there is one."""
+    lines = text.splitlines(keepends=True)
+    comment = re.compile(rf"#\s*{re.escape(key)}\s*=")
+    for at, one in enumerate(lines):
+        if comment.match(one):
+            ending = "" if one.endswith("\n") else "\n"
+            return "".join([*lines[: at + 1], ending, f"{line}\n", *lines[at + 1 :]])
+    return None
