@@ -30,7 +30,7 @@ from exlchat.engine.decode.verify_step import CapturedRows
 from exlchat.engine.draft.draft_model import ModelDrafter
 from exlchat.engine.draft.drafting import DraftCount, DraftedTokens, Drafter, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.engine.schedule.feeding import Feeder
@@ -50,15 +50,15 @@ MOST = 1500
 class Given:
     """A model whose answer is given: everything is computed, and another token comes out."""
 
-    def __init__(self, transformer: Transformer, cache: KVCache, kernels: Kernels) -> None:
-        self.feeder = Feeder(transformer, cache)
-        self.step = CapturedStep(transformer, cache, kernels)
-        self.rows = CapturedRows(transformer, cache, kernels)
+    def __init__(self, transformer: Transformer, sequence: KVSequence, kernels: Kernels) -> None:
+        self.feeder = Feeder(transformer, sequence)
+        self.step = CapturedStep(transformer, sequence.cache, kernels)
+        self.rows = CapturedRows(transformer, sequence.cache, kernels)
 
     def seconds(self, prompt: list[int], answer: list[int], drafter: Drafter | None) -> tuple[float, DraftCount]:
         """Of the answer, once; and the guesses."""
-        cache, count = self.feeder.cache, DraftCount()
-        cache.begin(prompt, most=0)
+        sequence, count = self.feeder.sequence, DraftCount()
+        sequence.begin(prompt, most=0)
         run = self.feeder.next_run()
         for start in range(0, len(prompt), 1024):
             self.feeder.last_logits(prompt[start : start + 1024], run)
@@ -66,17 +66,17 @@ class Given:
 
         def plain() -> _GivenTokens:
             source = RunAheadTokens(
-                self.step, cache, context, DeviceDraws(GREEDY, 0, index=0), most=ROOM - len(context)
+                self.step, sequence, context, DeviceDraws(GREEDY, 0, index=0), most=ROOM - len(context)
             )
             return _GivenTokens(source, lambda: answer[min(len(context) - len(prompt), len(answer) - 1)])
 
         def cut(length: int) -> None:
-            cache.cut(length)
+            sequence.cut(length)
 
         def check(ids: list[int]) -> list[int]:
             first = len(context) - len(prompt)
-            self.rows.greedy(ids, len(cache))
-            cache.extend(ids)
+            self.rows.greedy(sequence, ids, len(sequence))
+            sequence.extend(ids)
             return [answer[min(first + number, len(answer) - 1)] for number in range(len(ids))]
 
         source = (
@@ -138,8 +138,8 @@ class RightAtRate:
     computed again.
     """
 
-    def __init__(self, model: ModelDrafter, cache: KVCache, ids: Sequence[int], rate: float) -> None:
-        self._model, self._cache, self._ids, self._rate = model, cache, list(ids), rate
+    def __init__(self, model: ModelDrafter, sequence: KVSequence, ids: Sequence[int], rate: float) -> None:
+        self._model, self._sequence, self._ids, self._rate = model, sequence, list(ids), rate
         self._random = random.Random(1)
 
     def guess(self, context: Sequence[int], most: int) -> list[int]:
@@ -149,9 +149,9 @@ class RightAtRate:
             right = self._ids[min(len(context) + number, len(self._ids) - 1)]
             guesses[number] = right if self._random.random() < self._rate else (right + 1) % 1000
         if guesses:
-            self._cache.cut(len(context) - 1)
-            self._cache.reserve(len(context) + len(guesses))
-            self._cache.extend([context[-1], *guesses[:-1]])
+            self._sequence.cut(len(context) - 1)
+            self._sequence.reserve(len(context) + len(guesses))
+            self._sequence.extend([context[-1], *guesses[:-1]])
         return guesses
 
 
@@ -179,12 +179,12 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(typed.tokenizer / "tokenizer.json"))
     limit = copy_bandwidth()
     kernels = Kernels(compiled_library())
-    transformer, cache = open_model(typed.shape, typed.mix, "fp16", ROOM, kernels)
-    cache.clear()
-    given = Given(transformer, cache, kernels)
+    transformer, sequence = open_model(typed.shape, typed.mix, "fp16", ROOM, kernels)
+    sequence.close()
+    given = Given(transformer, sequence, kernels)
     small = open_model(typed.draft_shape, typed.mix, "fp16", ROOM, kernels)
-    small[1].clear()
-    drafting = ModelDrafter(Feeder(*small), CapturedStep(*small, kernels))
+    small[1].close()
+    drafting = ModelDrafter(Feeder(*small), CapturedStep(small[0], small[1].cache, kernels))
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
     print(f"{typed.shape}, {typed.mix}; draft model {typed.draft_shape}\n")
     print("| answer | tokens | guesses | right | tok/s without | tok/s with | times |\n|:--|--:|--:|--:|--:|--:|--:|")

@@ -27,6 +27,7 @@ from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.decode.step_fit import open_chain, why_not
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.linear import Linear
 from exlchat.engine.layers.operations import KernelOperations
@@ -167,11 +168,13 @@ def row(name: str, kernels: Kernels, limit: float) -> str:
     spec = read_spec(MODELS[name], name)
     transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None)  # type: ignore[arg-type]
     cache = KVCache(spec, "fp16", torch.float16, DEVICE, CACHED + 1)
-    cache.reserve(CACHED + 1)
+    sequence = KVSequence(cache)
+    sequence.reserve(CACHED + 1)
     if (why := why_not(transformer, cache)) is not None:
         return f"| {name} | no step: {why} |"
     splits = best_splits(spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(0).multi_processor_count)
     chain = open_chain(transformer, cache, kernels, splits=splits)
+    chain.tables.show(cache.tables, [sequence.row])
     jobs = chain.jobs()
     chain.position.fill_(CACHED)
     for job in jobs:  # CUDA loads kernels when they are first launched, which must not fall into a capture

@@ -26,6 +26,7 @@ from exlchat.engine.decode.step_chain import StepChain
 from exlchat.engine.decode.verify_step import CapturedRows
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
@@ -50,27 +51,28 @@ def main() -> None:
     limit = copy_bandwidth()
     with tempfile.TemporaryDirectory() as folder:
         kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
-    transformer, cache = open_model(typed.shape, typed.mix, typed.kv_cache, max(contexts) + MAX_ROWS, kernels)
-    lines = table(transformer, cache, kernels, contexts)
+    transformer, sequence = open_model(typed.shape, typed.mix, typed.kv_cache, max(contexts) + MAX_ROWS, kernels)
+    lines = table(transformer, sequence, kernels, contexts)
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
     print(f"{typed.shape}, {typed.mix}, cache {typed.kv_cache}\n")
     print("\n".join(lines))
 
 
-def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -> tuple[Transformer, KVCache]:
-    """A random model, and a cache of zeros that has room for so many tokens."""
+def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -> tuple[Transformer, KVSequence]:
+    """A random model, and a sequence of zeros that has room for so many tokens."""
     checkpoint = RandomCheckpoint(named_shape(shape), parse_mix(mix), device="cuda")
     spec = read_spec(checkpoint.config, "config.json")
     transformer = load_transformer(spec, LayerLoader(checkpoint, DEVICE, torch.float16, kernels), True, lambda: None)
-    cache = KVCache(spec, kind, torch.float16, DEVICE, length)
-    cache.reserve(length)
-    return transformer, cache
+    sequence = KVSequence(KVCache(spec, kind, torch.float16, DEVICE, length))
+    sequence.reserve(length)
+    return transformer, sequence
 
 
 @torch.inference_mode()
-def table(transformer: Transformer, cache: KVCache, kernels: Kernels, contexts: Sequence[int]) -> list[str]:
+def table(transformer: Transformer, sequence: KVSequence, kernels: Kernels, contexts: Sequence[int]) -> list[str]:
     """The lines: a row for each number of tokens, two columns for each context."""
-    chain = StepChain(transformer, cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
+    chain = StepChain(transformer, sequence.cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
+    chain.tables.show(sequence.cache.tables, [sequence.row])
     replays: dict[int, list[float]] = {}
     for rows in range(1, MAX_ROWS + 1):
         jobs = chain.jobs(rows)
@@ -78,7 +80,7 @@ def table(transformer: Transformer, cache: KVCache, kernels: Kernels, contexts: 
         for cached in contexts:
             chain.position.copy_(torch.arange(cached, cached + MAX_ROWS))
             replays.setdefault(rows, []).append(graph_seconds(jobs, dependent=True))
-    calls, captures = called(CapturedRows(transformer, cache, kernels), contexts[0])
+    calls, captures = called(CapturedRows(transformer, sequence.cache, kernels), sequence, contexts[0])
     names = " | ".join(f"us at {cached:,} | x one" for cached in contexts)
     head = [f"| rows | {names} | GB/s at {contexts[0]:,} | call, us | first call, ms | memory, MB |"]
     lines = [*head, "|--:" * (2 * len(contexts) + 5) + "|"]
@@ -91,20 +93,22 @@ def table(transformer: Transformer, cache: KVCache, kernels: Kernels, contexts: 
     return lines
 
 
-def called(step: CapturedRows, cached: int) -> tuple[dict[int, float], dict[int, tuple[float, float]]]:
+def called(
+    step: CapturedRows, sequence: KVSequence, cached: int
+) -> tuple[dict[int, float], dict[int, tuple[float, float]]]:
     """Seconds of a call by rows, median of 30; seconds and bytes on the device of the first one."""
     calls, captures = {}, {}
     for rows in range(1, MAX_ROWS + 1):
         free, _ = torch.cuda.mem_get_info()
         start = time.perf_counter()
-        step.verify([1] * rows, cached)
+        step.verify(sequence, [1] * rows, cached)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         captures[rows] = seconds, float(free - torch.cuda.mem_get_info()[0])
         times = []
         for _ in range(33):
             start = time.perf_counter()
-            step.verify([1] * rows, cached)
+            step.verify(sequence, [1] * rows, cached)
             torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
         calls[rows] = sorted(times[3:])[15]

@@ -24,6 +24,7 @@ from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.decode.step_chain import StepChain
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.model.architecture import read_spec
@@ -61,10 +62,12 @@ def build_chain(shape: str, mix: str, cached: int) -> tuple[StepChain, int]:
     loader = LayerLoader(checkpoint, DEVICE, torch.float16, kernels)
     transformer = load_transformer(spec, loader, True, lambda: None)
     cache = KVCache(spec, "fp16", torch.float16, DEVICE, cached + 1)
-    cache.reserve(cached + 1)
+    sequence = KVSequence(cache)
+    sequence.reserve(cached + 1)
     multiprocessors = torch.cuda.get_device_properties(DEVICE).multi_processor_count
     splits = best_splits(spec.num_heads, spec.num_kv_heads, multiprocessors)
     chain = StepChain(transformer, cache, kernels, splits=splits)
+    chain.tables.show(cache.tables, [sequence.row])
     chain.position.fill_(cached)
     return chain, spec.num_layers
 

@@ -12,6 +12,7 @@ from exlchat.engine.decode.step_fit import why_not
 from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.operations import Operations
 from exlchat.engine.layers.quantized_linear import MEDIUM_ROWS
@@ -132,7 +133,6 @@ def capture_step(
     """The decode step as one CUDA graph, or `None` for a model that it does not suit, which decodes through torch.
 
     Args:
-        cache: empty.
         dependent: see `CapturedStep`.
 
     Raises:
@@ -167,16 +167,17 @@ def warm_up(transformer: Transformer, cache: KVCache) -> None:
     cuBLAS and cuDNN took an H200 0.45 s of the first prompt, the plans of the kernels for an 8B another 0.35 s.
 
     Args:
-        cache: holds no ids, and none afterwards.
+        cache: of the same model.
 
     Raises:
         ModelError: no memory for it, or the card cannot run a kernel of it.
     """
     try:
+        sequence = KVSequence(cache)
         for tokens in (min(count, cache.max_seq_len) for count in _WARM_UP_TOKENS):
-            cache.reserve(tokens)
-            transformer.forward(torch.zeros(tokens, dtype=torch.int64, device=transformer.device), cache)
+            sequence.reserve(tokens)
+            transformer.forward(torch.zeros(tokens, dtype=torch.int64, device=transformer.device), sequence)
         torch.cuda.synchronize(transformer.device)
-        cache.clear()
+        sequence.close()
     except torch.OutOfMemoryError as error:
         raise ModelError("no memory to compute beside the weights; take fewer bits or a smaller model") from error

@@ -12,6 +12,7 @@ import torch
 
 from exlchat.engine.grammar import GrammarMatcher, GrammarVocabulary
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
@@ -78,7 +79,7 @@ def answer(
     """
     transformer, draw = model.transformer, random.Random(seed)
     matcher = GrammarMatcher(constraint, model.vocabulary, model.stop_ids)
-    cache = KVCache(transformer.spec, "fp32", transformer.dtype, transformer.device, len(prompt) + most + 1)
+    cache = KVSequence(KVCache(transformer.spec, "fp32", transformer.dtype, transformer.device, len(prompt) + most + 1))
     ids: list[int] = []
     fed = list(prompt)
     ends = [*model.stop_ids, *(model.tokenizer.encode(mark)[0] for mark in _ENDS)]

@@ -9,6 +9,7 @@ import torch
 
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
@@ -31,7 +32,7 @@ def logits_in_steps(
 ) -> torch.Tensor:
     """float32 `[len(ids), vocab]`, computed `steps[0]` tokens first, then `steps[1]`, and so on."""
     assert sum(steps) == len(ids)
-    cache = KVCache(transformer.spec, kv_cache, transformer.dtype, transformer.device, len(ids))
+    cache = KVSequence(KVCache(transformer.spec, kv_cache, transformer.dtype, transformer.device, len(ids)))
     parts = []
     for step in steps:
         start = len(cache)

@@ -72,7 +72,8 @@ def test_guesses_right_or_wrong_change_no_token(engine: LocalEngine, sampling: S
     else:
         assert stats.accepted < stats.drafted
     # The cache holds what was said, and no guess.
-    assert list(engine._parts.cache.ids) == [*PROMPT, *plain.token_ids[:-1]][: len(engine._parts.cache)]
+    cached = drafted.feeder.sequence.ids
+    assert cached == [*PROMPT, *plain.token_ids[:-1]][: len(cached)]
 
 
 def test_what_the_conversation_says_again_is_guessed() -> None:
@@ -96,12 +97,13 @@ def test_an_answer_ends_within_a_check_as_without_one(engine: LocalEngine, after
     ended = finish(with_draft(engine, oracle).generate(request))
     assert ended.token_ids == plain.token_ids[: plain.token_ids.index(stop)]
     # Half an answer, given up by its reader: the next one begins from what was said.
-    events = with_draft(engine, oracle).generate(GenerationRequest(PROMPT, max_new_tokens=60, draft="model"))
+    generator = with_draft(engine, oracle)
+    events = generator.generate(GenerationRequest(PROMPT, max_new_tokens=60, draft="model"))
     said = 0
     while said < after:
         said += isinstance(next(events), TextDelta)
     events.close()  # type: ignore[attr-defined]
-    cached = list(engine._parts.cache.ids)
+    cached = list(generator.feeder.sequence.ids)
     assert cached == [*PROMPT, *plain.token_ids][: len(cached)]
     assert len(cached) <= len(PROMPT) + after
 

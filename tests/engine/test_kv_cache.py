@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from exlchat.config.schema import KV_CACHES, Settings
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.rows import Seen
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.kv_formats import CODES4, KINDS, Element, decode, encode
@@ -52,12 +53,18 @@ def stored(part: torch.Tensor, element: Element) -> torch.Tensor:
     return decode(*encode(part, element), element)
 
 
-def rows_of(cache: KVCache, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+def table_of(sequence: KVSequence, layer: int) -> torch.Tensor:
+    """int32 `[pages]` of one layer."""
+    cache = sequence.cache
+    return cache.tables.of(cache.memory.is_narrow(layer))[sequence.row]
+
+
+def rows_of(cache: KVSequence, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values as they are stored, `[kv_heads, tokens, head_dim]`."""
-    return cached_rows(cache.pages(layer), cache.table(layer), 0, len(cache), torch.float32)
+    return cached_rows(cache.cache.layer(layer), table_of(cache, layer), 0, len(cache), torch.float32)
 
 
-def compute(cache: KVCache, new: torch.Tensor, ids: Sequence[int]) -> list[list[Seen]]:
+def compute(cache: KVSequence, new: torch.Tensor, ids: Sequence[int]) -> list[list[Seen]]:
     """The next positions in both layers; what was seen in each."""
     start = len(cache)
     cache.reserve(start + len(ids))
@@ -73,7 +80,7 @@ def compute(cache: KVCache, new: torch.Tensor, ids: Sequence[int]) -> list[list[
 def test_a_token_sees_its_own_page_as_it_was_and_older_ones_as_they_are_stored(kind: str) -> None:
     whole = torch.randn(2, 2, 700, 64)
     rounded = torch.stack([stored(part, element) for part, element in zip(whole, elements(kind), strict=True)])
-    cache = KVCache(spec(), kind, torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(spec(), kind, torch.float32, CPU, 4096))
     covered = 0
     for start, end in ((0, 300), (300, 301), (301, 700)):
         for layer in compute(cache, whole[:, :, start:end], range(start, end)):
@@ -87,17 +94,17 @@ def test_a_token_sees_its_own_page_as_it_was_and_older_ones_as_they_are_stored(k
             assert same(torch.stack(rows_of(cache, layer)), rounded[:, :, :end])
     assert covered == 2 * 700
     assert cache.capacity == 768
-    pages = cache.pages(1)
+    pages = cache.cache.layer(1)
     assert pages.keys.shape[:3] == (2, 16, 256)
     assert pages.head_dim == 64
-    assert cache.page_table.tolist()[:3] == [0, 1, 2]
+    assert table_of(cache, 1).tolist()[:3] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("reached", ["by the host", "by the device"])
 def test_what_is_not_known_exactly_is_seen_as_it_is_stored(reached: str) -> None:
     """The device stores tokens itself; a page that was copied has other rows behind."""
     whole = torch.randn(2, 2, 60, 64)
-    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(spec(), "q4", torch.float32, CPU, 4096))
     compute(cache, whole[:, :, :20], range(20))
     if reached == "by the device":
         cache.reserve(30)
@@ -140,7 +147,7 @@ def test_memory_is_what_the_format_says(kind: str) -> None:
 def test_a_chunk_that_came_to_nothing_leaves_nothing_exact() -> None:
     """It may have overwritten what was known of the page before."""
     whole = torch.randn(2, 2, 300, 64)
-    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(spec(), "q4", torch.float32, CPU, 4096))
     compute(cache, whole[:, :, :250], range(250))
     cache.reserve(300)
     for layer in (0, 1):
@@ -151,7 +158,7 @@ def test_a_chunk_that_came_to_nothing_leaves_nothing_exact() -> None:
 
 
 def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:
-    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096, tokens=8192)
+    cache = KVSequence(KVCache(spec(), "q4", torch.float32, CPU, 4096, tokens=8192))
     first, second = torch.randn(2, 2, 20, 64), torch.randn(2, 2, 10, 64)
     compute(cache, first, range(20))
     assert cache.begin([*range(10), 77, 78]) == 10
@@ -163,29 +170,29 @@ def test_a_page_that_is_shared_to_its_middle_is_copied() -> None:
 
 @pytest.mark.parametrize(("length", "free"), [(699, 13), (513, 13), (512, 14), (511, 14), (256, 15), (1, 15), (0, 16)])
 def test_what_was_cut_off_is_found_no_more(length: int, free: int) -> None:
-    cache, ids = KVCache(spec(), "q4", torch.float32, CPU, 4096), list(range(700))
+    cache, ids = KVSequence(KVCache(spec(), "q4", torch.float32, CPU, 4096)), list(range(700))
     compute(cache, torch.randn(2, 2, 700, 64), ids)
     cache.reserve(1100)
     assert cache.cut(length) == length
-    assert len(cache) == cache.known(ids) == length
+    assert len(cache) == cache.cache.known(ids) == length
     assert cache.ids == ids[:length]
-    assert cache.pool.free == free
+    assert cache.cache.pool.free == free
     assert cache.capacity == (16 - free) * 256
     # What is said instead is found.
     cache.reserve(1000)
     others = [*ids[:length], *range(2000, 3000 - length)]
     cache.extend(others[length:])
-    assert cache.known(others) == 1000
-    assert cache.known(ids) == length
-    cache.clear()
-    assert cache.known(others) == 1000
-    assert cache.pool.free == 12
+    assert cache.cache.known(others) == 1000
+    assert cache.cache.known(ids) == length
+    cache.close()
+    assert cache.cache.known(others) == 1000
+    assert cache.cache.pool.free == 12
 
 
 @pytest.mark.parametrize("kind", ["fp16", "q4"])
 def test_behind_a_cut_it_goes_on_as_if_nothing_had_been_there(kind: str) -> None:
     whole, others = torch.randn(2, 2, 600, 64), torch.randn(2, 2, 40, 64)
-    cut, never = (KVCache(spec(), kind, torch.float32, CPU, 4096) for _ in range(2))
+    cut, never = (KVSequence(KVCache(spec(), kind, torch.float32, CPU, 4096)) for _ in range(2))
     compute(cut, whole, range(600))
     compute(never, whole[:, :, :530], range(530))
     cut.cut(530)
@@ -199,7 +206,7 @@ def test_behind_a_cut_it_goes_on_as_if_nothing_had_been_there(kind: str) -> None
 
 def test_a_page_that_was_not_the_last_is_seen_as_it_is_stored_behind_a_cut() -> None:
     whole = torch.randn(2, 2, 600, 64)
-    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(spec(), "q4", torch.float32, CPU, 4096))
     compute(cache, whole, range(600))
     cache.cut(270)
     (part,), _ = compute(cache, whole[:, :, 270:280], range(270, 280))
@@ -209,7 +216,7 @@ def test_a_page_that_was_not_the_last_is_seen_as_it_is_stored_behind_a_cut() -> 
 
 def test_a_chunk_that_came_to_nothing_leaves_nothing_exact_behind_a_cut() -> None:
     whole = torch.randn(2, 2, 300, 64)
-    cache = KVCache(spec(), "q4", torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(spec(), "q4", torch.float32, CPU, 4096))
     compute(cache, whole[:, :, :250], range(250))
     cache.reserve(300)
     for layer in (0, 1):
@@ -221,7 +228,7 @@ def test_a_chunk_that_came_to_nothing_leaves_nothing_exact_behind_a_cut() -> Non
 
 @pytest.mark.parametrize("length", [-1, 8])
 def test_a_sequence_is_not_cut_to_more_than_it_is(length: int) -> None:
-    cache = KVCache(spec(), "fp16", torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(spec(), "fp16", torch.float32, CPU, 4096))
     compute(cache, torch.randn(2, 2, 7, 64), range(7))
     with pytest.raises(ValueError, match="a sequence of 7 tokens cannot be cut to"):
         cache.cut(length)

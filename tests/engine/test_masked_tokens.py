@@ -27,7 +27,7 @@ class Step:
         self.calls: list[str] = []
         self.status = DRAWN
 
-    def begin(self, context: Sequence[int], draws: DeviceDraws, *, masked: bool) -> None:
+    def begin(self, _sequence: object, context: Sequence[int], draws: DeviceDraws, *, masked: bool) -> None:
         assert masked
         self.context, self.sequence = list(context), draws.c_draw().sequence
 

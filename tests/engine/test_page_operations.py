@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from exlchat.engine.kv.archive import PageArchive, open_archive
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
 from exlchat.ext.reference_pages import cached_rows
 from exlchat.llm.info import ModelError
-from tests.engine.test_kv_cache import CPU, spec
+from tests.engine.test_kv_cache import CPU, spec, table_of
 
 SIZES = spec(32, layers=2)
 LONGEST = 1200
@@ -37,7 +38,7 @@ def vectors(ids: list[int], kind: str) -> torch.Tensor:
     return whole.half().float() if kind == "fp16" else decode(*encode(whole, CODES4), CODES4)
 
 
-def compute(cache: KVCache, ids: list[int]) -> None:
+def compute(cache: KVSequence, ids: list[int]) -> None:
     """The rest of a sequence, chunk by chunk, until it ends or there is no room."""
     while len(cache) < len(ids):
         start, end = len(cache), min(len(cache) + 200, len(ids))
@@ -63,12 +64,12 @@ class Operations(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        first = KVCache(SIZES, self.kind, torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
-        self.caches = [first, *(first.beside() for _ in range(SEQUENCES - 1))]
+        cache = KVCache(SIZES, self.kind, torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
+        self.caches = [KVSequence(cache) for _ in range(SEQUENCES)]
         self.archive = self.open_archive()
 
     def open_archive(self) -> PageArchive:
-        return open_archive(self.caches[0], Path(self.folder.name), 10**9)
+        return open_archive(self.caches[0].cache, Path(self.folder.name), 10**9)
 
     def teardown(self) -> None:
         self.archive.close()
@@ -96,11 +97,11 @@ class Operations(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, SEQUENCES - 1))
     def leave(self, which: int) -> None:
-        self.caches[which].clear()
+        self.caches[which].close()
 
     @rule(which=st.integers(0, SEQUENCES - 1))
     def save(self, which: int) -> None:
-        self.archive.keep(self.caches[which].sequence)
+        self.archive.keep(self.caches[which].filled)
         assert self.archive.flush(60)
 
     @rule(known=st.integers(0, 30), stop_at=st.integers(0, 4))
@@ -116,31 +117,31 @@ class Operations(RuleBasedStateMachine):
 
     @rule(known=st.integers(0, 30), count=st.integers(1, LONGEST))
     def keep_warm(self, known: int, count: int) -> None:
-        self.caches[0].pool.keep_warm(self.told[known % len(self.told)][:count])
+        self.caches[0].cache.pool.keep_warm(self.told[known % len(self.told)][:count])
 
     @rule(count=st.integers(1, PAGES))
     def evict(self, count: int) -> None:
         """So much room is wanted by somebody else for a moment."""
-        pool = self.caches[0].pool
+        pool = self.caches[0].cache.pool
         taken = [pool.take() for _ in range(min(count, pool.free + len(pool.idle)))]
         pool.release(taken)
 
-    def check_rows(self, cache: KVCache) -> None:
+    def check_rows(self, cache: KVSequence) -> None:
         """What is cached is what was computed for exactly these ids."""
         if not len(cache):
             return
         wanted = vectors(list(cache.ids), "fp16")
         for layer in range(SIZES.num_layers):
             stored = wanted + layer if self.kind == "fp16" else decode(*encode(wanted + layer, CODES4), CODES4)
-            for found in cached_rows(cache.pages(layer), cache.table(layer), 0, len(cache), torch.float32):
+            for found in cached_rows(cache.cache.layer(layer), table_of(cache, layer), 0, len(cache), torch.float32):
                 assert torch.allclose(found, stored.half().float().expand(2, -1, -1), rtol=1e-3, atol=1e-3)
 
     @invariant()
     def counts_are_right(self) -> None:
         if not hasattr(self, "caches"):
             return
-        pool = self.caches[0].pool
-        users = Counter(page for cache in self.caches for page in cache._pages)
+        pool = self.caches[0].cache.pool
+        users = Counter(page for cache in self.caches for page in cache.pages)
         listed, idle = set(pool.listed), set(pool.idle)
         slots = [page.slot for page in {*users, *listed}]
         assert len(slots) == len(set(slots)) == pool.size - pool.free
@@ -148,8 +149,8 @@ class Operations(RuleBasedStateMachine):
         assert all(page.users == 0 for page in idle)
         assert idle == {page for page in listed if page not in users}
         for cache in self.caches:
-            assert len(cache._pages) * PAGE_TOKENS >= len(cache)
-            for page, start in zip(cache._pages, range(0, len(cache), PAGE_TOKENS), strict=False):
+            assert len(cache.pages) * PAGE_TOKENS >= len(cache)
+            for page, start in zip(cache.pages, range(0, len(cache), PAGE_TOKENS), strict=False):
                 assert page.ids[: len(cache) - start] == list(cache.ids[start : start + PAGE_TOKENS])
 
 
@@ -179,7 +180,7 @@ def test_random_sequences_with_windows(answers: list[tuple[int, int, list[int], 
     """One layer sees 300 tokens, and fewer pages have memory there than there are."""
     with patch("exlchat.engine.kv.cache.window_slots", lambda *_: 6):
         sizes = replace(SIZES, windows=(300, 0))
-        cache = KVCache(sizes, "fp16", torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS)
+        cache = KVSequence(KVCache(sizes, "fp16", torch.float32, CPU, LONGEST, tokens=PAGES * PAGE_TOKENS))
     told: list[list[int]] = [[]]
     for known, cut, new, repeats in answers:
         ids = (told[known % len(told)][:cut] + new * repeats)[:LONGEST]
@@ -191,11 +192,11 @@ def test_random_sequences_with_windows(answers: list[tuple[int, int, list[int], 
         check_visible(cache)
 
 
-def check_visible(cache: KVCache) -> None:
+def check_visible(cache: KVSequence) -> None:
     """What the next token sees is what was computed for exactly these ids."""
     wanted = vectors(list(cache.ids), "fp16")
     for layer, first in ((0, max(len(cache) - 299, 0)), (1, 0)):
-        pages, table = cache.pages(layer), cache.table(layer)
+        pages, table = cache.cache.layer(layer), table_of(cache, layer)
         for found in cached_rows(pages, table, first, len(cache) - first, torch.float32):
             stored = (wanted + layer)[first:].half().float()
             assert torch.equal(found, stored.expand(2, -1, -1))

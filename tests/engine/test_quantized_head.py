@@ -17,6 +17,7 @@ from exlchat.engine.formats.head import pack_head
 from exlchat.engine.formats.inventory import has_float_head, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.linear import Linear
 from exlchat.engine.layers.quantized_linear import QuantizedLinear
@@ -153,14 +154,15 @@ def test_logits_stay_within_what_the_bits_allow(
 @pytest.mark.parametrize("config", [{}, {"tie_word_embeddings": True}], ids=["", "tied"])
 def test_the_step_takes_a_rounded_head(bits: int, config: dict[str, object], tmp_path: Path) -> None:
     transformer = opened(random_model(tmp_path, "awq", **config), bits)
-    cache = KVCache(transformer.spec, "fp16", torch.float16, CPU, 256)
-    assert why_not(transformer, cache) is None
+    cache = KVSequence(KVCache(transformer.spec, "fp16", torch.float16, CPU, 256))
+    assert why_not(transformer, cache.cache) is None
     cache.reserve(20)
     ids = torch.arange(20)
     wanted = transformer.forward(ids, last_only=False)
     transformer.forward(ids[:-1], cache)
     cache.extend(ids[:-1].tolist())
-    chain = StepChain(transformer, cache, ReferenceKernels(), splits=2)
+    chain = StepChain(transformer, cache.cache, ReferenceKernels(), splits=2)
+    chain.tables.show(cache.cache.tables, [cache.row])
     chain.token.fill_(19)
     chain.position.fill_(19)
     for job in chain.jobs():

@@ -23,6 +23,7 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError, probabilities
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.engine.schedule.generator import Generator
@@ -52,7 +53,8 @@ class Device:
         self._done = 0
         threading.Thread(target=self._run, daemon=True).start()
 
-    def begin(self, context: Sequence[int], draws: DeviceDraws) -> None:
+    def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws) -> None:
+        self.sequence = sequence
         assert self.reported == self.launches
         self.began = draws
         self._token, self.position, self._draw = context[-1], len(context) - 1, draws.c_draw()
@@ -116,15 +118,17 @@ def model_device(engine: LocalEngine, sampling: SamplingSettings, seconds: float
     parts = engine._parts
 
     def draw(token: int, position: int, state: CDraw) -> tuple[int, int]:
-        parts.cache.reserve(position + 1)
-        logits = parts.transformer.forward(torch.tensor([token]), parts.cache, start=position)[-1]
+        sequence = device.sequence
+        sequence.reserve(position + 1)
+        logits = parts.transformer.forward(torch.tensor([token]), sequence, start=position)[-1]
         if state.greedy:
             return int(logits.argmax()), DRAWN
         cumulative = probabilities(logits, sampling).cumsum(0)
         share = cumulative[-1] * (uniform_bits(state.seed, state.index) / 2**53)
         return int(torch.searchsorted(cumulative, share, right=True)), DRAWN
 
-    return Device(draw, seconds)
+    device = Device(draw, seconds)
+    return device
 
 
 def counting(engine: LocalEngine, seconds: float = 0.0) -> tuple[Device, Generator]:
@@ -145,9 +149,10 @@ def test_both_paths_give_the_same_answer_and_the_same_cache(
 ) -> None:
     request = GenerationRequest(PROMPT, sampling, max_new_tokens=25, seed=77)
     waiting = finish(engine.generate(request))
-    ahead = finish(with_device(other, model_device(other, sampling)).generate(request))
+    generator = with_device(other, model_device(other, sampling))
+    ahead = finish(generator.generate(request))
     assert (ahead.token_ids, ahead.text, ahead.reason) == (waiting.token_ids, waiting.text, waiting.reason)
-    assert other._parts.cache.ids == engine._parts.cache.ids
+    assert generator.feeder.sequence.ids == engine._parts.generator.feeder.sequence.ids
     assert (waiting.stats.decode_path, ahead.stats.decode_path) == ("synchronous", "run-ahead")
 
 
@@ -191,7 +196,7 @@ def test_a_stop_costs_one_step_in_vain(engine: LocalEngine) -> None:
     last = finish(generator.generate(GenerationRequest(PROMPT, stop=[stop])))
     assert (last.reason, len(last.token_ids)) == ("stop_token", 6)
     assert device.launches == 6 + 1
-    assert len(engine._parts.cache) == len(PROMPT) + 6
+    assert len(generator.feeder.sequence) == len(PROMPT) + 6
 
 
 def test_the_device_works_while_the_consumer_does_not(engine: LocalEngine) -> None:

@@ -101,7 +101,7 @@ def quantize(kind: str, dense: Path, path: Path) -> Path:
 
 
 def check(transformer: Transformer, wanted: Tensor) -> None:
-    assert why_not(transformer, new_cache(transformer, 1)) is None
+    assert why_not(transformer, new_cache(transformer, 1).cache) is None
     assert relative_error(chain_logits(transformer, IDS, PROMPT), wanted[PROMPT:]) < 1e-2
 
 
@@ -157,7 +157,7 @@ def test_experts_that_the_kernels_do_not_know_decode_through_torch(
     case = wide(name)
     save_case(replace(case, changes={**case.changes, **change}), tmp_path)
     transformer = open_transformer(tmp_path, torch.float16)
-    found = why_not(transformer, new_cache(transformer, 1))
+    found = why_not(transformer, new_cache(transformer, 1).cache)
     assert found is not None
     assert why in found
 

@@ -25,7 +25,7 @@ from exlchat.engine import (
     load,
 )
 from exlchat.engine.decode.step_chain import StepChain
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
 from exlchat.engine.sampling.device_rules import DeviceRules
@@ -198,9 +198,9 @@ class Passes:
         self._rows = torch.zeros(8, transformer.spec.vocab_size)
         self.sizes: list[int] = []
 
-    def feed_each(self, ids: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+    def feed_each(self, ids: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
         self._rows.fill_(torch.nan)
-        for row, (token, cache) in enumerate(zip(ids, caches, strict=True)):
+        for row, (token, cache) in enumerate(zip(ids, sequences, strict=True)):
             cache.reserve(len(cache) + 1)
             self._rows[row] = self._transformer.forward(torch.tensor([token]), cache, start=len(cache))[0]
         self.sizes.append(len(ids))
@@ -265,8 +265,8 @@ class Drawing:
     def launch(self) -> None:
         self.sizes.append(len(self._rows))
         for slot, (row, (token, position, draw)) in enumerate(zip(self._rows, self._fed, strict=True)):
-            assert position < row.cache.capacity
-            logits = self._transformer.forward(torch.tensor([token]), row.cache, start=position)[0]
+            assert position < row.sequence.capacity
+            logits = self._transformer.forward(torch.tensor([token]), row.sequence, start=position)[0]
             cumulative = probabilities(logits, self._sampling).cumsum(0)
             share = cumulative[-1] * (uniform_bits(draw.seed, draw.index, attempt=draw.attempt) / 2**53)
             drawn = int(torch.searchsorted(cumulative, share, right=True))
@@ -382,8 +382,8 @@ class Scripted(Drawing):
     def launch(self) -> None:
         self.sizes.append(len(self._rows))
         for slot, (row, (token, position, draw)) in enumerate(zip(self._rows, self._fed, strict=True)):
-            assert position < row.cache.capacity
-            self._transformer.forward(torch.tensor([token]), row.cache, start=position)
+            assert position < row.sequence.capacity
+            self._transformer.forward(torch.tensor([token]), row.sequence, start=position)
             at = {0: 1, 1: 5}.get(draw.seed)
             goes_back = at is not None and draw.index % 8 == at and draw.attempt <= draw.index // 8
             drawn = self._banned if goes_back else self._digit
@@ -547,11 +547,11 @@ def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.usefixtures("decoded_once")
 @torch.inference_mode()
 def test_a_pass_of_a_token_of_each_sequence_is_a_step_of_each(quantized: Transformer) -> None:
-    cache: KVCache = new_cache(quantized, 1500, "q8")
-    cache.clear()
+    cache: KVSequence = new_cache(quantized, 1500, "q8")
+    cache.close()
     lengths = (250, 40, 300)
     texts = [torch.randint(391, (length,), generator=torch.Generator().manual_seed(length)) for length in lengths]
-    beside = [cache.beside() for _ in texts]
+    beside = [KVSequence(cache.cache) for _ in texts]
     for one, ids in zip(beside, texts, strict=True):
         one.reserve(len(ids) + 1)
         quantized.forward(ids, one, start=0)
@@ -566,13 +566,14 @@ def test_a_pass_of_a_token_of_each_sequence_is_a_step_of_each(quantized: Transfo
 
     alone = []
     for place, one in enumerate(beside):
-        step = StepChain(quantized, one, ReferenceKernels(), splits=3)
+        step = StepChain(quantized, one.cache, ReferenceKernels(), splits=3)
+        step.tables.show(one.cache.tables, [one.row])
         alone.append(run(step, [place + 7], [len(one)]))
-    tables = torch.stack([one.page_table for one in beside])
-    together = StepChain(quantized, cache, ReferenceKernels(), splits=3, rows=3).of_sequences(tables)
+    together = StepChain(quantized, cache.cache, ReferenceKernels(), splits=3, rows=3).of_sequences()
+    together.tables.show(cache.cache.tables, [one.row for one in beside])
     found = run(together, [7, 8, 9], [len(one) for one in beside])
     assert relative_error(found, torch.cat(alone)) < 1e-3
-    tables[1] = tables[0]
+    together.tables.show(cache.cache.tables, [beside[0].row, beside[0].row, beside[2].row])
     mixed = run(together, [7, 8, 9], [len(one) for one in beside])
     assert relative_error(mixed[1], alone[1][0]) > 1e-2
     assert relative_error(mixed[2], alone[2][0]) < 1e-3

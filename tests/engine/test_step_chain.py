@@ -14,6 +14,7 @@ from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -26,8 +27,8 @@ EXL2 = DATA / "tiny-llama-exl2-4.0bpw"
 HEADS = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64, "vocab_size": 391}
 
 
-def new_cache(transformer: Transformer, length: int, kind: str = "fp16") -> KVCache:
-    cache = KVCache(transformer.spec, kind, torch.float16, CPU, length)
+def new_cache(transformer: Transformer, length: int, kind: str = "fp16") -> KVSequence:
+    cache = KVSequence(KVCache(transformer.spec, kind, torch.float16, CPU, length))
     cache.reserve(length)
     return cache
 
@@ -37,7 +38,8 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch
     cache = new_cache(transformer, len(ids))
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
-    chain = open_chain(transformer, cache, ReferenceKernels(), splits=3)
+    chain = open_chain(transformer, cache.cache, ReferenceKernels(), splits=3)
+    chain.tables.show(cache.cache.tables, [cache.row])
     jobs = chain.jobs()
     found = []
     for position in range(prompt, len(ids)):
@@ -56,7 +58,7 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch
 def test_logits_of_the_tiny_model(prompt: int) -> None:
     expected = load_file(DATA / "tiny-llama-exl2-4.0bpw-expected.safetensors")
     transformer = open_quantized(EXL2)
-    assert why_not(transformer, new_cache(transformer, 1)) is None
+    assert why_not(transformer, new_cache(transformer, 1).cache) is None
     ids = [int(token) for token in expected["input_ids"]]
     found = chain_logits(transformer, ids, prompt)
     assert relative_error(found, expected["logits_exl2_model"][prompt:]) < (1e-3 if prompt == 0 else 2e-3)
@@ -97,7 +99,7 @@ def test_layers_that_see_a_window(tmp_path: Path) -> None:
     one_order_for_gate_and_up(path)
     edit_json(path / "config.json", architectures=["MistralForCausalLM"], sliding_window=40)
     transformer = open_quantized(path)
-    assert why_not(transformer, new_cache(transformer, 1)) is None
+    assert why_not(transformer, new_cache(transformer, 1).cache) is None
     ids = torch.randint(391, (300,), generator=torch.Generator().manual_seed(3)).tolist()
     wanted = logits_in_steps(open_transformer(path), ids, [300])
     assert relative_error(chain_logits(transformer, ids, 250), wanted[250:]) < 1e-2
@@ -117,7 +119,7 @@ def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path) -
     assert relative_error(chain_logits(transformer, ids[:40], 0), wanted) < 5e-3
     one_order_for_gate_and_up(path)
     transformer = open_quantized(path)
-    assert why_not(transformer, new_cache(transformer, 1)) is None
+    assert why_not(transformer, new_cache(transformer, 1).cache) is None
     assert why_not_fused(transformer) is None
     wanted = logits_in_steps(open_transformer(path), ids, [300])
     assert relative_error(chain_logits(transformer, ids[:40], 0), wanted[:40]) < 5e-3
@@ -128,10 +130,10 @@ def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path) -
 def test_models_that_decode_through_plain_torch_say_why(tmp_path: Path) -> None:
     save_random_llama(tmp_path, **{**HEADS, "head_dim": 48})
     dense = open_transformer(tmp_path, torch.float16)
-    assert why_not(dense, new_cache(dense, 1)) == "its 4 heads over 2 have 48 elements"
+    assert why_not(dense, new_cache(dense, 1).cache) == "its 4 heads over 2 have 48 elements"
     save_random_llama(tmp_path, **HEADS)
     dense = open_transformer(tmp_path, torch.float16)
     assert why_not_fused(dense) == "layer 0 is not quantized in a way that the kernels hold"
-    assert why_not(dense, new_cache(dense, 1)) is None
+    assert why_not(dense, new_cache(dense, 1).cache) is None
     exact = open_transformer(tmp_path)
-    assert why_not(exact, new_cache(exact, 1, "fp32")) == "it computes in torch.float32 with a cache in fp32"
+    assert why_not(exact, new_cache(exact, 1, "fp32").cache) == "it computes in torch.float32 with a cache in fp32"

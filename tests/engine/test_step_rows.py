@@ -10,11 +10,12 @@ from torch import Tensor
 
 from exlchat.engine.decode.step_chain import StepChain
 from exlchat.engine.decode.verify_step import why_no_rows
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.ext.reference_pages import cached_rows
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels
+from tests.engine.test_kv_cache import table_of
 from tests.engine.test_quantized_linear import open_quantized
 from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, written
 
@@ -32,9 +33,10 @@ def transformer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def fed(transformer: Transformer, sizes: list[int], most: int) -> tuple[Tensor, Tensor]:
     """What follows the prompt, so many tokens a step: logits of each, and what layer 1 has in its cache then."""
-    cache: KVCache = new_cache(transformer, 300, "q8")
+    cache: KVSequence = new_cache(transformer, 300, "q8")
     transformer.forward(torch.tensor(IDS[:PROMPT]), cache, start=0)
-    chain = StepChain(transformer, cache, ReferenceKernels(), splits=3, rows=most)
+    chain = StepChain(transformer, cache.cache, ReferenceKernels(), splits=3, rows=most)
+    chain.tables.show(cache.cache.tables, [cache.row])
     found, start = [], PROMPT
     for size in sizes:
         chain.token[:size] = torch.tensor(IDS[start : start + size])
@@ -43,13 +45,13 @@ def fed(transformer: Transformer, sizes: list[int], most: int) -> tuple[Tensor, 
             job.launch(dependent=False)
         found.append(chain.row_logits[:size].clone())
         start += size
-    return torch.cat(found), torch.stack(cached_rows(cache.pages(1), cache.table(1), 0, start, torch.float32))
+    return torch.cat(found), torch.stack(cached_rows(cache.cache.layer(1), table_of(cache, 1), 0, start, torch.float32))
 
 
 @pytest.mark.usefixtures("decoded_once")
 @torch.inference_mode()
 def test_every_token_comes_to_what_it_does_alone(transformer: Transformer) -> None:
-    assert why_no_rows(transformer, new_cache(transformer, 1)) is None
+    assert why_no_rows(transformer, new_cache(transformer, 1).cache) is None
     wanted, wanted_rows = fed(transformer, [1] * 16, 1)
     # Across the edge of a page at 256, by tensors that are made for more tokens.
     found, rows = fed(transformer, [3, 8, 1, 4], 8)

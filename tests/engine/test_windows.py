@@ -14,6 +14,7 @@ from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
 from exlchat.engine.kv.budget import CacheWishes, plan_cache
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import Page, PoolFullError
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import cache_bytes, window_slots
 from exlchat.engine.kv.windows import WindowSlots
 from exlchat.ext.kv_formats import KINDS
@@ -91,7 +92,7 @@ def test_a_prefix_whose_window_is_gone_is_computed_again(mistral: tuple[Path, Mi
 
     engine, prompt = open_engine(), ids(1, 1500)
     finish(engine, prompt)
-    slots = engine._parts.cache._windows
+    slots = engine._parts.cache.windows
     assert slots is not None
     assert slots.size < engine._parts.cache.pool.size
     for seed in range(2, 11):
@@ -106,18 +107,18 @@ def test_a_prefix_whose_window_is_gone_is_computed_again(mistral: tuple[Path, Mi
 def test_a_long_answer_keeps_only_its_window(mistral: tuple[Path, MistralForCausalLM]) -> None:
     engine = load(mistral[0], device="cpu", kv_cache="fp32", max_seq_len=4096, cache_tokens=4096, prefill_chunk=256)
     finish(engine, ids(1, 1000), 900)
-    cache = engine._parts.cache
-    assert len(cache) == 1899
-    held = cache._in_window
+    sequence = engine._parts.generator.feeder.sequence
+    assert len(sequence) == 1899
+    held = sequence._in_window
     # At the last border, 1792, the next token saw 1493 and on.
-    assert [cache._pages.index(page) for page in held] == [5, 6, 7]
+    assert [sequence.pages.index(page) for page in held] == [5, 6, 7]
 
 
 def test_what_a_cut_leaves_has_its_window(mistral: tuple[Path, MistralForCausalLM]) -> None:
     """A few tokens back everything is there; where a window has no memory any more, less stays than was asked for."""
     transformer, tokens = open_transformer(mistral[0]), ids(1, 1900)
     wanted = transformer.forward(torch.tensor(tokens), last_only=False)
-    cache = KVCache(transformer.spec, "fp32", torch.float32, CPU, 4096)
+    cache = KVSequence(KVCache(transformer.spec, "fp32", torch.float32, CPU, 4096))
 
     def feed(end: int) -> torch.Tensor:
         start = len(cache)
@@ -130,9 +131,9 @@ def test_what_a_cut_leaves_has_its_window(mistral: tuple[Path, MistralForCausalL
         feed(end)
     assert cache.cut(1745) == len(cache) == 1745
     assert relative_error(feed(1800), wanted[1799]) < 1e-4
-    slots = cache._windows
+    slots = cache.cache.windows
     assert slots is not None
-    del slots._slots[cache._pages[4]]
+    del slots._slots[cache.pages[4]]
     assert cache.cut(1400) == len(cache) == 1024
     assert relative_error(feed(1500), wanted[1499]) < 1e-4
 
@@ -180,8 +181,8 @@ def test_room_for_a_copied_page_is_not_taken_from_its_own_window(mistral: tuple[
     finish(engine, ids(2, 2040), 200)
     cut = [*first[:1050], *ids(3, 20)]
     cache = engine._parts.cache
-    assert cache._windows is not None
-    there = [cache._windows.slot(page) is not None for page in cache.pool.find(first, 1099).pages]
+    assert cache.windows is not None
+    there = [cache.windows.slot(page) is not None for page in cache.pool.find(first, 1099).pages]
     assert there == [False, False, True, True]
     again = finish(engine, cut, 20)
     assert again.stats.cached_tokens == 1050

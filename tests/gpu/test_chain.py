@@ -11,6 +11,7 @@ import torch
 from exlchat.engine import SamplingSettings
 from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws, c_chain
 from exlchat.engine.schedule.masked_tokens import MaskedTokens
 from exlchat.engine.schedule.run_ahead import RunAheadTokens
@@ -169,21 +170,21 @@ def test_a_captured_step_draws_by_the_answer_so_far(kernels: Kernels, settings: 
 
     def answer(draws: DeviceDraws, mask: torch.Tensor | None = None) -> list[int]:
         cache = KVCache(transformer.spec, "fp16", torch.float16, CUDA, 256)
-        step = CapturedStep(transformer, cache, kernels)
-        cache.reserve(len(context))
-        transformer.forward(torch.tensor(context[:-1], device=CUDA), cache, start=0)
-        cache.extend(context[:-1])
+        step, sequence = CapturedStep(transformer, cache, kernels), KVSequence(cache)
+        sequence.reserve(len(context))
+        transformer.forward(torch.tensor(context[:-1], device=CUDA), sequence, start=0)
+        sequence.extend(context[:-1])
         if mask is None:
-            source: RunAheadTokens | MaskedTokens = RunAheadTokens(step, cache, context, draws, most=1)
+            source: RunAheadTokens | MaskedTokens = RunAheadTokens(step, sequence, context, draws, most=1)
         else:
-            source = MaskedTokens(step, cache, context, draws, lambda _token: mask)
+            source = MaskedTokens(step, sequence, context, draws, lambda _token: mask)
         tokens = [context[-1]]
         for index in range(30):
             tokens.append(source.follow(tokens[-1]))
             logits.append(step.logits.cpu())
             if mask is None:  # one step at a time, so that its logits can be looked at
                 draws = DeviceDraws(settings, SEED, index + 1, mu=step.mu())
-                source = RunAheadTokens(step, cache, [*context, *tokens[1:]], draws, most=1)
+                source = RunAheadTokens(step, sequence, [*context, *tokens[1:]], draws, most=1)
         source.close()
         return tokens[1:]
 

@@ -18,6 +18,7 @@ from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, writ
 from exlchat.engine.formats.grouped_tiles import pack_gptq
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
@@ -55,12 +56,11 @@ def open_quantized(path: Path, kernels: Kernels) -> Transformer:
 def step_logits(transformer: Transformer, kernels: Kernels, ids: list[int], *, dependent: bool) -> torch.Tensor:
     """float32 `[len(ids), vocab]` from replays of the captured step, which draws but is told what to feed."""
     cache = KVCache(transformer.spec, "fp16", torch.float16, CUDA, len(ids))
-    step = CapturedStep(transformer, cache, kernels, dependent=dependent)
-    step.grow(len(ids))
+    step, sequence = CapturedStep(transformer, cache, kernels, dependent=dependent), KVSequence(cache)
     greedy = DeviceDraws(GREEDY, seed=0, index=0)
     found = []
     for position in range(len(ids)):
-        step.begin(ids[: position + 1], greedy)
+        step.begin(sequence, ids[: position + 1], greedy)
         step.launch()
         torch.cuda.synchronize()
         assert not step.running()

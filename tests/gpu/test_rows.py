@@ -16,6 +16,7 @@ from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
@@ -228,29 +229,31 @@ class Both:
         self.step = CapturedStep(self.transformer, self.cache, kernels, dependent=dependent)
         self.rows = CapturedRows(self.transformer, self.cache, kernels, dependent=dependent)
         ids = torch.randint(2080, (length - 8,), generator=torch.Generator().manual_seed(1))
-        self.cache.reserve(length)
+        self.sequence = KVSequence(self.cache)
+        self.sequence.reserve(length)
         for start in range(0, len(ids), 512):
-            self.transformer.forward(ids[start : start + 512].cuda(), self.cache, start=start)
-        self.cache.extend(ids.tolist())
+            self.transformer.forward(ids[start : start + 512].cuda(), self.sequence, start=start)
+        self.sequence.extend(ids.tolist())
 
     def stored(self) -> list[Tensor]:
-        pages = [of_pages(self.cache.pages(layer)) for layer in range(self.transformer.spec.num_layers)]
+        pages = [of_pages(self.cache.layer(layer)) for layer in range(self.transformer.spec.num_layers)]
         return [part.clone() for layer in pages for part in layer]
 
     def alone(self, ids: list[int], position: int) -> Tensor:
-        return torch.stack([self.step.forward(token, place).clone() for place, token in enumerate(ids, position)])
+        steps = [self.step.forward(self.sequence, token, place).clone() for place, token in enumerate(ids, position)]
+        return torch.stack(steps)
 
     def check(self, rows: int, position: int) -> None:
         ids = torch.randint(2080, (rows,)).tolist()
         wanted = self.alone(ids, position)
         stored = self.stored()
-        self.rows.verify([5] * rows, position)  # something else in the same place, and the capture
-        found = self.rows.verify(ids, position).clone()
+        self.rows.verify(self.sequence, [5] * rows, position)  # something else in the same place, and the capture
+        found = self.rows.verify(self.sequence, ids, position).clone()
         assert same_bits(found, wanted), f"logits of {rows} rows at {position}"
         assert all(same_bits(one, other) for one, other in zip(self.stored(), stored, strict=True)), (
             f"cache of {rows} rows at {position}"
         )
-        assert self.rows.greedy(ids, position) == wanted.argmax(1).tolist()
+        assert self.rows.greedy(self.sequence, ids, position) == wanted.argmax(1).tolist()
 
 
 @pytest.mark.parametrize("kind", ["fp16", *QUANTIZED])
@@ -283,7 +286,7 @@ def test_steps_of_every_format(kernels: Kernels, mix: str, dependent: bool) -> N
 def test_drafts_change_nothing_of_what_is_written(kernels: Kernels) -> None:
     """Drafts that are right up to a place that changes from pass to pass: the same 400 tokens as one by one."""
     both = Both("4.1bpw", "q6", kernels, 1024, dependent=True)
-    start, cache = 600, both.cache
+    start, cache = 600, both.sequence
     assert cache.cut(start) == start
     cache.reserve(1024)
     token, plain = 9, []
@@ -295,7 +298,7 @@ def test_drafts_change_nothing_of_what_is_written(kernels: Kernels) -> None:
         count, right = turn % 7 + 1, turn % 5
         truth = plain[len(written) : len(written) + count]
         draft = [token if place < right else (token + 1) % 2080 for place, token in enumerate(truth)]
-        best = both.rows.greedy([fed, *draft], len(cache))
+        best = both.rows.greedy(cache, [fed, *draft], len(cache))
         taken = next((i for i, one in enumerate(draft) if best[i] != one), len(draft))
         cache.extend([fed, *draft[:taken]])
         written += best[: taken + 1]

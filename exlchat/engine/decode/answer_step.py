@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.schedule.masked_tokens import MaskedStep
 from exlchat.engine.schedule.run_ahead import DecodeStep
 
@@ -13,5 +14,5 @@ from exlchat.engine.schedule.run_ahead import DecodeStep
 class AnswerStep(DecodeStep, MaskedStep, Protocol):
     """A captured step that can be launched whole or in two parts."""
 
-    def forward(self, token: int, position: int) -> Tensor:
-        """Feeds a token and draws nothing; float32 `[vocab]`."""
+    def forward(self, sequence: KVSequence, token: int, position: int) -> Tensor:
+        """Feeds a token of a sequence and draws nothing; float32 `[vocab]`."""

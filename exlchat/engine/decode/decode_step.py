@@ -14,6 +14,7 @@ from torch import Tensor
 
 from exlchat.engine.decode.step_fit import open_chain
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.spec import ModelSpec
@@ -33,7 +34,7 @@ class CapturedStep:
     """A `run_ahead.DecodeStep`.
 
     Args:
-        transformer, cache: of one model for which `step_fit.why_not` gives `None`; the cache is empty.
+        transformer, cache: of one model for which `step_fit.why_not` gives `None`.
         kernels: on the model's device.
         dependent: whether kernels may start before their predecessors end; as the card can unless given.
 
@@ -54,14 +55,15 @@ class CapturedStep:
             self._forward = list(self._chain.jobs())
             self._draws = self._draw_jobs(kernels)
             """They keep alive what the graphs point to."""
-            cache.reserve(1)
+            self._sequence = KVSequence(cache)
+            self.grow(1)
             self._state.set(c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0))
             # CUDA loads kernels when they are first launched, which must not fall into a capture. The one position
             # that this writes is overwritten by the first token.
             for job in [*self._forward, *self._draws["adjusted"], *self._draws["chain"]]:
                 job.launch(dependent=False)
             torch.cuda.synchronize(device)
-            cache.clear()
+            self._sequence.close()
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
         self._kind: DrawKind = "plain"
@@ -97,14 +99,15 @@ class CapturedStep:
 
     @property
     def capacity(self) -> int:
-        """Tokens that the cache holds without `grow`."""
-        return self._cache.capacity
+        """Tokens that the sequence holds without `grow`."""
+        return self._sequence.capacity
 
     def grow(self, length: int) -> None:
-        """Makes `capacity` at least `length`. Raises `ModelError` when there are no pages left."""
-        self._cache.reserve(length)
+        """Makes `capacity` at least `length`. Raises `PoolFullError`."""
+        self._sequence.reserve(length)
+        self._chain.tables.show(self._cache.tables, [self._sequence.row])
 
-    def begin(self, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
+    def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
         """See `run_ahead.DecodeStep` and, for `masked`, `masked_tokens.MaskedStep`.
 
         The first answer of a kind captures its graph, some tens of milliseconds.
@@ -118,6 +121,8 @@ class CapturedStep:
             self._prepare_apart()
         elif kind not in self._steps:
             self._steps[kind] = self._capture([*self._forward, *self._draws[kind]])
+        self._sequence = sequence
+        self.grow(len(context))
         self._set(kind, context, draws)
 
     def begin_draw(self, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> None:
@@ -145,13 +150,13 @@ class CapturedStep:
         self._prepare_apart()[0].replay()
 
     @torch.inference_mode()
-    def forward(self, token: int, position: int) -> Tensor:
-        """Feeds a token and draws nothing: float32 `[vocab]` on the device, valid until the next call.
+    def forward(self, sequence: KVSequence, token: int, position: int) -> Tensor:
+        """Feeds a token of a sequence and draws nothing: float32 `[vocab]` on the device, valid until the next call.
 
-        Its key and value are stored; the cache is not told.
+        Its key and value are stored; the sequence is not told.
         """
-        if position >= self.capacity:
-            self.grow(position + 1)
+        self._sequence = sequence
+        self.grow(position + 1)
         graph, _ = self._prepare_apart()
         self._chain.token.fill_(token)
         self._chain.position.fill_(position)

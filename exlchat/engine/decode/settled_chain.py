@@ -82,6 +82,8 @@ class SettledChain:
         """int64 `[1]`: the token that the step feeds."""
         self.position = torch.zeros(1, dtype=torch.int32, device=device)
         """int32 `[1]`: how many tokens are cached."""
+        self.tables = cache.tables.alike(1)
+        """Show the sequence that the next step is about."""
         self._transformer = transformer
         self._cache = cache
         self._kernels = kernels
@@ -164,7 +166,7 @@ class SettledChain:
         output = only_matrix(layer.output)
         mixed = self._halves(spec.num_heads * spec.head_dim if output is None else output.stored)
         rope = spec.layer_ropes[index]
-        tokens = len(self._cache.page_table) * PAGE_TOKENS
+        tokens = self.tables.longest * PAGE_TOKENS
         turns = self._floats(0).view(tokens, 0, 2) if rope is None else self._transformer.ropes[rope].slice(0, tokens)
         if rope is not None and spec.ropes[rope].query_beta:
             jobs.append(self._scale_queries(heads, self._transformer.ropes[rope].query_scales(0, tokens)))
@@ -172,8 +174,8 @@ class SettledChain:
             self._kernels.attention(
                 heads,
                 mixed[0],
-                pages=self._cache.pages(index),
-                page_table=self._cache.table(index),
+                pages=self._cache.layer(index),
+                page_table=self.tables.of(spec.windows[index] > 0)[0],
                 position=self.position,
                 turns=turns,
                 rules=attention_rules(self._transformer, index),

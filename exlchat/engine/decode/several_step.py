@@ -12,7 +12,7 @@ import torch
 
 from exlchat.engine.decode.decode_step import NO_MEMORY, captured, launch_all
 from exlchat.engine.decode.verify_step import CapturedRows
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.sampling.device import DrawKind
 from exlchat.engine.schedule.several_ahead import Row
@@ -37,8 +37,7 @@ class CapturedSeveral:
         self._room = room
         self._states: list[SamplerState] = []
         self._chains: list[ChainState] = []
-        self._caches: list[KVCache] = []
-        self._capacities: list[int] = []
+        self._sequences: list[KVSequence] = []
         self._kind: DrawKind = "plain"
         self._graphs: dict[tuple[int, DrawKind], torch.cuda.CUDAGraph] = {}
         self._jobs: dict[tuple[int, DrawKind], list[Launch]] = {}
@@ -60,16 +59,13 @@ class CapturedSeveral:
                 self._chains[slot].set(row.draws.c_chain(), row.context, row.draws.rules)
         chain.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
         chain.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
-        self._caches, self._capacities = [row.cache for row in rows], []
+        self._sequences = [row.sequence for row in rows]
 
     @torch.inference_mode()
     def launch(self) -> None:
         """See `SeveralStep`."""
-        capacities = [cache.capacity for cache in self._caches]
-        if capacities != self._capacities:
-            self._rows.show(self._caches)
-            self._capacities = capacities
-        key = len(self._caches), self._kind
+        self._rows.show(self._sequences)
+        key = len(self._sequences), self._kind
         if key in self._graphs:
             self._graphs[key].replay()
             return

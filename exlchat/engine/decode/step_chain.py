@@ -153,7 +153,9 @@ class StepChain:
         self.position = torch.zeros(rows, dtype=torch.int32, device=device)
         """int32 `[rows]`: how many tokens are before each."""
         self._rows = rows
-        self._tables: Tensor | None = None
+        self._apart = False
+        self.tables = cache.tables.alike(rows)
+        """Show the sequences that the next step is about: one, or one a token."""
         self._transformer = transformer
         self._cache = cache
         self._kernels = kernels
@@ -180,20 +182,16 @@ class StepChain:
             return self._cut(rows).jobs()
         before = [layer.qkv for layer in self._layers] + [self._before_head]
         jobs = [self._kernels.embed(self._transformer.embedding, self.token, self._residual(before[0]))]
-        turns = [rope.slice(0, len(self._cache.page_table) * PAGE_TOKENS) for rope in self._transformer.ropes]
+        turns = [rope.slice(0, self.tables.longest * PAGE_TOKENS) for rope in self._transformer.ropes]
         for index, layer in enumerate(self._layers):
             jobs += self._attention_jobs(index, layer, turns[self._transformer.spec.layer_ropes[index] or 0])
             jobs += self._mlp_jobs(layer, before[index + 1])
         return [*jobs, self._head_job()]
 
-    def of_sequences(self, tables: Tensor) -> StepChain:
-        """The same tensors, for tokens of a sequence each, where no layer sees a window only.
-
-        Args:
-            tables: int32 `[rows, pages of the longest sequence]`, as `KVCache.page_table` of each.
-        """
+    def of_sequences(self) -> StepChain:
+        """The same tensors, for tokens of a sequence each: row by row those of `tables`."""
         one = copy.copy(self)
-        one._tables = tables
+        one._apart = True
         return one
 
     def _cut(self, rows: int) -> StepChain:
@@ -217,7 +215,7 @@ class StepChain:
             self._kernels.attention(
                 layer.heads.view(self._rows, -1, head_dim),
                 layer.mixed,
-                pages=self._cache.pages(index),
+                pages=self._cache.layer(index),
                 page_table=self._page_table(index),
                 position=self.position,
                 turns=turns,
@@ -229,7 +227,8 @@ class StepChain:
         return [*jobs, self._kernels.add_product(layer.output, layer.mixed, self._residual(layer.gate_up))]
 
     def _page_table(self, layer: int) -> Tensor:
-        return self._cache.table(layer) if self._tables is None else self._tables[: self._rows]
+        table = self.tables.of(self._transformer.spec.windows[layer] > 0)
+        return table[: self._rows] if self._apart else table[0]
 
     def _mlp_jobs(self, layer: _Layer, following: list[_Reader]) -> list[Launch]:
         (reader,) = layer.gate_up

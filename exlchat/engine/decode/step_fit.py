@@ -13,6 +13,7 @@ from exlchat.engine.decode.settled_experts import UnfitError, packed_experts
 from exlchat.engine.decode.step_chain import StepChain, why_not_fused
 from exlchat.engine.decode.step_kernels import StepKernels
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.experts import Experts
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
@@ -34,6 +35,10 @@ class Chain(Protocol):
     @property
     def position(self) -> Tensor:
         """int32 `[1]`: how many tokens are cached."""
+
+    @property
+    def tables(self) -> PageTables:
+        """Show the sequence that the next step is about."""
 
     @property
     def logits(self) -> Tensor:

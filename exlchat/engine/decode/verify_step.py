@@ -17,6 +17,7 @@ from exlchat.engine.decode.step_chain import StepChain, why_not_fused
 from exlchat.engine.decode.step_fit import why_not
 from exlchat.engine.decode.step_kernels import StepKernels
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import NotNumbersError
@@ -76,17 +77,16 @@ class CapturedRows:
             self._chain = StepChain(transformer, cache, kernels, splits=splits, rows=most)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
-        self._tables = torch.zeros(most, len(cache.page_table), dtype=torch.int32, device=device)
-        self.apart = self._chain.of_sequences(self._tables)
+        self.apart = self._chain.of_sequences()
         """The operations of passes that take a token of a sequence each."""
         self._passes: dict[tuple[int, bool], _Pass] = {}
 
     @torch.inference_mode()
-    def verify(self, ids: Sequence[int], position: int) -> Tensor:
+    def verify(self, sequence: KVSequence, ids: Sequence[int], position: int) -> Tensor:
         """Feeds tokens and gives the logits behind each.
 
-        Their keys and values are stored; the cache is not told. The caller does so (`KVCache.extend`) with those that
-        it keeps: what is behind them counts for nothing and is written over.
+        Their keys and values are stored; the sequence is not told. The caller does so (`KVSequence.extend`) with those
+        that it keeps: what is behind them counts for nothing and is written over.
 
         Args:
             ids: the last token that was accepted, which is not cached yet, and drafted ones behind it.
@@ -99,41 +99,39 @@ class CapturedRows:
             ModelError: no memory for so many tokens.
             ValueError: no ids or more than `most`.
         """
-        self._follow_on(ids, position)
+        self._follow_on(sequence, ids, position)
         return self._chain.row_logits[: len(ids)]
 
     @torch.inference_mode()
-    def feed_each(self, ids: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+    def feed_each(self, ids: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
         """Feeds a token to each of several sequences, and gives the logits behind each.
 
-        Keys and values are stored; the caches are not told, the caller does so (`KVCache.extend`).
+        Keys and values are stored; the sequences are not told, the caller does so (`KVSequence.extend`).
 
         Args:
-            ids: one for each cache.
-            caches: beside the one that this was made with (`KVCache.beside`), of a model without windows.
+            ids: one for each sequence.
 
-        Returns, raises: as `verify`; also `ModelError` where the pages are used up.
+        Returns, raises: as `verify`; also `PoolFullError`.
         """
         self._check_count(len(ids))
-        for cache in caches:
-            if len(cache) >= cache.capacity:
-                cache.reserve(len(cache) + 1)
-        self.show(caches)
-        self._launch(ids, [len(cache) for cache in caches], apart=True)
+        for sequence in sequences:
+            sequence.reserve(len(sequence) + 1)
+        self.show(sequences)
+        self._launch(ids, [len(sequence) for sequence in sequences], apart=True)
         return self._chain.row_logits[: len(ids)]
 
-    def show(self, caches: Sequence[KVCache]) -> None:
-        """The pages of the sequences that the next passes of a sequence each take, in order."""
-        torch.stack([cache.page_table for cache in caches], out=self._tables[: len(caches)])
+    def show(self, sequences: Sequence[KVSequence]) -> None:
+        """The sequences that the next passes take a token of each, in order."""
+        self._chain.tables.show(self._cache.tables, [sequence.row for sequence in sequences])
 
     @torch.inference_mode()
-    def greedy(self, ids: Sequence[int], position: int) -> list[int]:
+    def greedy(self, sequence: KVSequence, ids: Sequence[int], position: int) -> list[int]:
         """As `verify`, but waits and gives the best token behind each; of equal ones the lower id.
 
         Raises:
             NotNumbersError: logits are no numbers.
         """
-        found = self._follow_on(ids, position)
+        found = self._follow_on(sequence, ids, position)
         found.done.synchronize()
         best: list[int] = found.best.tolist()
         if _NO_TOKEN in best:
@@ -144,11 +142,11 @@ class CapturedRows:
         if not 1 <= rows <= self.most:
             raise ValueError(f"{rows} tokens at once; there can be 1 to {self.most}")
 
-    def _follow_on(self, ids: Sequence[int], position: int) -> _Pass:
-        """Tokens of the cache's own sequence, one behind the other."""
+    def _follow_on(self, sequence: KVSequence, ids: Sequence[int], position: int) -> _Pass:
+        """Tokens of a sequence, one behind the other."""
         self._check_count(len(ids))
-        if position + len(ids) > self._cache.capacity:
-            self._cache.reserve(position + len(ids))
+        sequence.reserve(position + len(ids))
+        self.show([sequence])
         return self._launch(ids, range(position, position + len(ids)), apart=False)
 
     def _launch(self, ids: Sequence[int], positions: Sequence[int], *, apart: bool) -> _Pass:

@@ -19,7 +19,7 @@ class ModelDrafter:
     """A `drafting.Drafter`: the tokens that the smaller model finds likeliest.
 
     Args:
-        feeder: of the smaller model, whose cache follows the context.
+        feeder: of the smaller model, whose sequence follows the context.
         step: its captured step, where it has one.
     """
 
@@ -31,13 +31,13 @@ class ModelDrafter:
 
     def guess(self, context: Sequence[int], most: int) -> list[int]:
         """See `drafting.Drafter`. Nothing where its own context is too short."""
-        cache = self._feeder.cache
-        if len(context) + most > cache.max_seq_len or max(context[-1:], default=0) >= self._vocab:
+        sequence = self._feeder.sequence
+        if len(context) + most > sequence.cache.max_seq_len or max(context[-1:], default=0) >= self._vocab:
             return []
         self._catch_up(list(context))
         if self._step is None:
             return self._one_by_one(context[-1], most)
-        source = RunAheadTokens(self._step, cache, context, DeviceDraws(GREEDY, 0, index=0), most=most)
+        source = RunAheadTokens(self._step, sequence, context, DeviceDraws(GREEDY, 0, index=0), most=most)
         guesses, token = [], context[-1]
         for _ in range(most):
             source.go_on()
@@ -54,19 +54,19 @@ class ModelDrafter:
         return guesses
 
     def _catch_up(self, context: list[int]) -> None:
-        """All of the context but its last token is in the cache, and nothing else."""
-        cache, wanted = self._feeder.cache, context[:-1]
-        known = list(cache.ids)
+        """All of the context but its last token is in the sequence, and nothing else."""
+        sequence, wanted = self._feeder.sequence, context[:-1]
+        known = sequence.ids
         same = _common(known, wanted)
         if same < len(known):
-            same = cache.cut(same)
+            same = sequence.cut(same)
         if len(wanted) - same > _CHUNK:
             # Another conversation, perhaps one that was read before.
-            same = cache.begin(wanted)
+            same = sequence.begin(wanted)
         if self._step is not None and len(wanted) - same <= _FEW:
             for token in wanted[same:]:
-                self._step.forward(token, len(cache))
-                cache.extend([token])
+                self._step.forward(sequence, token, len(sequence))
+                sequence.extend([token])
             return
         for start in range(same, len(wanted), _CHUNK):
             self._feeder.last_logits(wanted[start : start + _CHUNK], self._run)

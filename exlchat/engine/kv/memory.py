@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from exlchat.engine.kv.pool import Page
-from exlchat.engine.kv.rows import LayerRows, OpenRows, PageList, Seen, Span
+from exlchat.engine.kv.rows import LayerRows, PageList, Seen, Span
 from exlchat.engine.kv.tensors import PageStore, make_store
 from exlchat.engine.kv.windows import WindowSlots
 from exlchat.engine.model.spec import ModelSpec
@@ -83,60 +84,123 @@ class PageMemory:
         return self._narrow
 
 
-class SequenceTables:
-    """Where the pages of the running sequence are, for the host and on the device.
+class PageTables:
+    """Which page holds tokens 256 i and on of each sequence: a row a sequence, whose address never changes.
 
     Args:
+        rows: how many sequences.
         longest: pages of the longest sequence.
         windows: see `PageMemory`.
     """
 
-    def __init__(self, longest: int, windows: WindowSlots | None, device: torch.device) -> None:
+    def __init__(self, rows: int, longest: int, windows: WindowSlots | None, device: torch.device) -> None:
         self._windows = windows
-        self._device = device
-        self.whole = torch.zeros(longest, dtype=torch.int32, device=device)
+        self.whole = torch.zeros(rows, longest, dtype=torch.int32, device=device)
+        """int32 `[rows, longest]`, of layers that see everything."""
         self.narrow = self.whole if windows is None else torch.zeros_like(self.whole)
-        self._lists = (PageList(), PageList())
+        """The same for layers that see a window only."""
+        self._lists = [(PageList(), PageList())] * rows
+        self._shown: list[object] = []
 
-    def write(self, pages: Sequence[Page], start: int) -> None:
-        """Pages of the sequence from `start` on have changed; in layers with a window any may have."""
+    @property
+    def longest(self) -> int:
+        """Pages of the longest sequence."""
+        return self.whole.shape[1]
+
+    def alike(self, rows: int) -> PageTables:
+        """Others of the same width, into which a captured pass is shown the sequences that it is about."""
+        return PageTables(rows, self.longest, self._windows, self.whole.device)
+
+    def of(self, narrow: bool) -> Tensor:
+        """int32 `[rows, longest]`."""
+        return self.narrow if narrow else self.whole
+
+    def lists(self, row: int, narrow: bool) -> PageList:
+        """A row for the host."""
+        return self._lists[row][narrow]
+
+    def write(self, row: int, pages: Sequence[Page], start: int) -> None:
+        """Pages of a sequence from `start` on have changed; in layers with a window any may have."""
         whole = PageList(tuple(page.slot for page in pages))
         narrow = whole
-        self._copy(self.whole, whole, start)
+        self._copy(self.whole[row], whole, start)
         if self._windows is not None:
             narrow = PageList(tuple(self._windows.slot(page) or 0 for page in pages))
-            self._copy(self.narrow, narrow, 0)
-        self._lists = (whole, narrow)
+            self._copy(self.narrow[row], narrow, 0)
+        self._lists[row] = (whole, narrow)
 
-    def of(self, narrow: bool) -> PageList:
-        """The same for the host."""
-        return self._lists[narrow]
+    def show(self, others: PageTables, rows: Sequence[int]) -> None:
+        """The first rows become these of others. Enqueued, and only where something has changed."""
+        shown = [others._lists[row] for row in rows]
+        if shown == self._shown:
+            return
+        for to, row in enumerate(rows):
+            self.whole[to].copy_(others.whole[row])
+            if self._windows is not None:
+                self.narrow[to].copy_(others.narrow[row])
+        self._shown = list(shown)
 
     def _copy(self, table: Tensor, pages: PageList, start: int) -> None:
         slots = torch.tensor(pages.slots[start:], dtype=torch.int32)
-        table[start : start + len(slots)] = slots.to(self._device, non_blocking=True)
+        table[start : start + len(slots)] = slots.to(table.device, non_blocking=True)
 
 
 class CacheRows:
-    """Keys and values of all layers into the pages of the running sequence and out of them.
+    """Keys and values of all layers into the pages of one sequence and out of them.
 
     Args:
         memory, tables: of one cache.
-        spec, dtype: of the model, and how it computes.
-        open_rows: how rows get into pages.
+        row: of the tables.
+        spec: of the model.
+        open_rows: gives the rows of a layer's pages by the table of the sequence.
     """
 
     def __init__(
-        self, memory: PageMemory, tables: SequenceTables, spec: ModelSpec, dtype: torch.dtype, open_rows: OpenRows
+        self,
+        memory: PageMemory,
+        tables: PageTables,
+        row: int,
+        spec: ModelSpec,
+        open_rows: Callable[[LayerPages, Tensor], LayerRows],
     ) -> None:
-        self._memory, self._tables, self._windows = memory, tables, spec.windows
+        self._memory, self._tables, self._row, self._windows = memory, tables, row, spec.windows
         self._rows: list[LayerRows] = [
-            open_rows(memory.layer(layer), tables.narrow if memory.is_narrow(layer) else tables.whole, dtype)
-            for layer in range(spec.num_layers)
+            open_rows(memory.layer(layer), tables.of(memory.is_narrow(layer))[row]) for layer in range(spec.num_layers)
         ]
 
     def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[Seen]:
         """Stores new positions of one layer from `start` on, and gives what they see: see `LayerRows`."""
         window = self._windows[layer]
         span = Span(max(start + 1 - window, 0) if window else 0, start, exact_from)
-        return self._rows[layer].append(self._tables.of(self._memory.is_narrow(layer)), span, new)
+        return self._rows[layer].append(self._tables.lists(self._row, self._memory.is_narrow(layer)), span, new)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRows:
+    """Positions from `first` to before `end` that are known as they were before they were stored, in the last page."""
+
+    first: int
+    end: int
+
+    @property
+    def last_page(self) -> int:
+        """Where the page of the last one begins: of older pages nothing is known any more."""
+        return max(self.end - 1, 0) // PAGE_TOKENS * PAGE_TOKENS
+
+
+NO_ROWS = ExactRows(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class TableSlot:
+    """A row of the tables, and what is left there of the sequence that used it last.
+
+    Args:
+        rows: opened when they are first wanted.
+        ids, exact: of that sequence, and what `rows` still know of it.
+    """
+
+    row: int
+    rows: CacheRows | None = None
+    ids: list[int] = field(default_factory=list)
+    exact: ExactRows = NO_ROWS

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 
 from exlchat.engine.kv.hash import page_hash
 from exlchat.ext.kv_formats import PAGE_TOKENS
+from exlchat.llm.info import ModelError
 
 _MOST_BEGINNINGS = 8
 
 
-class PoolFullError(Exception):
-    """Every page is in use."""
+class PoolFullError(ModelError):
+    """Every page is in use by some sequence; one line, as of any `ModelError`."""
+
+    def __init__(self, text: str = "the cache has no room left; load with a larger --cache-tokens") -> None:
+        super().__init__(text)
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.attention import Rules, attention
 from exlchat.engine.layers.experts import Experts, Mlp
 from exlchat.engine.layers.linear import Joined, Linear
@@ -149,7 +149,9 @@ class Transformer:
         return self.norm.bytes + self.head.bytes
 
     @torch.inference_mode()
-    def forward(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = True) -> Tensor:
+    def forward(
+        self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = True
+    ) -> Tensor:
         """Logits of new tokens.
 
         Args:
@@ -163,7 +165,9 @@ class Transformer:
         return self.logits(self.features(ids, cache, start=start, last_only=last_only))
 
     @torch.inference_mode()
-    def features(self, ids: Tensor, cache: KVCache | None = None, *, start: int = 0, last_only: bool = False) -> Tensor:
+    def features(
+        self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = False
+    ) -> Tensor:
         """What the head makes logits of: `[tokens, hidden]`, or `[1, hidden]`. Arguments as of `forward`."""
         hidden = self._embed(ids, start)
         turns = [rope.slice(start, start + len(ids)) for rope in self.ropes]
@@ -200,7 +204,7 @@ class Transformer:
             hidden += self.ends.positions[start : start + len(ids)]
         return hidden
 
-    def _attend(self, index: int, x: Tensor, turns: list[Tensor], *, cache: KVCache | None, start: int) -> Tensor:
+    def _attend(self, index: int, x: Tensor, turns: list[Tensor], *, cache: KVSequence | None, start: int) -> Tensor:
         spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
         rows = self._heads(index, x, turns, start)
         heads = rows.transpose(0, 1)

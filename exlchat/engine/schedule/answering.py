@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.sampling import NothingAllowedError, Sampler
 from exlchat.engine.schedule.answer_clock import AnswerClock
 from exlchat.engine.schedule.feeding import Feeder
@@ -75,6 +76,8 @@ class Answering:
         self._prompt_logits = logits
         self.context = list(prompt)
         """Prompt and answer so far."""
+        self.room = parts.feeder.sequence.cache.max_seq_len
+        """Tokens that the context holds: fewer where other sequences hold all other pages."""
         self.reason: FinishReason | None = None
         self.text = ""
         """All that was shown."""
@@ -114,9 +117,9 @@ class Answering:
         feeder = self._parts.feeder
         feeder.check(self._parts.run)
         try:
-            feeder.cache.reserve(min(len(self.context) + 1, feeder.cache.max_seq_len))
-        except ModelError:
-            feeder.cache.max_seq_len = feeder.cache.capacity
+            feeder.sequence.reserve(min(len(self.context) + 1, self.room))
+        except PoolFullError:
+            self.room = feeder.sequence.capacity
 
     def close(self) -> None:
         """Nobody wants more of it."""
@@ -204,8 +207,8 @@ class Answering:
         """Behind the context, computed again as far as need be."""
         feeder = self._parts.feeder
         feeder.check(self._parts.run)
-        there = min(len(feeder.cache), max(len(self.context) - 1, self._prompt_length))
-        there = feeder.cache.cut(there)
+        there = min(len(feeder.sequence), max(len(self.context) - 1, self._prompt_length))
+        there = feeder.sequence.cut(there)
         if there < len(self.context):
             return feeder.last_logits(self.context[there:], self._parts.run)
         return self._prompt_logits
@@ -264,12 +267,12 @@ class Answering:
 
     def _limit(self) -> FinishReason | None:
         """Why the answer must end before another token, if it must."""
-        request, most = self._parts.request, self._parts.feeder.cache.max_seq_len
+        request = self._parts.request
         if self._parts.cancelled():
             return "cancelled"
         if request.max_new_tokens is not None and self.count >= request.max_new_tokens:
             return "max_new_tokens"
-        if len(self.context) >= most:
+        if len(self.context) >= self.room:
             return "context_full"
         return None
 

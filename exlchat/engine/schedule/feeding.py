@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.placement import free_memory
 from exlchat.engine.sampling import NotNumbersError
@@ -31,17 +31,17 @@ class Feeder:
     """Numbers the requests to one model: what an older one still wants is refused.
 
     Args:
-        transformer, cache: of one model.
+        transformer, sequence: of one model.
     """
 
-    def __init__(self, transformer: Transformer, cache: KVCache) -> None:
+    def __init__(self, transformer: Transformer, sequence: KVSequence) -> None:
         self.transformer = transformer
-        self.cache = cache
+        self.sequence = sequence
         self._runs = _Runs()
 
-    def beside(self, cache: KVCache) -> Feeder:
+    def beside(self, sequence: KVSequence) -> Feeder:
         """Of another sequence of the same model, for the same requests."""
-        other = Feeder(self.transformer, cache)
+        other = Feeder(self.transformer, sequence)
         other._runs = self._runs
         return other
 
@@ -61,12 +61,12 @@ class Feeder:
 
     def last_logits(self, ids: list[int], run: int) -> Tensor:
         """Adds tokens to the cache, which has room or gets it; float32 logits `[vocab]` behind the last."""
-        return self.feed(ids, run, lambda new, start: self.transformer.forward(new, self.cache, start=start))[-1]
+        return self.feed(ids, run, lambda new, start: self.transformer.forward(new, self.sequence, start=start))[-1]
 
     def row_logits(self, ids: list[int], run: int) -> Tensor:
         """The same for all of them: float32 `[tokens, vocab]`."""
         return self.feed(
-            ids, run, lambda new, start: self.transformer.forward(new, self.cache, start=start, last_only=False)
+            ids, run, lambda new, start: self.transformer.forward(new, self.sequence, start=start, last_only=False)
         )
 
     def again(self, ids: list[int]) -> None:
@@ -81,17 +81,17 @@ class Feeder:
             ModelError: memory ran out.
         """
         self.check(run)
-        self.cache.reserve(len(self.cache) + len(ids))
+        self.sequence.reserve(len(self.sequence) + len(ids))
         inputs = torch.tensor(ids, device=self.transformer.device)
         try:
-            computed = compute(inputs, len(self.cache))
+            computed = compute(inputs, len(self.sequence))
         except torch.OutOfMemoryError as error:
             free = free_memory(self.transformer.device) / 2**30
             raise ModelError(
                 f"no memory to compute {len(ids):,} tokens at once ({free:.2f} GiB are free beside weights and cache); "
                 "load with a smaller --context or --kv-cache q4"
             ) from error
-        self.cache.extend(ids)
+        self.sequence.extend(ids)
         return computed
 
     def explained(self, compute: Callable[[_Given], _Computed], given: _Given) -> _Computed:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event as Flag
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from exlchat.engine.decode.answer_step import AnswerStep
 from exlchat.engine.draft.drafting import Drafter
 from exlchat.engine.kv.archive import PageArchive
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.answer_clock import AnswerClock
@@ -33,6 +34,8 @@ from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, FinishReason, OneOfSeveral, PlaceChances, PrefillProgress, Scored
 from exlchat.llm.request import MOST_ANSWERS, GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.sampling import SamplingSettings
+
+_Told = TypeVar("_Told")
 
 
 class Passes(RowPasses, SequencePasses, Protocol):
@@ -75,8 +78,8 @@ class Generator:
         self._means = MeansMaker(tokenizer, transformer.spec.vocab_size, stop_ids)
         self._other_cache = other_cache
         self._guide: Feeder | None = None
-        self.feeder = Feeder(transformer, cache)
-        """Puts tokens into the cache."""
+        self.feeder = Feeder(transformer, KVSequence(cache))
+        """Puts tokens into the sequence that is read and answered."""
         self.step = step
         """The captured step, where the model has one."""
         self._device_rules = DeviceRules(self._means.vocabulary)
@@ -105,7 +108,8 @@ class Generator:
             ModelError: memory ran out, or the model computes no numbers.
         """
         request, (means,) = self._prepared(request, [request.seed])
-        return self._answer(request, means, self._newest_run())
+        run = self._newest_run()
+        return self._retired(self._answer(request, means, run), run)
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
@@ -125,7 +129,8 @@ class Generator:
         if not 1 <= len(seeds) <= MOST_ANSWERS:
             raise RequestError(f"{len(seeds)} answers at once; there can be 1 to {MOST_ANSWERS}")
         request, means = self._prepared(request, seeds)
-        return self._several(request, means, self._newest_run())
+        run = self._newest_run()
+        return self._retired(self._several(request, means, run), run)
 
     def _prepared(
         self, request: GenerationRequest, seeds: Sequence[int | None]
@@ -151,7 +156,8 @@ class Generator:
                 f"start is {request.start} and top is {request.top}; they must be from 1 to {len(request.ids):,}, "
                 "and at least 1"
             )
-        return self._scored(request, self._newest_run())
+        run = self._newest_run()
+        return self._retired(self._scored(request, run), run)
 
     def _newest_run(self) -> int:
         """Ends the iterator before, and numbers this one."""
@@ -159,9 +165,17 @@ class Generator:
         for answer in self._answering:
             answer.close()
         for feeder in self._beside:
-            feeder.cache.clear()
+            feeder.sequence.close()
         self._answering, self._beside = (), ()
         return self.feeder.next_run()
+
+    def _retired(self, events: Iterator[_Told], run: int) -> Iterator[_Told]:
+        """The same; then the sequence waits for another to begin."""
+        try:
+            yield from events
+        finally:
+            if self.feeder.is_newest(run):
+                self.feeder.sequence.retire()
 
     def _scored(self, request: ScoreRequest, run: int) -> Iterator[PrefillProgress | Scored]:
         ids, start = list(request.ids), request.start
@@ -185,7 +199,7 @@ class Generator:
 
         def compute(inputs: Tensor, start: int) -> list[PlaceChances]:
             transformer = self._transformer
-            features = transformer.features(inputs, self._cache, start=start)[first:]
+            features = transformer.features(inputs, self.feeder.sequence, start=start)[first:]
             return list(score_features(features, transformer.logits, transformer.spec.vocab_size, taken, top))
 
         return self.feeder.explained(lambda ids: self.feeder.feed(ids, run, compute), chunk)
@@ -203,7 +217,7 @@ class Generator:
             finally:
                 answer.close()
             yield one.finished(answer)
-        self._reader.keep(self._cache, run)
+        self._reader.keep(self.feeder.sequence, run)
 
     def _several(
         self, request: GenerationRequest, many: Sequence[Means], run: int
@@ -223,24 +237,24 @@ class Generator:
 
     def _side_by_side(self, wanted: Sequence[_Wanted], logits: Tensor) -> Iterator[OneOfSeveral]:
         """Answers that take turns, each in a sequence of its own beside the one that the prompt was read in."""
-        feeders = self._beside = [self.feeder.beside(self._cache.beside()) for _ in wanted]
+        feeders = self._beside = [self.feeder.beside(KVSequence(self._cache)) for _ in wanted]
         try:
             answers = [self._one_beside(*each, logits) for each in zip(wanted, feeders, strict=True)]
             self._answering = answers
 
             def finished(index: int) -> Finished:
-                self._reader.keep(feeders[index].cache, wanted[index].run)
-                feeders[index].cache.clear()
+                self._reader.keep(feeders[index].sequence, wanted[index].run)
+                feeders[index].sequence.close()
                 return wanted[index].finished(answers[index])
 
             yield from side_by_side(answers, finished)
         finally:
             for feeder in feeders:
-                feeder.cache.clear()
+                feeder.sequence.close()
 
     def _one_beside(self, one: _Wanted, feeder: Feeder, logits: Tensor) -> Answering:
         prompt = list(one.request.prompt_ids)
-        there = feeder.cache.begin(prompt, owner=one.request.owner)
+        there = feeder.sequence.begin(prompt, owner=one.request.owner)
         if there < len(prompt):
             feeder.last_logits(prompt[there:], one.run)
         sources: OpenSource | None = self._ahead if may_run_ahead(one.request) else None
@@ -295,7 +309,7 @@ class Generator:
         if self._guide is None:
             if self._other_cache is None:
                 raise RequestError("guidance needs a second cache, which this engine was made without")
-            self._guide = Feeder(self._transformer, self._other_cache())
+            self._guide = Feeder(self._transformer, KVSequence(self._other_cache()))
         return self._guide
 
     def _no_answer(self, request: GenerationRequest) -> FinishReason | None:

@@ -13,7 +13,7 @@ class Guidance:
     """Of one answer.
 
     Args:
-        feeder: of the same transformer with a cache of its own.
+        feeder: of the same transformer with a sequence of its own.
         prompt: ids to lean away from.
         chunk: tokens that are computed at once.
     """
@@ -23,7 +23,7 @@ class Guidance:
         self._prompt = list(prompt)
         self._chunk = chunk
         self._run = feeder.next_run()
-        feeder.cache.begin(self._prompt, most=len(self._prompt) - 1)
+        feeder.sequence.begin(self._prompt, most=len(self._prompt) - 1)
         self._last: Tensor | None = None
 
     def logits(self, answer: Sequence[int]) -> Tensor:
@@ -32,7 +32,7 @@ class Guidance:
         Raises:
             ModelError: memory ran out, or there is no room for so many tokens.
         """
-        ids, cache = [*self._prompt, *answer], self._feeder.cache
+        ids, cache = [*self._prompt, *answer], self._feeder.sequence
         same = 0
         for mine, wanted in zip(cache.ids, ids, strict=False):
             if mine != wanted:

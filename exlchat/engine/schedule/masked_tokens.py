@@ -11,8 +11,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws
-from exlchat.engine.schedule.run_ahead import CachedTokens, check_drawn, wait_for
+from exlchat.engine.schedule.run_ahead import check_drawn, wait_for
 from exlchat.ext.sampling import TokenRing
 from exlchat.llm.events import DecodePath
 from exlchat.llm.request import RequestError
@@ -27,12 +28,12 @@ class MaskedStep(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Tokens that the cache holds without `grow`."""
+        """Tokens that the sequence holds without `grow`."""
 
     def grow(self, length: int) -> None:
-        """Makes `capacity` at least `length`. Raises `ModelError` for want of memory."""
+        """Makes `capacity` at least `length`. Raises `PoolFullError`."""
 
-    def begin(self, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
+    def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
         """As for a `DecodeStep`; `masked`: the parts are launched."""
 
     def launch_forward(self) -> None:
@@ -58,7 +59,7 @@ class MaskedTokens:
     """The tokens of one answer behind those that it has. A `TokenSource`.
 
     Args:
-        step, cached, context, draws: see `run_ahead.RunAheadTokens`.
+        step, sequence, context, draws: see `run_ahead.RunAheadTokens`.
         mask: what may come behind a token, the last of the answer; asked once for each, in order.
 
     Raises:
@@ -71,17 +72,17 @@ class MaskedTokens:
     def __init__(
         self,
         step: MaskedStep,
-        cached: CachedTokens,
+        sequence: KVSequence,
         context: Sequence[int],
         draws: DeviceDraws,
         mask: Callable[[int], Tensor | None],
     ) -> None:
-        self._step, self._cached, self._mask = step, cached, mask
+        self._step, self._sequence, self._mask = step, sequence, mask
         self._length = len(context)
         self._drawn = 0
         self._closed = False
         step.ring.clear()
-        step.begin(context, draws, masked=True)
+        step.begin(sequence, context, draws, masked=True)
 
     def follow(self, token: int) -> int:
         """See `TokenSource`; raises what the mask does, too."""
@@ -96,7 +97,7 @@ class MaskedTokens:
         self._drawn += 1
         found, status = wait_for(self._step, self._drawn)
         check_drawn(status)
-        self._cached.extend((token,))
+        self._sequence.extend((token,))
         return found
 
     def go_on(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.kv.archive import PageArchive
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.schedule.feeding import Feeder
 from exlchat.llm.events import PrefillProgress
 from exlchat.llm.request import GenerationRequest
@@ -35,11 +35,13 @@ class PromptReader:
 
     def begin(self, ids: list[int], most: int, owner: str) -> int:
         """Leaves the sequence so far for the longest known beginning of another, of at most so many; how long it is."""
-        cache = self._feeder.cache
-        cache.clear()
+        sequence = self._feeder.sequence
+        sequence.close()
         if self._archive is not None:
             self._archive.restore(ids, most, self._cancelled)
-        return cache.begin(ids, most=most, owner=owner)
+        found = sequence.begin(ids, most=most, owner=owner)
+        sequence.cache.note_prompt(len(ids), found)
+        return found
 
     def read(self, request: GenerationRequest, run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
         """Computes what the cache does not hold, chunk by chunk; float32 logits `[vocab]` come with the last chunk.
@@ -58,7 +60,7 @@ class PromptReader:
             done += len(chunk)
             if done == len(prompt):
                 self._last = _LastPrompt(prompt, logits)
-                self._feeder.cache.pool.keep_warm(prompt[: request.beginning])
+                self._feeder.sequence.cache.pool.keep_warm(prompt[: request.beginning])
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def note(self, tokens: int, seconds: float) -> None:
@@ -66,10 +68,10 @@ class PromptReader:
         if self._archive is not None:
             self._archive.note_prefill(tokens, seconds)
 
-    def keep(self, cache: KVCache, run: int) -> None:
+    def keep(self, sequence: KVSequence, run: int) -> None:
         """The pages of a sequence, for later runs, unless a newer request has begun."""
         if self._archive is not None and self._feeder.is_newest(run):
-            self._archive.keep(cache.sequence)
+            self._archive.keep(sequence.filled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NothingAllowedError, NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.ext.sampling import DRAWN, NOTHING_ALLOWED, TokenRing
@@ -40,12 +41,12 @@ class DecodeStep(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Tokens that the cache holds without `grow`."""
+        """Tokens that the sequence holds without `grow`."""
 
     def grow(self, length: int) -> None:
-        """Makes `capacity` at least `length`; token, position and draw stay. Raises `ModelError` for want of memory."""
+        """Makes `capacity` at least `length`; token, position and draw stay. Raises `PoolFullError`."""
 
-    def begin(self, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
+    def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
         """The next step feeds the last token of the context, at its place, and draws by `draws`, which are numbered on.
 
         Steps number their reports from 1 on. `masked`: the parts of a step are launched, see `masked_tokens`.
@@ -58,22 +59,12 @@ class DecodeStep(Protocol):
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
 
 
-class CachedTokens(Protocol):
-    """The tokens whose keys and values are cached: see `KVCache`."""
-
-    def __len__(self) -> int:
-        """How many."""
-
-    def extend(self, ids: Sequence[int]) -> None:
-        """The next ones."""
-
-
 class RunAheadTokens:
     """The tokens of one answer behind those that it has.
 
     Args:
         step: idle.
-        cached: the tokens in the cache, all of the context but its last; gets those that the device feeds.
+        sequence: all of the context but its last token; gets those that the device feeds.
         context: prompt and answer so far.
         draws: of the next token of the answer, and of those behind it.
         most: steps that may be launched, as many as tokens may follow.
@@ -85,16 +76,16 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self, step: DecodeStep, cached: CachedTokens, context: Sequence[int], draws: DeviceDraws, *, most: int
+        self, step: DecodeStep, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, most: int
     ) -> None:
         self._step = step
-        self._cached = cached
+        self._sequence = sequence
         self._start = len(context) - 1
         self._most = most
         self._launched = self._read = 0
         self._closed = False
         step.ring.clear()
-        step.begin(context, draws)
+        step.begin(sequence, context, draws)
         self._launch_up_to(1)
 
     @property
@@ -110,7 +101,7 @@ class RunAheadTokens:
         found, status = wait_for(self._step, self._read + 1)
         self._read += 1
         check_drawn(status)
-        self._cached.extend((token,))
+        self._sequence.extend((token,))
         return found
 
     def go_on(self) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from exlchat.engine.decode.answer_step import AnswerStep
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import pages_of
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
@@ -31,7 +32,7 @@ _LONG_ANSWER = 4096  # tokens that there is room for, where nothing bounds an an
 class SequencePasses(Protocol):
     """See `verify_step.CapturedRows`."""
 
-    def feed_each(self, ids: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+    def feed_each(self, ids: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
         """Logits `[len(ids), vocab]` behind one more token of each sequence."""
 
 
@@ -108,13 +109,13 @@ class SideBySide:
         """The last token of every answer that waits for what comes behind it."""
         waiting = [one for one in self._open if one.wants]
         ids = [one.answer.context[-1] for one in waiting]
-        caches = [one.parts.feeder.cache for one in waiting]
+        caches = [one.parts.feeder.sequence for one in waiting]
         # A pass uses the memory of the one before again; as they take turns, each has drawn by then.
         assert all(one.logits is None for one in self._open)
         rows = self._passes.feed_each(ids, caches)
         for one, token, logits in zip(waiting, ids, rows, strict=True):
             one.logits, one.wants = logits, False
-            one.parts.feeder.cache.extend([token])
+            one.parts.feeder.sequence.extend([token])
 
     def draw(self, logits: Tensor, parts: AnswerParts, answer: Answering) -> int:
         """The next token of an answer, on the device."""

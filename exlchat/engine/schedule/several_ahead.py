@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.pool import PoolFullError
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.answering import Answering, AnswerParts
@@ -30,12 +31,12 @@ class Row:
     """One sequence of a pass.
 
     Args:
-        cache: of the model that the passes are of (`KVCache.beside`), without windows.
-        context: prompt and answer so far; all but its last token are in the cache.
+        sequence: of the model that the passes are of.
+        context: prompt and answer so far; all but its last token are in the sequence.
         draws: of the next token of the answer, and of those behind it.
     """
 
-    cache: KVCache
+    sequence: KVSequence
     context: Sequence[int]
     draws: DeviceDraws
 
@@ -53,7 +54,7 @@ class SeveralStep(Protocol):
         """
 
     def launch(self) -> None:
-        """Enqueues a pass and returns; each cache has room for the token that it feeds."""
+        """Enqueues a pass and returns; each sequence has room for the token that it feeds."""
 
     def ring(self, row: int) -> TokenRing:
         """Where the draws of a row report, numbered from 1 on."""
@@ -160,7 +161,7 @@ class _Ahead:
     def most(self) -> int:
         """How many tokens may still come of the passes."""
         request, answer = self._parts.request, self._answer
-        room = self._parts.feeder.cache.max_seq_len - len(answer.context)
+        room = answer.room - len(answer.context)
         most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
         return most - self._unread
 
@@ -168,8 +169,8 @@ class _Ahead:
     def has_room(self) -> bool:
         """Whether the next pass can store what it feeds of this one."""
         try:
-            self._parts.feeder.cache.reserve(len(self._answer.context) + self._unread)
-        except ModelError:
+            self._parts.feeder.sequence.reserve(len(self._answer.context) + self._unread)
+        except PoolFullError:
             return False
         return True
 
@@ -189,7 +190,7 @@ class _Ahead:
 
     def row(self, rules: DeviceRules) -> Row:
         """As the passes take it."""
-        return Row(self._parts.feeder.cache, self._answer.context, rules.draws(self._parts, self._answer))
+        return Row(self._parts.feeder.sequence, self._answer.context, rules.draws(self._parts, self._answer))
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""
@@ -199,7 +200,7 @@ class _Ahead:
             self._together.launch_next()
         found, status = self._kept.pop(0) if self._kept else self._report()
         check_drawn(status)
-        self._parts.feeder.cache.extend((token,))
+        self._parts.feeder.sequence.extend((token,))
         return found
 
     def go_on(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from exlchat.engine.decode.answer_step import AnswerStep
 from exlchat.engine.draft.drafting import DraftedTokens, Drafter, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.answering import Answering, AnswerParts
@@ -28,10 +29,10 @@ _GPU_ROW, _CPU_ROW = 0.05, 0.5
 class RowPasses(Protocol):
     """See `verify_step.CapturedRows`."""
 
-    def verify(self, ids: Sequence[int], position: int) -> Tensor:
+    def verify(self, sequence: KVSequence, ids: Sequence[int], position: int) -> Tensor:
         """Logits `[len(ids), vocab]` of tokens that stand from `position` on."""
 
-    def greedy(self, ids: Sequence[int], position: int) -> list[int]:
+    def greedy(self, sequence: KVSequence, ids: Sequence[int], position: int) -> list[int]:
         """The best token behind each."""
 
 
@@ -59,7 +60,7 @@ class Sources:
         self._device_rules = device_rules
         self._step = step
         self._rows = rows
-        row = _GPU_ROW if feeder.cache.on_gpu else _CPU_ROW
+        row = _GPU_ROW if feeder.sequence.cache.on_gpu else _CPU_ROW
         self._drafters: dict[str, tuple[Drafter, DraftLength]] = {"ngram": (NgramDrafter(), DraftLength(row))}
         if draft_model is not None:
             self._drafters["model"] = (draft_model, DraftLength(row))
@@ -101,7 +102,7 @@ class Sources:
             cut=self._cut,
             draw=draw,
             context=answer.context,
-            room=self._feeder.cache.max_seq_len,
+            room=answer.room,
             drafter=drafter[0],
             length=drafter[1],
             count=parts.clock.drafts,
@@ -109,15 +110,15 @@ class Sources:
 
     def _best_rows(self, ids: list[int]) -> list[int]:
         assert self._rows is not None
-        best = self._rows.greedy(ids, len(self._feeder.cache))
-        self._feeder.cache.extend(ids)
+        best = self._rows.greedy(self._feeder.sequence, ids, len(self._feeder.sequence))
+        self._feeder.sequence.extend(ids)
         return best
 
     def _logit_rows(self, ids: list[int], run: int) -> list[Tensor]:
         if self._rows is None:
             return list(self._feeder.row_logits(ids, run))
-        logits = self._rows.verify(ids, len(self._feeder.cache))
-        self._feeder.cache.extend(ids)
+        logits = self._rows.verify(self._feeder.sequence, ids, len(self._feeder.sequence))
+        self._feeder.sequence.extend(ids)
         return list(logits)
 
     def _takes_the_best(self, parts: AnswerParts, answer: Answering) -> bool:
@@ -128,24 +129,24 @@ class Sources:
         return sampling.greedy and bare and not (rules.hold or early or parts.request.alternatives)
 
     def _plain(self, parts: AnswerParts, answer: Answering) -> TokenSource:
-        step, cache, request, rules = self._step, self._feeder.cache, parts.request, parts.rules
+        step, sequence, request, rules = self._step, self._feeder.sequence, parts.request, parts.rules
         if step is None or not self._on_device(parts):
             return SynchronousTokens(lambda token: self._logits(token, parts.run), answer.draw)
         draws = self._device_rules.draws(parts, answer)
         if rules.hold:
-            return MaskedTokens(step, cache, answer.context, draws, lambda _: rules.mask)
-        room = cache.max_seq_len - len(answer.context)
+            return MaskedTokens(step, sequence, answer.context, draws, lambda _: rules.mask)
+        room = answer.room - len(answer.context)
         most = room if request.max_new_tokens is None else min(room, request.max_new_tokens - answer.count)
-        return RunAheadTokens(step, cache, answer.context, draws, most=most)
+        return RunAheadTokens(step, sequence, answer.context, draws, most=most)
 
     def _logits(self, token: int, run: int) -> Tensor:
         """Behind one more token, float32 `[vocab]`."""
         if self._step is None:
             return self._feeder.last_logits([token], run)
         self._feeder.check(run)
-        cache = self._feeder.cache
-        logits = self._step.forward(token, len(cache))
-        cache.extend([token])
+        sequence = self._feeder.sequence
+        logits = self._step.forward(sequence, token, len(sequence))
+        sequence.extend([token])
         return logits
 
     def _on_device(self, parts: AnswerParts) -> bool:
@@ -159,8 +160,8 @@ class Sources:
 
     def _cut(self, length: int) -> None:
         """Layers with a window may have lost what the next token sees; it is computed again."""
-        cache = self._feeder.cache
-        ids = list(cache.ids[:length]) if cache.has_windows else []
-        there = cache.cut(length)
+        sequence = self._feeder.sequence
+        ids = sequence.ids[:length] if sequence.cache.has_windows else []
+        there = sequence.cut(length)
         if there < length:
             self._feeder.again(ids[there:])
