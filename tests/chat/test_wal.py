@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.repair.check_file import check_file
+from exlchat.chat.repair.sqlite_pages import is_cut, read_wal
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.store.wal import is_cut, read_wal
 
 WRITER = """
 import os, signal, sqlite3, sys

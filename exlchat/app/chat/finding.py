@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.store.statements import Which
+from exlchat.chat.store.listing import Which
 from exlchat.untrusted.text import one_line
 
 LAST = "last"

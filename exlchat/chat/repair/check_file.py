@@ -9,8 +9,8 @@ from pathlib import Path
 
 from exlchat.chat.repair.check import BrokenError, Problem, check
 from exlchat.chat.repair.salvage import found_at, salvage, wal_of, whole
+from exlchat.chat.repair.sqlite_pages import is_cut
 from exlchat.chat.store.database import StoreError, explained, is_damage, open_database
-from exlchat.chat.store.wal import is_cut
 from exlchat.untrusted.files import open_plain
 
 _LOOKS = 20

@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from exlchat.chat.repair.check import Problem, check
-from exlchat.chat.repair.salvage_pages import Pages
 from exlchat.chat.repair.salvage_rows import Row, Saved, collect
+from exlchat.chat.repair.sqlite_pages import Pages
 from exlchat.chat.store.database import StoreError, explained, open_database, transaction
 from exlchat.chat.store.schema import CHANGE, CONVERSATION, MESSAGE, Column
 from exlchat.untrusted.files import NoSuchFileError, open_plain

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from exlchat.chat.repair.salvage_pages import Record
+from exlchat.chat.repair.sqlite_pages import Record
 from exlchat.chat.store.schema import CHANGE, CONVERSATION, MESSAGE, Column, Value
 
 _LONGEST_WORD = 40

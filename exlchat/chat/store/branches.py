@@ -1,22 +1,28 @@
-"""The SQL of what is done to the tree: edit, carry along, branch off, jump, delete from here.
+"""The part of the store that works on the tree of a conversation: edit, branch off, jump, delete from here.
 
-Each function runs inside a transaction that its caller holds.
+Messages never change; a tip moves.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from exlchat.chat.model import Message
+from exlchat.chat.model import Conversation, Message
 from exlchat.chat.store import changes
-from exlchat.chat.store.changes import Step
 from exlchat.chat.store.database import MissingRowError, RefusedError
-from exlchat.chat.store.statements import alternatives, load_branch, load_message, put_message, tip_of
+from exlchat.chat.store.file import StoreFile, new_id, reads
+from exlchat.chat.store.statements import (
+    alternatives,
+    load_branch,
+    load_conversation,
+    load_message,
+    put_message,
+    tip_of,
+    update_conversation,
+)
 from exlchat.untrusted.text import storable
-
-NewId = Callable[[], str]
 
 
 def conversation_of(db: sqlite3.Connection, message_id: str) -> str:
@@ -46,77 +52,8 @@ def newest_leaf(db: sqlite3.Connection, message_id: str) -> str:
     return subtree(db, message_id)[-1]
 
 
-def edit(
-    db: sqlite3.Connection, message_id: str, text: str, *, carry: bool, new_id: NewId, now: float
-) -> tuple[Message, list[Step]]:
-    """A changed copy beside a message; with `carry`, copies of what followed it below."""
-    conversation_id = conversation_of(db, message_id)
-    old = load_message(db, message_id)
-    _require_written([old])
-    ids = () if text != old.text else old.token_ids
-    record = None if text != old.text else old.record
-    new = replace(
-        old,
-        id=new_id(),
-        text=storable(text),
-        created_at=now,
-        token_ids=ids,
-        record=record,
-        edited_from=old.id,
-        foreign={},
-    )
-    put_message(db, conversation_id, new)
-    tip = new.id
-    if carry:
-        followed = _shown_below(db, conversation_id, message_id)
-        _require_written(followed)
-        tip = _copies(db, conversation_id, followed, new_id, {old.id: new.id}) or tip
-    return new, changes.move_shown(db, conversation_id, tip)
-
-
-def branch_off(db: sqlite3.Connection, message_id: str, ident: str, new_id: NewId, now: float) -> str:
-    """A new conversation with the name `ident`: copies of the messages from the first to this one."""
-    source = conversation_of(db, message_id)
-    branch = load_branch(db, message_id)
-    _require_written(branch)
-    there = {one.id for one in branch}
-    branch = tuple(one if one.edited_from in there else replace(one, edited_from=None) for one in branch)
-    db.execute(
-        "INSERT INTO conversation (id, title, title_by, created_at, updated_at, foreign_json) "
-        "SELECT ?, title, title_by, ?, ?, NULL FROM conversation WHERE id = ?",
-        (ident, now, now, source),
-    )
-    db.execute("INSERT INTO tag SELECT ?, name FROM tag WHERE conversation_id = ?", (ident, source))
-    tip = _copies(db, ident, branch, new_id, {})
-    db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (tip, ident))
-    return source
-
-
-def jump(db: sqlite3.Connection, message_id: str) -> tuple[str, list[Step]]:
-    """Show a message: what is shown already stays, else its newest branch is shown."""
-    conversation_id = conversation_of(db, message_id)
-    if message_id in _path(db, tip_of(db, conversation_id)):
-        return conversation_id, []
-    return conversation_id, changes.move_shown(db, conversation_id, newest_leaf(db, message_id))
-
-
-def delete_from(db: sqlite3.Connection, message_id: str, now: float) -> tuple[str, list[Step]]:
-    """Hide a message and all below it; where it was shown, the newest other answer is, else what stands before."""
-    conversation_id = conversation_of(db, message_id)
-    gone = subtree(db, message_id)
-    busy = db.execute("SELECT m.id FROM message m JOIN answer_in_progress p ON p.message_id = m.id").fetchall()
-    if {ident for (ident,) in busy} & set(gone):
-        raise RefusedError("an answer is being written below this message; stop it first")
-    others = [one.id for one in alternatives(db, message_id) if one.id != message_id]
-    parent_id = load_message(db, message_id).parent_id
-    steps: list[Step] = []
-    if tip_of(db, conversation_id) in gone:
-        steps = changes.move_shown(db, conversation_id, newest_leaf(db, others[-1]) if others else parent_id)
-    return conversation_id, [*steps, *changes.hide(db, gone, now)]
-
-
 def places(db: sqlite3.Connection, conversation_id: str) -> dict[str, tuple[int, int]]:
-    """Of every message that has alternatives: which it is, from 1, and of how many."""
+    """Which of how many alternatives, from 1, each message is that has any; oldest first, without hidden ones."""
     # A window over all messages takes five times as long, and few of them have any.
     groups = db.execute(
         "SELECT parent_id, role FROM message WHERE conversation_id = ? AND deleted_at IS NULL "
@@ -148,7 +85,6 @@ def _copies(
     db: sqlite3.Connection,
     conversation_id: str,
     messages: Sequence[Message],
-    new_id: NewId,
     named: Mapping[str, str],
 ) -> str | None:
     """Copies of a piece of a branch; `named` says under which ids its first messages already are. The last one's id."""
@@ -181,3 +117,91 @@ def _path(db: sqlite3.Connection, message_id: str | None) -> set[str]:
 def _require_written(messages: Sequence[Message]) -> None:
     if any(one.status == "streaming" for one in messages):
         raise RefusedError("an answer is still being written there; wait for its end or stop it")
+
+
+class Branches(StoreFile):
+    """Each operation is one transaction, and can be undone."""
+
+    places = reads(places)
+
+    def edit(self, message_id: str, text: str, *, carry: bool = False) -> Message:
+        """Put a changed copy beside a message, whoever wrote it, and show that; the old one stays an alternative.
+
+        Args:
+            message_id: of any message that is not being written.
+            text: the new text.
+            carry: let copies of what followed stand below the new one too; else it is the end of its branch, and is
+                there to be answered or gone on from.
+        """
+        with self._transaction() as db:
+            now = self._clock()
+            conversation_id = conversation_of(db, message_id)
+            old = load_message(db, message_id)
+            _require_written([old])
+            new = replace(old, id=new_id(), text=storable(text), created_at=now, edited_from=old.id, foreign={})
+            if text != old.text:
+                new = replace(new, token_ids=(), record=None)
+            put_message(db, conversation_id, new)
+            tip = new.id
+            if carry:
+                followed = _shown_below(db, conversation_id, message_id)
+                _require_written(followed)
+                tip = _copies(db, conversation_id, followed, {old.id: new.id}) or tip
+            changes.record(db, conversation_id, "edit", changes.move_shown(db, conversation_id, tip), now)
+            update_conversation(db, conversation_id, "updated_at = ?", (now,))
+        return new
+
+    def branch_off(self, message_id: str) -> Conversation:
+        """A new conversation that begins with copies of the messages from the first to this one."""
+        with self._transaction() as db:
+            now, ident = self._clock(), new_id()
+            source = conversation_of(db, message_id)
+            branch = load_branch(db, message_id)
+            _require_written(branch)
+            there = {one.id for one in branch}
+            branch = tuple(one if one.edited_from in there else replace(one, edited_from=None) for one in branch)
+            db.execute(
+                "INSERT INTO conversation (id, title, title_by, created_at, updated_at, foreign_json) "
+                "SELECT ?, title, title_by, ?, ?, NULL FROM conversation WHERE id = ?",
+                (ident, now, now, source),
+            )
+            db.execute("INSERT INTO tag SELECT ?, name FROM tag WHERE conversation_id = ?", (ident, source))
+            tip = _copies(db, ident, branch, {})
+            db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (tip, ident))
+            changes.record(db, source, "branch", changes.branched(db, ident, now), now)
+            return load_conversation(db, ident)
+
+    def jump(self, message_id: str) -> Conversation:
+        """Show a message: an alternative, the hit of a search, the end of another branch.
+
+        Where it is not on the branch that is shown, the newest branch below it is shown from now on.
+        """
+        with self._transaction() as db:
+            conversation_id = conversation_of(db, message_id)
+            if message_id not in _path(db, tip_of(db, conversation_id)):
+                steps = changes.move_shown(db, conversation_id, newest_leaf(db, message_id))
+                changes.record(db, conversation_id, "jump", steps, self._clock())
+            return load_conversation(db, conversation_id)
+
+    def delete_from(self, message_id: str) -> Conversation:
+        """Hide a message and everything below it; where it was shown, the newest other answer is, else what stands
+        before.
+
+        Raises:
+            StoreError: an answer is being written there.
+        """
+        self.recover()
+        with self._transaction() as db:
+            now = self._clock()
+            conversation_id = conversation_of(db, message_id)
+            gone = subtree(db, message_id)
+            busy = db.execute("SELECT m.id FROM message m JOIN answer_in_progress p ON p.message_id = m.id").fetchall()
+            if {ident for (ident,) in busy} & set(gone):
+                raise RefusedError("an answer is being written below this message; stop it first")
+            others = [one.id for one in alternatives(db, message_id) if one.id != message_id]
+            parent_id = load_message(db, message_id).parent_id
+            steps: list[changes.Step] = []
+            if tip_of(db, conversation_id) in gone:
+                steps = changes.move_shown(db, conversation_id, newest_leaf(db, others[-1]) if others else parent_id)
+            changes.record(db, conversation_id, "delete messages", [*steps, *changes.hide(db, gone, now)], now)
+            return load_conversation(db, conversation_id)

@@ -113,12 +113,17 @@ def record(db: sqlite3.Connection, conversation_id: str, what: What, steps: Sequ
 
 
 def undo(db: sqlite3.Connection, conversation_id: str) -> Change | None:
-    """Take the newest change back; `None` when there is none."""
+    """Take back the newest change of a conversation; `None` when there is none left.
+
+    An edit or a jump is taken back by showing what was shown before: what was written stays an alternative, and
+    nothing that was written since is hidden. A conversation that was branched off stays where somebody has written
+    in it; `Change.kept` names it then.
+    """
     return _turn(db, conversation_id, "undone = 0 ORDER BY id DESC", back=True)
 
 
 def redo(db: sqlite3.Connection, conversation_id: str) -> Change | None:
-    """Do again what was undone last; `None` when there is nothing."""
+    """Do again what was undone last; `None` when nothing was, or something was done or written since."""
     return _turn(db, conversation_id, "undone = 1 ORDER BY id", back=False)
 
 

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.model import AnswerRecord, Conversation, Message, MessageStatus, Role
-from exlchat.chat.store import changes, statements
+from exlchat.chat.model import AnswerRecord, Conversation, ConversationTree, Message, MessageStatus, Role
+from exlchat.chat.store import changes, statements, tree_rows
+from exlchat.chat.store.branches import Branches
 from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
-from exlchat.chat.store.file import new_id
-from exlchat.chat.store.shelf import ShelfStore
-from exlchat.chat.store.tree_store import TreeStore
+from exlchat.chat.store.file import new_id, reads, writes
+from exlchat.chat.store.listing import Listing
+from exlchat.chat.store.search import search
 from exlchat.chat.titles import clean_title
 from exlchat.untrusted.text import storable
 
 __all__ = ["ConversationStore", "LostFileError", "StoreError"]
 
 
-class ConversationStore(TreeStore, ShelfStore):
+class ConversationStore(Branches, Listing):
     """The conversations in one SQLite file, or in memory only (`path=None`) for answers that are not to be kept.
 
     Every method may be called from any thread: one connection, one lock. A statement takes well under a millisecond
@@ -42,6 +43,19 @@ class ConversationStore(TreeStore, ShelfStore):
             self._db.close()
             raise
 
+    load = reads(statements.load_conversation)
+    message = reads(statements.load_message)
+    branch = reads(statements.load_branch)
+    alternatives = reads(statements.alternatives)
+    conversations_of = reads(statements.conversations_of)
+    search = reads(search)
+    read_tree = reads(tree_rows.read_tree)
+    keep_summary = writes(statements.keep_summary)
+    keep_told = writes(statements.keep_told)
+    discard_answer = writes(statements.discard_answer)
+    undo = writes(changes.undo)
+    redo = writes(changes.redo)
+
     # Conversations
 
     def create_conversation(self, title: str | None = None) -> Conversation:
@@ -55,13 +69,6 @@ class ConversationStore(TreeStore, ShelfStore):
                 (ident, given, given and "user", now, now),
             )
             return statements.load_conversation(db, ident)
-
-    def load(self, conversation_id: str) -> Conversation:
-        """The conversation with the branch that ends at its tip."""
-        with self._transaction(write=False) as db:
-            return statements.load_conversation(db, conversation_id)
-
-    # Messages
 
     def set_tip(self, conversation_id: str, message_id: str | None) -> Conversation:
         """Let the branch end at `message_id`, or before the first message; messages behind it stay in the tree."""
@@ -88,31 +95,6 @@ class ConversationStore(TreeStore, ShelfStore):
             message = Message(new_id(), parent, role, storable(text), self._clock(), persona=persona)
             statements.insert_message(db, conversation_id, message)
         return message
-
-    def keep_summary(self, message_id: str, summary: str) -> None:
-        """Keep what a model has made of all messages before this one."""
-        with self._transaction() as db:
-            statements.keep_summary(db, message_id, summary)
-
-    def keep_told(self, message_id: str, note: Mapping[str, Any]) -> None:
-        """Keep what the model was told of a persona's lore with this message, a JSON object."""
-        with self._transaction() as db:
-            statements.keep_told(db, message_id, note)
-
-    def message(self, message_id: str) -> Message:
-        """One message by its id."""
-        with self._transaction(write=False) as db:
-            return statements.load_message(db, message_id)
-
-    def branch(self, message_id: str | None) -> tuple[Message, ...]:
-        """The messages from the first one to `message_id`, whether it is on the present branch or not."""
-        with self._transaction(write=False) as db:
-            return statements.load_branch(db, message_id)
-
-    def alternatives(self, message_id: str) -> tuple[Message, ...]:
-        """All messages of the same role under the same parent, oldest first, `message_id` among them."""
-        with self._transaction(write=False) as db:
-            return statements.alternatives(db, message_id)
 
     # The answer being written
 
@@ -193,7 +175,28 @@ class ConversationStore(TreeStore, ShelfStore):
             )
             return statements.load_message(db, message_id)
 
-    def discard_answer(self, message_id: str) -> None:
-        """Remove an answer that came to nothing; the tip goes back to where it was before."""
+    # Whole conversations
+
+    def write_tree(self, tree: ConversationTree) -> str:
+        """Keep a conversation as a new one and return its id; ids that are taken are replaced.
+
+        Raises:
+            StoreError: it is no tree, or cannot be written; nothing of it is then kept.
+        """
         with self._transaction() as db:
-            statements.discard_answer(db, message_id)
+            return tree_rows.write_tree(db, tree, now=self._clock())
+
+    def begin_anew(self, trees: Sequence[ConversationTree]) -> list[str]:
+        """Go on with the file that lies at the path now, made if there is none, and keep these conversations in it.
+
+        The ids by which they are known there. One that is there already with all its messages is not put there twice.
+
+        Raises:
+            StoreError: that cannot be done; the store is as it was.
+        """
+        now = self._clock()
+        return self._go_on_with(
+            lambda db: [
+                str(tree.id) if tree_rows.holds(db, tree) else tree_rows.write_tree(db, tree, now=now) for tree in trees
+            ]
+        )

@@ -1,24 +1,35 @@
-"""The open file of a store: one connection, one lock, transactions."""
+"""The open file of a store: one connection, one lock, transactions; whether it still lies where it did, and who writes.
+
+Who is writing an answer right now has a locked file, which the system unlocks when the process dies. A process id can
+be taken by another process and a clock can jump; a lock can do neither.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import glob
+import os
 import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Concatenate, ParamSpec, TypeVar
+
+import filelock
 
 from exlchat import paths
-from exlchat.chat.store import database, statements, tree_rows
-from exlchat.chat.store.open_files import OpenFiles
-from exlchat.chat.store.writer import Writer
+from exlchat.chat.store import database, statements
+from exlchat.chat.store.database import LostFileError
 
-if TYPE_CHECKING:
-    from exlchat.chat.model import ConversationTree
+_YOUNG_SECONDS = 3600.0
+_BESIDE = ("-wal", "-shm")
+_Identity = tuple[int, int] | None
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class StoreFile:
@@ -62,10 +73,8 @@ class StoreFile:
         """
         self._files.require_file()
 
-    def begin_anew(self, trees: Sequence[ConversationTree]) -> list[str]:
-        """Go on with the file that lies at the path now, made if there is none, and keep these conversations in it.
-
-        The ids by which they are known there. One that is there already with all its messages is not put there twice.
+    def _go_on_with(self, fill: Callable[[sqlite3.Connection], _R]) -> _R:
+        """Leave the open file for the one that lies at the path now, made if there is none, once it is filled.
 
         Raises:
             StoreError: that cannot be done; the store is as it was.
@@ -78,11 +87,7 @@ class StoreFile:
         new = database.open_database(self.path)
         try:
             with database.transaction(new, self.path, write=True):
-                now = self._clock()
-                ids = [
-                    str(tree.id) if _holds(new, tree) else tree_rows.write_tree(new, tree, new_id=new_id, now=now)
-                    for tree in trees
-                ]
+                filled = fill(new)
         except BaseException:
             new.close()
             raise
@@ -90,7 +95,7 @@ class StoreFile:
             self._writer.leave()
             self._db.close()
             self._db, self._files = new, OpenFiles(self.path)
-        return ids
+        return filled
 
     @contextmanager
     def _transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
@@ -120,7 +125,7 @@ class StoreFile:
         with database.explained(self.path):
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if busy:
-                raise database.LostFileError(
+                raise LostFileError(
                     f"{self.path}: the files beside it, -wal and -shm, were removed while it was open, and another "
                     "program uses it; close that one and try again"
                 )
@@ -134,11 +139,151 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def _holds(db: sqlite3.Connection, tree: ConversationTree) -> bool:
-    """Whether a conversation is there with all its messages, as in a copy of the file."""
-    try:
-        there = tree_rows.read_tree(db, tree.id or "")
-    except database.MissingRowError:
+def reads(work: Callable[Concatenate[sqlite3.Connection, _P], _R]) -> Callable[Concatenate[StoreFile, _P], _R]:
+    """`work` as a method of a store, in a transaction of its own that reads."""
+    return _method(work, write=False)
+
+
+def writes(work: Callable[Concatenate[sqlite3.Connection, _P], _R]) -> Callable[Concatenate[StoreFile, _P], _R]:
+    """`work` as a method of a store, in a transaction of its own that writes."""
+    return _method(work, write=True)
+
+
+def _method(
+    work: Callable[Concatenate[sqlite3.Connection, _P], _R], *, write: bool
+) -> Callable[Concatenate[StoreFile, _P], _R]:
+    def method(self: StoreFile, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._transaction(write=write) as db:
+            return work(db, *args, **kwargs)
+
+    functools.update_wrapper(method, work)
+    return method
+
+
+class OpenFiles:
+    """The file of a store and those that SQLite keeps beside it, by device and inode. To look takes microseconds."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path` is of a database that has just been opened; `None` for one in memory, which cannot be lost."""
+        self._path = path
+        # SQLite has followed the links in it.
+        self._real = None if path is None else os.path.realpath(path)
+        self._file = self._now("")
+        self._beside = self._others()
+
+    def require_file(self) -> None:
+        """See that the path still leads to the open file.
+
+        Raises:
+            LostFileError: it does not; what is written from here on is gone when the program ends.
+        """
+        now = self._now("")
+        if now == self._file:
+            return
+        what = "was removed or moved away" if now is None else "has been replaced by another file"
+        where = "a new file" if now is None else "that file"
+        raise LostFileError(
+            f"{self._path}: {what} while it was open, and nothing more can be kept in it; "
+            f"in the chat /save puts this conversation into {where}"
+        )
+
+    @property
+    def some_beside_are_lost(self) -> bool:
+        """Whether the WAL or the index of it is no longer there, so that other programs do not see what is in it."""
+        now = self._others()
+        # SQLite makes them with the first transaction.
+        self._beside = tuple(new if old is None else old for old, new in zip(self._beside, now, strict=True))
+        return now != self._beside
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another file lies where the open one was."""
+        return self._now("") not in (self._file, None)
+
+    def remove_beside(self) -> None:
+        """Take the names of the WAL and its index away, if they are still those of the file that was open.
+
+        SQLite would take them for those of whatever lies at the path by now, and write into that what is in them.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        for suffix, known in zip(_BESIDE, self._beside, strict=True):
+            if known is not None and self._now(suffix) == known:
+                os.unlink(f"{self._real}{suffix}")
+
+    def _others(self) -> tuple[_Identity, ...]:
+        return tuple(self._now(suffix) for suffix in _BESIDE)
+
+    def _now(self, suffix: str) -> _Identity:
+        """A folder that can no longer be entered is as good as gone."""
+        if self._real is None:
+            return None
+        try:
+            there = os.stat(str(self._path) if not suffix else f"{self._real}{suffix}")
+        except OSError:
+            return None
+        return there.st_dev, there.st_ino
+
+
+class Writer:
+    """One process that writes answers into the database at `database` (`None`: in memory, so nobody else can ask)."""
+
+    def __init__(self, database: Path | None) -> None:
+        self.name = uuid.uuid4().hex
+        self._database = database
+        self._lock: filelock.BaseFileLock | None = None
+
+    def announce(self) -> None:
+        """Take the lock; needed once, before the first answer.
+
+        Raises:
+            OSError: the lock file cannot be made.
+        """
+        file = self._file(self.name)
+        if self._lock is None and file is not None:
+            lock = filelock.FileLock(file, mode=0o600, thread_local=False)
+            lock.acquire(blocking=False)
+            self._lock = lock
+
+    def is_alive(self, name: str) -> bool:
+        """Whether the writer `name` still runs; the lock file of a dead one is removed."""
+        if name == self.name:
+            return True
+        file = self._file(name)
+        if file is None or not file.exists():
+            return False
+        probe = filelock.FileLock(file, mode=0o600, thread_local=False)
+        try:
+            probe.acquire(blocking=False)
+        except filelock.Timeout:
+            return True
+        probe.release()
+        file.unlink(missing_ok=True)
         return False
-    said = {(one.id, one.text) for one in there.messages}
-    return all((one.id, one.text) in said for one in tree.messages)
+
+    def sweep(self) -> None:
+        """Remove the lock files of writers that died without an answer in progress, which nobody else asks about.
+
+        Young ones stay: one that was just made may not be locked yet.
+
+        Raises:
+            OSError: a file cannot be looked at.
+        """
+        if self._database is None:
+            return
+        mark = f"{self._database.name}.writer-"
+        for file in self._database.parent.glob(f"{glob.escape(mark)}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - file.stat().st_mtime > _YOUNG_SECONDS:
+                    self.is_alive(file.name.removeprefix(mark))
+
+    def leave(self) -> None:
+        """Give the lock back and remove its file."""
+        if self._lock is not None:
+            self._lock.release()
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock = None
+
+    def _file(self, name: str) -> Path | None:
+        return None if self._database is None else self._database.with_name(f"{self._database.name}.writer-{name}")

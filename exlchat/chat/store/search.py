@@ -46,7 +46,7 @@ class SearchHit:
     rank: float
 
 
-def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
+def search(db: sqlite3.Connection, text: str, limit: int = 20) -> list[SearchHit]:
     """The best `limit` hits for all words of `text`, each of which may be the beginning of a word.
 
     Of what is found in more than `MOST_RANKED` places the newest come first.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from exlchat.chat.model import AnswerRecord, Conversation, ConversationSummary, Message, MessageStatus
+from exlchat.chat.model import AnswerRecord, Conversation, Message, MessageStatus
 from exlchat.chat.store.database import MissingRowError
 from exlchat.chat.store.rows import (
     MESSAGE_COLUMNS,
@@ -15,51 +15,14 @@ from exlchat.chat.store.rows import (
     pack_object,
     pack_record,
     require_kinds,
-    shown_time,
-    shown_title,
     unpack_message,
 )
 from exlchat.chat.titles import UNTITLED, clean_title
 from exlchat.untrusted.text import storable
 
-Which = Literal["kept", "archived", "deleted"]
-_WHICH: dict[Which, str] = {
-    "kept": "c.deleted_at IS NULL AND c.archived_at IS NULL",
-    "archived": "c.deleted_at IS NULL AND c.archived_at IS NOT NULL",
-    "deleted": "c.deleted_at IS NOT NULL",
-}
-
 _COLUMNS = ", ".join(MESSAGE_COLUMNS)
 _M_COLUMNS = ", ".join(f"m.{column}" for column in MESSAGE_COLUMNS)
 _PUT = f"INSERT INTO message (conversation_id, {_COLUMNS}) VALUES (?{', ?' * len(MESSAGE_COLUMNS)})"
-
-
-def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> list[ConversationSummary]:
-    """Conversations that have or had a message of the user, or a title, or that were imported: else they were only
-    opened. Pinned ones first, else newest first. One whose messages were all deleted stays, so that it can be undone.
-    """
-    rows = db.execute(
-        "SELECT c.id, c.title, c.created_at, c.updated_at, "
-        "count(*) FILTER (WHERE m.role <> 'system' AND m.deleted_at IS NULL), c.pinned, c.archived_at IS NOT NULL, "
-        "(SELECT group_concat(name, char(10)) FROM tag WHERE conversation_id = c.id) FROM conversation c "
-        "JOIN message m ON m.conversation_id = c.id "
-        f"WHERE {_WHICH[which]} GROUP BY c.id "
-        "HAVING max(m.role = 'user') OR c.title IS NOT NULL OR c.foreign_json IS NOT NULL "
-        "ORDER BY c.pinned DESC, c.updated_at DESC, c.rowid DESC"
-    )
-    return [
-        ConversationSummary(
-            str(ident),
-            shown_title(title),
-            shown_time(created_at),
-            shown_time(updated_at),
-            count,
-            bool(pinned),
-            bool(archived),
-            tuple(sorted(tags.split("\n"))) if tags else (),
-        )
-        for ident, title, created_at, updated_at, count, pinned, archived, tags in rows
-    ]
 
 
 def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversation:
@@ -110,6 +73,13 @@ def alternatives(db: sqlite3.Connection, message_id: str) -> tuple[Message, ...]
         (message_id,),
     )
     return tuple(unpack_message(row) for row in rows)
+
+
+def conversations_of(db: sqlite3.Connection, message_ids: Collection[str]) -> set[str]:
+    """The ids of the conversations that messages belong to, hidden ones too."""
+    places = ", ".join("?" * len(message_ids))
+    rows = db.execute(f"SELECT conversation_id FROM message WHERE id IN ({places})", tuple(message_ids))
+    return {ident for (ident,) in rows}
 
 
 def tip_of(db: sqlite3.Connection, conversation_id: str) -> str | None:
@@ -234,31 +204,6 @@ def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
     return True
 
 
-def remove_conversations(db: sqlite3.Connection, *, deleted_before: float, empty_before: float) -> int:
-    """Remove for good what was deleted, and what has stayed without a message, for long enough.
-
-    One in which an answer is being written stays until that has ended.
-    """
-    rows = db.execute(
-        "SELECT c.id FROM conversation c WHERE (c.deleted_at < ? OR (c.created_at < ? AND c.foreign_json IS NULL "
-        "AND NOT EXISTS (SELECT 1 FROM message m WHERE m.conversation_id = c.id AND m.role <> 'system'))) "
-        "AND NOT EXISTS (SELECT 1 FROM answer_in_progress p JOIN message m ON m.id = p.message_id "
-        "WHERE m.conversation_id = c.id)",
-        (deleted_before, empty_before),
-    ).fetchall()
-    db.executemany("DELETE FROM message WHERE conversation_id = ?", rows)
-    db.executemany("DELETE FROM conversation WHERE id = ?", rows)
-    return len(rows)
-
-
-def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"]) -> str | None:
-    """The conversation that was archived, or deleted, last."""
-    row = db.execute(
-        f"SELECT c.id FROM conversation c WHERE {_WHICH[which]} ORDER BY c.{which}_at DESC, c.rowid DESC LIMIT 1"
-    ).fetchone()
-    return None if row is None else str(row[0])
-
-
 def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
     """What the user's first message says in its first line."""
     row = db.execute(
@@ -276,23 +221,3 @@ def require_message(db: sqlite3.Connection, conversation_id: str, message_id: st
     ).fetchone()
     if row is None or row[0] != conversation_id:
         raise MissingRowError("message", message_id)
-
-
-def counts(db: sqlite3.Connection) -> dict[str, int]:
-    """How much there is of what, by name."""
-    asked = {
-        "conversations": "FROM conversation c WHERE deleted_at IS NULL",
-        "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
-        "deleted": "FROM conversation c WHERE deleted_at IS NOT NULL",
-        "messages": "FROM message WHERE deleted_at IS NULL AND role <> 'system'",
-        "deleted_messages": "FROM message m JOIN conversation c ON c.id = m.conversation_id "
-        "WHERE m.deleted_at IS NOT NULL AND c.deleted_at IS NULL",
-        "cut_answers": "FROM message WHERE deleted_at IS NULL AND status = 'partial'",
-        "changes_to_undo": "FROM change WHERE undone = 0",
-    }
-    found = {name: int(db.execute(f"SELECT count(*) {rest}").fetchone()[0]) for name, rest in asked.items()}
-    tokens, characters = db.execute(
-        "SELECT coalesce(sum(length(token_ids)) / 4, 0), coalesce(sum(length(text)), 0) FROM message"
-    ).fetchone()
-    pages, size = db.execute("PRAGMA page_count").fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
-    return {**found, "generated_tokens": tokens, "characters": characters, "bytes_on_disk": pages * size}

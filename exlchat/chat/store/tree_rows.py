@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
 from exlchat.chat.model import ConversationTree, Message, MessageStatus, Role
 from exlchat.chat.store.branches import renamed
 from exlchat.chat.store.database import MissingRowError, RefusedError
+from exlchat.chat.store.file import new_id
 from exlchat.chat.store.rows import pack_object, require_kinds, unpack_object
 from exlchat.chat.store.statements import automatic_title, conversation_messages, put_message
 from exlchat.untrusted.text import one_line, storable
@@ -48,14 +48,14 @@ def read_tree(db: sqlite3.Connection, conversation_id: str) -> ConversationTree:
     )
 
 
-def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callable[[], str], now: float) -> str:
+def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, now: float) -> str:
     """Put a conversation into the database as a new one; ids that are taken are replaced. Its id.
 
     Titles become one line, lone surrogates U+FFFD, times that are none the present one; an answer that was being
     written is `partial`; what hangs on something deleted is deleted too.
     """
     ident = tree.id if tree.id and not _taken(db, "conversation", tree.id) else new_id()
-    names = _names(db, tree, new_id)
+    names = _names(db, tree)
     title = one_line(tree.title, _GIVEN_TITLE_LENGTH) if tree.title else None
     try:
         foreign = pack_object(tree.foreign or None)
@@ -91,6 +91,16 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, new_id: Callab
             (automatic, automatic and "first line", ident),
         )
     return ident
+
+
+def holds(db: sqlite3.Connection, tree: ConversationTree) -> bool:
+    """Whether a conversation is there with all its messages, as in a copy of the file."""
+    try:
+        there = read_tree(db, tree.id or "")
+    except MissingRowError:
+        return False
+    said = {(one.id, one.text) for one in there.messages}
+    return all((one.id, one.text) in said for one in tree.messages)
 
 
 def clean_tags(tags: tuple[str, ...] | list[str]) -> list[str]:
@@ -130,7 +140,7 @@ def _place(
         ready += waiting.pop(first.id, [])
 
 
-def _names(db: sqlite3.Connection, tree: ConversationTree, new_id: Callable[[], str]) -> dict[str, str]:
+def _names(db: sqlite3.Connection, tree: ConversationTree) -> dict[str, str]:
     """Under which id each message is kept; refuses a tree that is none."""
     names: dict[str, str] = {}
     for one in tree.messages:
