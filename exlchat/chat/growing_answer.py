@@ -11,6 +11,7 @@ from exlchat.chat.store.journal import AnswerJournal
 from exlchat.chat.store.kept_chances import pack_chances
 from exlchat.chat.turn_plan import Plan
 from exlchat.llm.events import Finished, TextDelta
+from exlchat.llm.thoughts import Piece, ThinkingMarks, ThoughtSplitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +19,14 @@ class AnswerStarted:
     """The answer is on disk, still without its new text.
 
     `notices` are lines worth showing once, `context_notice` one for this turn: what the model no longer sees.
+    `begun` is the text that it goes on from, without marks.
     """
 
     message: Message
     prompt_tokens: int
     notices: tuple[str, ...] = ()
     context_notice: str | None = None
+    begun: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +82,20 @@ class GrowingAnswer:
             edited_from=edited_from,
             undoable=undoable,
         )
-        # An answer that goes on was thought about when it began.
-        marks = None if plan.text else plan.record.thinking
-        self._journal = AnswerJournal(store, self.message.id, text=plan.text, token_ids=plan.token_ids, marks=marks)
+        self._journal = AnswerJournal(
+            store, self.message.id, text=plan.text, token_ids=plan.token_ids, goes_on=bool(plan.text)
+        )
 
     @property
     def started(self) -> AnswerStarted:
         """Its first event."""
         plan = self.plan
-        return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notices, plan.context_notice)
+        begun = begun_pieces(plan.text, plan.record.thinking)
+        return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notices, plan.context_notice, begun)
 
     def add(self, delta: TextDelta) -> None:
         """More of it has come."""
-        self._journal.add(delta.text, delta.token_ids)
+        self._journal.add(delta)
 
     def close(self, finished: Finished | None) -> AnswerClosed:
         """Write the end of the answer. A store that fails costs nothing but the copy on disk."""
@@ -123,3 +127,10 @@ class GrowingAnswer:
 def _status(finished: Finished | None) -> MessageStatus:
     """An answer that ended by itself or at a wished limit is complete."""
     return "partial" if finished is None or finished.reason == "cancelled" else "complete"
+
+
+def begun_pieces(text: str, marks: ThinkingMarks | None) -> tuple[Piece, ...]:
+    """What an answer begins with, thoughts told apart."""
+    if marks is not None:
+        return ThoughtSplitter(marks, text).before
+    return (Piece("answer", text),) if text else ()

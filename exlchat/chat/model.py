@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from exlchat.chat.prompt.thinking import ThinkingMarks
 from exlchat.chat.prompt.thought_meter import Thought
 from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.titles import TitleBy
 from exlchat.llm.events import FinishReason, GenerationStats
 from exlchat.llm.sampling import SamplingSettings
+from exlchat.llm.thoughts import ThinkingMarks
 
 Role = Literal["system", "user", "assistant"]
 MessageStatus = Literal["complete", "streaming", "partial"]

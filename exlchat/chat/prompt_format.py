@@ -15,7 +15,8 @@ from exlchat.chat.file_ids import id_for
 from exlchat.chat.prompt import template_process
 from exlchat.chat.prompt.formats import FORMATS, guess
 from exlchat.chat.prompt.formats.table_source import named
-from exlchat.chat.prompt.thinking import ThinkingMarks, detect
+from exlchat.chat.prompt.thinking import detect
+from exlchat.llm.thoughts import ThinkingMarks
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line
 

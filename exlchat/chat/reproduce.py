@@ -15,7 +15,7 @@ from exlchat.chat.prompt.sight import messages_seen
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.speaking import speaker_names
 from exlchat.chat.speech import Speech
-from exlchat.chat.speech_request import negative_ids, thought_limit
+from exlchat.chat.speech_request import negative_ids, thoughts_of
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.rows import pack_ids
@@ -143,7 +143,7 @@ def request_again(store: ConversationStore, engine: Engine, message_id: str) -> 
         banned=speech.ban,
         min_new_tokens=speech.min_tokens,
         constraint=speech.constraint,
-        thoughts=thought_limit(engine, record.thinking, speech, begun=text),
+        thoughts=thoughts_of(engine, record.thinking, speech, begun=text),
         guidance_ids=negative_ids(
             engine,
             again.form,

@@ -10,25 +10,24 @@ from exlchat.chat.prompt.answer_ids import encode_after
 from exlchat.chat.prompt.context import Seen
 from exlchat.chat.prompt.ids import prompt_ids
 from exlchat.chat.prompt.sight import messages_seen
-from exlchat.chat.prompt.thinking import ThinkingMarks, ThinkingSplitter
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.speech import Speech
 from exlchat.llm.port import TextModel
-from exlchat.llm.request import ThoughtLimit
 from exlchat.llm.sampling import SamplingSettings
+from exlchat.llm.thoughts import ThinkingMarks, Thoughts
 
 
-def thought_limit(engine: TextModel, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> ThoughtLimit | None:
-    """How long thoughts may be, and where they are, for what holds behind them; `None` where nobody asks.
+def thoughts_of(engine: TextModel, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> Thoughts | None:
+    """Where thoughts are, and how long they may be; `None` where there are none to be looked for.
 
     Args:
         marks: of the answer's thoughts; `opened` says whether its prompt opens them.
         begun: the answer so far.
     """
-    if marks is None or (speech.thinking_budget is None and speech.constraint is None):
+    if marks is None:
         return None
-    splitter = ThinkingSplitter(marks)
-    splitter.feed(begun)
+    if speech.thinking_budget is None and speech.constraint is None:
+        return Thoughts(marks, begun)
     closing = f"\n{marks.closing}"
     if marks.heads:
         # The answer behind such thoughts is a message of its own.
@@ -36,7 +35,7 @@ def thought_limit(engine: TextModel, marks: ThinkingMarks | None, speech: Speech
     elif speech.constraint is None:
         closing += "\n\n"
     ids = tuple(encode_after(engine, closing, special=True))
-    return ThoughtLimit(speech.thinking_budget, marks.opening, marks.closing, ids, opened=splitter.thinking)
+    return Thoughts(marks, begun, speech.thinking_budget, ids)
 
 
 def negative_ids(

@@ -10,7 +10,7 @@ from exlchat import paths
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
-from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, split
+from exlchat.chat.prompt.thinking import THINK, opens_thinking, split
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
@@ -19,6 +19,7 @@ from exlchat.llm.events import Finished
 from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
+from exlchat.llm.thoughts import ThinkingMarks
 
 _EXCERPT = 1200
 """Characters of each message: what a conversation is about stands at its beginning."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 
-from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
+from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer, begun_pieces
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import begun_text
 from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
@@ -145,5 +145,5 @@ def _ended(
         edited_from=ground.earlier.id,
         undoable=True,
     )
-    yield AnswerStarted(message, 0)
+    yield AnswerStarted(message, 0, begun=begun_pieces(message.text, record.thinking))
     yield AnswerClosed(store.close_answer(message.id, message.text, ids, "complete", record=record), None)

@@ -13,17 +13,18 @@ from exlchat.chat.prompt.cost import shared_beginning
 from exlchat.chat.prompt.ids import prompt_messages, prompt_text
 from exlchat.chat.prompt.sight import see
 from exlchat.chat.prompt.summary import Summarising
-from exlchat.chat.prompt.thinking import ThinkingMarks, opens_thinking
+from exlchat.chat.prompt.thinking import opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.speaking import TurnError, speaker_name, speaker_names, speaker_thinks, with_lore_told
 from exlchat.chat.speech import PLAIN, Speech
-from exlchat.chat.speech_request import negative_ids, thought_limit
+from exlchat.chat.speech_request import negative_ids, thoughts_of
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.port import Cancellation, Engine, NamesWhatIsNotHeld
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
+from exlchat.llm.thoughts import ThinkingMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ def planned(
         banned=speech.ban,
         min_new_tokens=speech.min_tokens,
         constraint=speech.constraint,
-        thoughts=thought_limit(engine, marks, speech, begun=text),
+        thoughts=thoughts_of(engine, marks, speech, begun=text),
         guidance_ids=negative_ids(
             engine,
             form,

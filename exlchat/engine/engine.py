@@ -62,6 +62,7 @@ from exlchat.llm.info import (
 )
 from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
+from exlchat.llm.thoughts import several_told_apart, told_apart
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
@@ -145,13 +146,14 @@ class LocalEngine:
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
         """Events of one answer, `Finished` last. See `Generator.generate`."""
-        return self._running(self._parts.generator.generate(request))
+        return self._running(told_apart(self._parts.generator.generate(request), request.thoughts))
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> Running[PrefillProgress | OneOfSeveral]:
         """Events of 1 to 8 answers to one prompt, which is read once. See `Generator.generate_several`."""
-        return self._running(self._parts.generator.generate_several(request, seeds))
+        events = self._parts.generator.generate_several(request, seeds)
+        return self._running(several_told_apart(events, request.thoughts, len(seeds)))
 
     def _running(self, events: Iterator[_Event]) -> Running[_Event]:
         return Running(events, self._parts.generator.cancel)

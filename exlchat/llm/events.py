@@ -7,6 +7,9 @@ from typing import Literal
 
 FinishReason = Literal["stop_token", "stop_string", "max_new_tokens", "context_full", "cancelled", "repeating"]
 
+Channel = Literal["answer", "thought", "mark"]
+"""What a text is: a mark stands around thoughts, with its white space, and is kept but not shown."""
+
 DecodePath = Literal["synchronous", "run-ahead"]
 
 
@@ -54,13 +57,14 @@ class TextDelta:
     """Text that may be shown, and the ids decoded so far that were not yet reported.
 
     Text and ids of one event need not correspond: text is held back while it could be half a character
-    or half a stop string, and ids while they may be taken back. Summed over an answer they do. `chances` are those of
-    these ids, where they were asked for.
+    or half a stop string, or of a mark of thoughts, and ids while they may be taken back. Summed over an answer they
+    do, in all channels. `chances` are those of these ids, where they were asked for.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
     chances: tuple[PlaceChances, ...] = ()
+    channel: Channel = "answer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,9 @@ from typing import Literal
 
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.sampling import GREEDY, SamplingSettings
+from exlchat.llm.thoughts import Thoughts
 
 DraftKind = Literal["off", "auto", "ngram", "model"]
-
-
-@dataclass(frozen=True, slots=True)
-class ThoughtLimit:
-    """How an answer's thoughts are marked, and how long they may be. A constraint holds behind them.
-
-    Args:
-        tokens: at most this many, then they are closed; `None` lets them be as long as they want.
-        opening, closing: the marks around thoughts.
-        closing_ids: what is put behind the last thought, as if the model had said it.
-        opened: the prompt ends inside thoughts.
-    """
-
-    tokens: int | None
-    opening: str
-    closing: str
-    closing_ids: tuple[int, ...]
-    opened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +35,7 @@ class GenerationRequest:
             before its first token, and another is drawn there.
         min_new_tokens: before so many tokens no stop token is drawn. Stop strings still end it.
         constraint: what the answer has to be.
-        thoughts: how long it may think.
+        thoughts: how they are marked, so that events tell them from the answer, and how long they may be.
         guidance_ids: the prompt to lean away from, for `sampling.guidance_scale`.
         stop_repeating: ends an answer that says the same over and over, with "repeating".
         alternatives: so many likeliest tokens are told of each place, with their probabilities; 0 tells none.
@@ -73,7 +56,7 @@ class GenerationRequest:
     banned: Sequence[str] = ()
     min_new_tokens: int = 0
     constraint: Constraint | None = None
-    thoughts: ThoughtLimit | None = None
+    thoughts: Thoughts | None = None
     guidance_ids: Sequence[int] = ()
     stop_repeating: bool = False
     alternatives: int = 0

@@ -11,6 +11,7 @@ from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.repair.check_file import check_file
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.journal import AnswerJournal
+from exlchat.llm.events import TextDelta
 
 
 def write_until_killed(path: Path, seed: int, told: Connection) -> None:
@@ -70,7 +71,7 @@ def _answer(store: ConversationStore, ident: str, asked_id: str, chance: random.
     journal = AnswerJournal(store, begun.id)
     length = 0
     for number in range(chance.randrange(100)):
-        journal.add("0123456789", [number])
+        journal.add(TextDelta("0123456789", (number,)))
         length += 10
         told.send(("shown", begun.id, time.monotonic(), length))
         time.sleep(0.002)

@@ -18,6 +18,7 @@ from exlchat.llm.events import Event, Finished, FinishReason, GenerationStats, O
 from exlchat.llm.info import CacheReport, ModelInfo
 from exlchat.llm.port import Running
 from exlchat.llm.request import GenerationRequest
+from exlchat.llm.thoughts import several_told_apart, told_apart
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 _TRAINING = [
@@ -154,7 +155,7 @@ class ScriptedEngine:
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
         cancelled = threading.Event()
-        return Running(self._events(request, cancelled), cancelled.set)
+        return Running(told_apart(self._events(request, cancelled), request.thoughts), cancelled.set)
 
     def _events(self, request: GenerationRequest, cancelled: threading.Event) -> Iterator[Event]:
         self.requests.append(request)
@@ -177,7 +178,8 @@ class ScriptedEngine:
     ) -> Running[PrefillProgress | OneOfSeveral]:
         """The next replies, a token of each in turn."""
         cancelled = threading.Event()
-        return Running(self._several(request, seeds, cancelled), cancelled.set)
+        events = self._several(request, seeds, cancelled)
+        return Running(several_told_apart(events, request.thoughts, len(seeds)), cancelled.set)
 
     def _several(
         self, request: GenerationRequest, seeds: Sequence[int | None], cancelled: threading.Event

@@ -7,8 +7,9 @@ import pytest
 from exlchat.chat.exchange import html_page, markdown, openai
 from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.prompt.thinking import HARMONY, THINK, ThinkingMarks
+from exlchat.chat.prompt.thinking import HARMONY, THINK
 from exlchat.llm.sampling import GREEDY
+from exlchat.llm.thoughts import ThinkingMarks
 
 
 def recorded(marks: ThinkingMarks | None) -> AnswerRecord:

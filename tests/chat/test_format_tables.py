@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from exlchat.chat.prompt.formats.presets import PresetError, read_preset
 from exlchat.chat.prompt.formats.table import TableError, from_table
-from exlchat.chat.prompt.thinking import ThinkingMarks
 from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, read_format
+from exlchat.llm.thoughts import ThinkingMarks
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.patience import within
 

@@ -19,8 +19,6 @@ from exlchat.chat.prompt.thinking import (
     SEED,
     THINK,
     SplitAnswer,
-    ThinkingMarks,
-    ThinkingSplitter,
     detect,
     opens_thinking,
     split,
@@ -29,6 +27,7 @@ from exlchat.chat.prompt.thinking import (
 )
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format, with_thinking
 from exlchat.llm.sampling import GREEDY
+from exlchat.llm.thoughts import Piece, ThinkingMarks, ThoughtSplitter
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer
 
@@ -77,39 +76,48 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+def shown(pieces: list[Piece]) -> list[Piece]:
+    return [piece for piece in pieces if piece.channel != "mark"]
+
+
 @given(text=TEXTS, marks=st.sampled_from(MARKS), cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_how_the_text_is_cut_changes_nothing(text: str, marks: ThinkingMarks, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    splitter = ThinkingSplitter(marks)
+    splitter = ThoughtSplitter(marks)
     pieces = []
     for begin, end in pairwise(places):
         pieces += splitter.feed(text[begin:end])
     pieces += splitter.finish()
-    one = ThinkingSplitter(marks)
+    one = ThoughtSplitter(marks)
     alone = [piece for character in text for piece in one.feed(character)] + one.finish()
     whole = split(text, marks)
-    for found in (pieces, alone):
-        assert "".join(piece.text for piece in found if piece.kind == "thinking") == (whole.thinking or "")
-        assert "".join(piece.text for piece in found if piece.kind == "answer") == whole.answer
-        kinds = [piece.kind for piece in found]
+    begun = ThoughtSplitter(marks, text[: places[-1] // 2])
+    behind = [*begun.feed(text[places[-1] // 2 :]), *begun.finish()]
+    assert "".join(piece.text for piece in behind) == text[places[-1] // 2 :]
+    assert begun.thinking == one.thinking
+    assert "".join(piece.text for piece in pieces) == "".join(piece.text for piece in alone) == text
+    for found in (shown(pieces), shown(alone)):
+        assert "".join(piece.text for piece in found if piece.channel == "thought") == (whole.thinking or "")
+        assert "".join(piece.text for piece in found if piece.channel == "answer") == whole.answer
+        kinds = [piece.channel for piece in found]
         assert kinds == sorted(kinds, reverse=True), "all thoughts come before the answer"
         assert all(piece.text for piece in found)
 
 
 def test_text_comes_as_soon_as_it_is_certain() -> None:
-    splitter = ThinkingSplitter(THINK)
+    splitter = ThoughtSplitter(THINK)
     assert splitter.feed("<thi") == []
-    assert [piece.text for piece in splitter.feed("nk> we")] == ["we"]
+    assert [piece.text for piece in shown(splitter.feed("nk> we"))] == ["we"]
     assert splitter.thinking
-    assert [piece.text for piece in splitter.feed("ll, ")] == ["ll,"]
-    assert [piece.text for piece in splitter.feed("well </")] == [" well"]
-    assert splitter.feed("think>\n") == []
+    assert [piece.text for piece in shown(splitter.feed("ll, "))] == ["ll,"]
+    assert [piece.text for piece in shown(splitter.feed("well </"))] == [" well"]
+    assert shown(splitter.feed("think>\n")) == []
     assert not splitter.thinking
-    assert [piece.kind for piece in splitter.feed("Hi")] == ["answer"]
+    assert [piece.channel for piece in shown(splitter.feed("Hi"))] == ["answer"]
 
 
 def test_a_long_answer_costs_no_more_than_its_length() -> None:
-    splitter = ThinkingSplitter(THINK)
+    splitter = ThoughtSplitter(THINK)
     splitter.feed("<think>")
     for _ in range(20_000):
         splitter.feed("word \n")

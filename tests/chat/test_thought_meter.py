@@ -11,23 +11,26 @@ from hypothesis import strategies as st
 
 from exlchat.chat.prompt.thinking import THINK
 from exlchat.chat.prompt.thought_meter import Thought, ThoughtMeter
+from exlchat.llm.events import Event, TextDelta
+from exlchat.llm.thoughts import Thoughts, told_apart
 
 SAID = "<think>\nLet me see.\n</think>\n\nYes."
 BEGINS = SAID.index("Yes")
 
 
-def clock() -> Iterator[float]:
-    now = 0.0
-    while True:
-        yield now
-        now += 1.0
-
-
 def metered(*pieces: str, opened: bool = False) -> Thought | None:
-    ticks = clock()
-    meter = ThoughtMeter(replace(THINK, opened=opened), clock=lambda: next(ticks))
-    for piece in pieces:
-        meter.add(piece, len(piece))
+    now = -1.0
+
+    def coming() -> Iterator[Event]:
+        nonlocal now
+        for piece in pieces:
+            now += 1.0
+            yield TextDelta(piece, (0,) * len(piece))
+
+    meter = ThoughtMeter(clock=lambda: now)
+    for event in told_apart(coming(), Thoughts(replace(THINK, opened=opened))):
+        assert isinstance(event, TextDelta)
+        meter.add(event)
     return meter.thought
 
 
@@ -39,8 +42,8 @@ def test_tokens_up_to_the_answer_and_the_time_until_it_begins_are_counted() -> N
 def test_nothing_was_thought() -> None:
     assert metered(*"Yes.") is None
     assert metered("<think>\n\n</think>\n\n", "Yes.") is None
-    meter = ThoughtMeter(None)
-    meter.add("<think>Hm.</think>", 3)
+    meter = ThoughtMeter()
+    meter.add(TextDelta("<think>Hm.</think>", (1, 2, 3)))
     assert meter.thought is None
 
 

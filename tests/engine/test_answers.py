@@ -22,7 +22,7 @@ from exlchat.engine import (
 )
 from exlchat.engine.schedule.repetition_watch import LEAST_TOKENS, RepetitionWatch
 from exlchat.llm.constraint import Constraint
-from exlchat.llm.request import ThoughtLimit
+from exlchat.llm.thoughts import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
 from tests.random_models import edit_json, save_random_llama
 
@@ -92,7 +92,7 @@ def test_thoughts_are_closed_when_they_have_been_long_enough(engine: LocalEngine
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
     opening = "<x>" if opened else plain.text[:1]
     closing = tuple(engine.encode("</x>"))
-    limit = ThoughtLimit(7, opening, "</x>", closing, opened=opened)
+    limit = Thoughts(ThinkingMarks(opening, "</x>", opened=opened), "", 7, closing)
     events = list(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40, thoughts=limit)))
     last = events[-1]
     assert isinstance(last, Finished)
@@ -111,7 +111,7 @@ def test_thoughts_are_closed_when_they_have_been_long_enough(engine: LocalEngine
 
 def test_an_answer_without_thoughts_is_left_alone(engine: LocalEngine) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40)))
-    limit = ThoughtLimit(3, "<nothing like it>", "</x>", tuple(engine.encode("</x>")))
+    limit = Thoughts(ThinkingMarks("<nothing like it>", "</x>"), "", 3, tuple(engine.encode("</x>")))
     assert finish(engine.generate(GenerationRequest(PROMPT, max_new_tokens=40, thoughts=limit))).text == plain.text
 
 
@@ -133,7 +133,7 @@ def test_an_answer_is_what_it_has_to_be(engine: LocalEngine, draft: str) -> None
 
 
 def test_a_constraint_holds_behind_thoughts(engine: LocalEngine) -> None:
-    limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+    limit = Thoughts(ThinkingMarks("<x>", "</x>", opened=True), "", 5, tuple(engine.encode("</x>")))
     constraint = Constraint("choice", "yes\nno")
     request = GenerationRequest(PROMPT, SamplingSettings(1.5), seed=1, thoughts=limit, constraint=constraint)
     last = finish(engine.generate(request))
@@ -245,7 +245,7 @@ def test_controls_that_a_model_cannot_have_are_refused_when_they_are_set(engine:
 
 def test_an_answer_that_goes_on_behind_its_thoughts_is_held_behind_them(engine: LocalEngine) -> None:
     """The prompt had opened the thoughts, so that only their end is in the answer so far."""
-    limit = ThoughtLimit(None, "<x>", "</x>", ())
+    limit = Thoughts(ThinkingMarks("<x>", "</x>"))
     said = engine.encode("hm</x>ye")
     request = GenerationRequest(
         [*PROMPT, *said], begun=len(said), constraint=Constraint("choice", "yes\nno"), thoughts=limit

@@ -36,7 +36,7 @@ from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import OneOfSeveral, PrefillProgress
-from exlchat.llm.request import ThoughtLimit
+from exlchat.llm.thoughts import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels
@@ -176,7 +176,7 @@ def test_constraints_and_thoughts_are_of_each(guide: LocalEngine, engine: LocalE
     schema = Constraint("choice", "yes\nno\nperhaps")
     request = GenerationRequest(prompt, WARM, max_new_tokens=40, constraint=schema)
     assert {one.text for one in same(guide, request).values()} <= {"yes", "no", "perhaps"}
-    limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+    limit = Thoughts(ThinkingMarks("<x>", "</x>", opened=True), "", 5, tuple(engine.encode("</x>")))
     request = GenerationRequest(
         PROMPT, SamplingSettings(1.5), thoughts=limit, constraint=Constraint("choice", "yes\nno"), max_new_tokens=60
     )
@@ -222,7 +222,7 @@ class Passes:
 def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine, change: dict[str, Any]) -> None:
     """The host draws, as it does where chances are asked for."""
     if change.get("thoughts"):
-        limit = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+        limit = Thoughts(ThinkingMarks("<x>", "</x>", opened=True), "", 5, tuple(engine.encode("</x>")))
         change = {**change, "thoughts": limit}
     request = dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=40, alternatives=1), **change)
     parts = engine._parts
@@ -307,7 +307,7 @@ def drawing(engine: LocalEngine, sampling: SamplingSettings = WARM) -> Iterator[
 def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: LocalEngine, change: dict[str, Any]) -> None:
     """One pass is under way while the host reads the one before, whatever the answers come to."""
     if change.get("thoughts"):
-        change["thoughts"] = ThoughtLimit(5, "<x>", "</x>", tuple(engine.encode("</x>")), opened=True)
+        change["thoughts"] = Thoughts(ThinkingMarks("<x>", "</x>", opened=True), "", 5, tuple(engine.encode("</x>")))
     request = dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=60), **change)
     wanted = {seed: alone(engine, request, seed) for seed in range(6)}
     with drawing(engine) as step:

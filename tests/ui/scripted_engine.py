@@ -26,6 +26,7 @@ from exlchat.llm.events import (
 from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
 from exlchat.llm.port import Running
 from exlchat.llm.request import GenerationRequest, ScoreRequest
+from exlchat.llm.thoughts import several_told_apart, told_apart
 
 E = TypeVar("E")
 CHATML = (
@@ -127,7 +128,7 @@ class ScriptedEngine:
             self._changed.notify_all()
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
-        return self._running(partial(self._events, request))
+        return self._running(lambda cancelled: told_apart(self._events(request, cancelled), request.thoughts))
 
     def _events(self, request: GenerationRequest, cancelled: threading.Event) -> Iterator[Event]:
         self.requests.append(request)
@@ -155,7 +156,9 @@ class ScriptedEngine:
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> Running[PrefillProgress | OneOfSeveral]:
         """A character of each in turn; with `hold()` each waits for a step."""
-        return self._running(partial(self._several, request, seeds))
+        return self._running(
+            lambda cancelled: several_told_apart(self._several(request, seeds, cancelled), request.thoughts, len(seeds))
+        )
 
     def _several(
         self, request: GenerationRequest, seeds: Sequence[int | None], cancelled: threading.Event

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.llm.events import Finished, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
 from exlchat.llm.port import Running
+from exlchat.llm.thoughts import told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +130,7 @@ class PlayedEngine:
         if written is None:
             self._said = said = self._guide.generate(request)
         else:
-            said = Running(self._played(request, written), lambda: None)
+            said = Running(told_apart(self._played(request, written), request.thoughts), lambda: None)
         with said as coming:
             for event in coming:
                 if isinstance(event, TextDelta):

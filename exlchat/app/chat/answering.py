@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from exlchat.chat.prompt.answer_parts import marks_of
-from exlchat.chat.prompt.thinking import Piece, ThinkingSplitter
+from exlchat.llm.thoughts import Piece
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from exlchat.app.runtime.jobs import Job
     from exlchat.chat.model import Message
+    from exlchat.chat.turn import AnswerStarted, TextDelta
 
 
 @dataclass(slots=True)
@@ -34,10 +36,9 @@ class Answering:
     message: Message | None = None
     thoughts: list[str] = field(default_factory=list)
     answer: list[str] = field(default_factory=list)
-    fresh: list[Piece] = field(default_factory=list)
+    fresh: Sequence[Piece] = ()
     for_several: bool = False
     several: dict[int, Answering] = field(default_factory=dict)
-    _splitter: ThinkingSplitter | None = None
 
     @property
     def conversation_id(self) -> str:
@@ -47,22 +48,24 @@ class Answering:
     @property
     def so_far(self) -> tuple[Piece, ...]:
         """All of its text as it is now, without marks."""
-        both = Piece("thinking", "".join(self.thoughts)), Piece("answer", "".join(self.answer))
+        both = Piece("thought", "".join(self.thoughts)), Piece("answer", "".join(self.answer))
         return tuple(piece for piece in both if piece.text)
 
-    def begin(self, message: Message) -> None:
+    def begin(self, started: AnswerStarted) -> None:
         """It is on disk, with the text of a cut answer that it goes on from."""
-        marks = marks_of(message)
-        self.message = message
+        self.message = started.message
         self.thoughts, self.answer = [], []
-        self._splitter = None if marks is None else ThinkingSplitter(marks)
-        self.add(message.text)
+        self._take(started.begun)
 
-    def add(self, text: str) -> None:
+    def add(self, delta: TextDelta) -> None:
         """More of it has come."""
-        self.fresh = [Piece("answer", text)] if self._splitter is None else self._splitter.feed(text)
-        for piece in self.fresh:
-            (self.thoughts if piece.kind == "thinking" else self.answer).append(piece.text)
+        shown = delta.text and delta.channel != "mark"
+        self._take((Piece(delta.channel, delta.text),) if shown else ())
+
+    def _take(self, pieces: Sequence[Piece]) -> None:
+        self.fresh = pieces
+        for piece in pieces:
+            (self.thoughts if piece.channel == "thought" else self.answer).append(piece.text)
 
 
 def was_cut(message: Message) -> bool:

@@ -94,9 +94,9 @@ class UnderWay:
 
 def _take(answering: Answering, event: JobStep) -> None:
     match event:
-        case turn.AnswerStarted(message=message):
-            answering.begin(message)
-        case turn.TextDelta(text=text):
-            answering.add(text)
+        case turn.AnswerStarted() as started:
+            answering.begin(started)
+        case turn.TextDelta() as delta:
+            answering.add(delta)
         case turn.AnswerClosed(message=message, kept=True):
             answering.message = message

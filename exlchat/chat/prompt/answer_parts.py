@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from exlchat.chat.model import AnswerRecord, Role
-from exlchat.chat.prompt.thinking import KNOWN, SplitAnswer, ThinkingMarks, split
+from exlchat.chat.prompt.thinking import KNOWN, SplitAnswer, split
+from exlchat.llm.thoughts import ThinkingMarks
 
 
 class Said(Protocol):

@@ -23,9 +23,10 @@ from typing import Any
 from exlchat.chat.model import Message
 from exlchat.chat.personas.told import text_for_model
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, ids_behind
-from exlchat.chat.prompt.thinking import ThinkingMarks, split_stored
+from exlchat.chat.prompt.thinking import split_stored
 from exlchat.chat.prompt_format import MARK, PromptError, PromptFormat
 from exlchat.llm.port import TextModel
+from exlchat.llm.thoughts import ThinkingMarks
 
 _NUMBER = "([0-9]{1,9})"
 """Between two marks."""

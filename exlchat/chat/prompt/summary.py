@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
-from exlchat.chat.prompt.thinking import THINK, ThinkingMarks, opens_thinking, split, split_stored
+from exlchat.chat.prompt.thinking import THINK, opens_thinking, split, split_stored
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.llm.events import Finished
 from exlchat.llm.port import Cancellation, Engine, TextModel
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
+from exlchat.llm.thoughts import ThinkingMarks
 
 SUMMARY_HEAD = "Summary of the earlier conversation, which you no longer see:"
 """Stands before a summary in a prompt."""

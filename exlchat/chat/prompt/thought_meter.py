@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from exlchat.chat.prompt.thinking import ThinkingMarks, ThinkingSplitter
+from exlchat.llm.events import TextDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +20,24 @@ class Thought:
 class ThoughtMeter:
     """Counts until the answer begins; `thought` is `None` where nothing was thought."""
 
-    def __init__(self, marks: ThinkingMarks | None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._splitter = None if marks is None else ThinkingSplitter(marks)
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began: float | None = None
         self._tokens = 0
         self._seconds = 0.0
-        self._thought = False
+        self._thought = self._answered = False
 
-    def add(self, text: str, tokens: int) -> None:
-        """More text, of so many tokens."""
-        if self._splitter is None:
+    def add(self, delta: TextDelta) -> None:
+        """More text."""
+        if self._answered:
             return
         now = self._clock()
         self._began = now if self._began is None else self._began
-        pieces = self._splitter.feed(text)
-        self._thought = self._thought or any(piece.kind == "thinking" for piece in pieces)
         self._seconds = now - self._began
-        if any(piece.kind == "answer" for piece in pieces):
-            self._splitter = None
-        else:
-            self._tokens += tokens
+        self._thought = self._thought or delta.channel == "thought"
+        self._answered = bool(delta.text) and delta.channel == "answer"
+        if not self._answered:
+            self._tokens += len(delta.token_ids)
 
     @property
     def thought(self) -> Thought | None:

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from exlchat.chat.prompt.thinking import ThinkingMarks
 from exlchat.chat.prompt.thought_meter import Thought, ThoughtMeter
 from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.llm.events import TextDelta
 
 INTERVAL_SECONDS = 0.3
 """What a crash can cost is this plus one write; the promise to the user is half a second."""
@@ -29,14 +29,15 @@ class AnswerJournal:
         *,
         text: str = "",
         token_ids: Sequence[int] = (),
-        marks: ThinkingMarks | None = None,
+        goes_on: bool = False,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
         self.error: StoreError | None = None
         self._store = store
         self._message_id = message_id
         self._interval = interval
-        self._meter = ThoughtMeter(marks)
+        # An answer that goes on was thought about when it began.
+        self._meter = None if goes_on else ThoughtMeter()
         self._text = [text]
         self._ids = list(token_ids)
         self._changed = threading.Condition()
@@ -61,14 +62,15 @@ class AnswerJournal:
     def thought(self) -> Thought | None:
         """How long the model has thought before it answered."""
         with self._changed:
-            return self._meter.thought
+            return None if self._meter is None else self._meter.thought
 
-    def add(self, text: str, token_ids: Sequence[int]) -> None:
+    def add(self, delta: TextDelta) -> None:
         """Append to the answer; returns at once."""
         with self._changed:
-            self._text.append(text)
-            self._ids += token_ids
-            self._meter.add(text, len(token_ids))
+            self._text.append(delta.text)
+            self._ids += delta.token_ids
+            if self._meter is not None:
+                self._meter.add(delta)
             self._dirty = True
             self._changed.notify()
 

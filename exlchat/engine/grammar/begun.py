@@ -45,7 +45,7 @@ def _thoughts(request: GenerationRequest, begun: list[int], decode: Callable[[Se
         return 0
     text = decode(begun)
     # Where the prompt has opened them, nothing but their end is in the answer.
-    if not (limit.opened or text.lstrip().startswith(limit.opening) or limit.closing in text):
+    if not (limit.opened or text.lstrip().startswith(limit.marks.opening) or limit.marks.closing in text):
         return 0
-    ends = (count for count in range(1, len(begun) + 1) if limit.closing in decode(begun[:count]))
+    ends = (count for count in range(1, len(begun) + 1) if limit.marks.closing in decode(begun[:count]))
     return next(ends, len(begun))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from exlchat.engine.text.stream import folded
-from exlchat.llm.request import GenerationRequest, RequestError, ThoughtLimit
+from exlchat.llm.request import GenerationRequest, RequestError
+from exlchat.llm.thoughts import Thoughts
 
 _MOST_ALTERNATIVES = 100
 _MOST_BANNED = 10_000
@@ -47,12 +48,12 @@ def _problems_of_length(request: GenerationRequest) -> Iterator[str]:
         yield f"min_new_tokens is {least} and max_new_tokens {most}; the least is more than the most"
 
 
-def _problems_of_thoughts(limit: ThoughtLimit, banned: Sequence[str]) -> Iterator[str]:
-    if limit.tokens is None:
+def _problems_of_thoughts(thoughts: Thoughts, banned: Sequence[str]) -> Iterator[str]:
+    if thoughts.tokens is None:
         return
-    if limit.tokens < 0:
-        yield f"the budget of thoughts is {limit.tokens}; it cannot be negative"
-    closing = folded(limit.closing)[0]
+    if thoughts.tokens < 0:
+        yield f"the budget of thoughts is {thoughts.tokens}; it cannot be negative"
+    closing = folded(thoughts.marks.closing)[0]
     for text in banned:
         if text and folded(text)[0] in closing:
             yield f"{text!r} is banned, and thoughts are closed with it; allow it, or lift the budget"

@@ -155,7 +155,8 @@ class Sources:
         if request.alternatives or parts.guidance is not None or why_not_on_device(request.sampling) is not None:
             return False
         # Mirostat's state is on the device then, and what goes back or begins anew would begin without it.
-        anew = request.banned or request.constraint or request.thoughts or self._drafter(request) is not None
+        limited = request.thoughts is not None and request.thoughts.tokens is not None
+        anew = request.banned or request.constraint or limited or self._drafter(request) is not None
         return not (is_steered(request.sampling) and anew)
 
     def _cut(self, length: int) -> None:

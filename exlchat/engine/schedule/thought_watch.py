@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from exlchat.llm.request import ThoughtLimit
+from exlchat.llm.thoughts import Thoughts, ThoughtSplitter
 
 
 class ThoughtWatch:
-    """Watches the text of one answer.
+    """Watches the text of one answer; `None` has no thoughts."""
 
-    Args:
-        limit: marks and length; `None` watches nothing.
-    """
-
-    def __init__(self, limit: ThoughtLimit | None) -> None:
-        self._limit = limit
-        self._text = ""
+    def __init__(self, thoughts: Thoughts | None) -> None:
+        self._most = None if thoughts is None else thoughts.tokens
+        self._splitter = None if thoughts is None else ThoughtSplitter(thoughts.marks, thoughts.begun)
         self._tokens = 0
-        self._closed = limit is None
 
     @property
     def inside(self) -> bool:
         """Whether the text goes on inside thoughts."""
-        if self._limit is None or self._closed:
-            return False
-        return self._limit.opened or self._text.lstrip().startswith(self._limit.opening)
+        return self._splitter is not None and self._splitter.thinking
 
     @property
     def over(self) -> bool:
         """Whether thoughts have to be closed now."""
-        limit = self._limit
-        return limit is not None and limit.tokens is not None and self.inside and self._tokens >= limit.tokens
+        return self._most is not None and self.inside and self._tokens >= self._most
 
     def push(self, text: str) -> None:
         """A token, and the text that came with it."""
-        if self._limit is None or self._closed:
+        if self._splitter is None:
             return
-        self._text += text
+        self._splitter.feed(text)
         self._tokens += 1
         # Thoughts stand at the beginning only.
-        begun = self._limit.opened or self._limit.opening.startswith(self._text.lstrip()[: len(self._limit.opening)])
-        self._closed = self._limit.closing in self._text or not begun
+        if self._splitter.ended:
+            self._splitter = None
 
     def back(self, count: int) -> None:
         """The last tokens, none of which had a text yet, have not come."""
@@ -47,4 +39,4 @@ class ThoughtWatch:
 
     def close(self) -> None:
         """They are closed from outside."""
-        self._closed = True
+        self._splitter = None

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat.chat.prompt.answer_parts import marks_of
 from exlchat.chat.prompt.layout import single_texts
-from exlchat.chat.prompt.thinking import Piece, ThinkingSplitter
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent
 from exlchat.llm.events import PrefillProgress, TextDelta
 from exlchat.ui.headless.output import told
 from exlchat.ui.terminal.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from exlchat.llm.events import Channel
     from exlchat.llm.port import TextModel
     from exlchat.ui.headless.output import AnswerOutput
     from exlchat.ui.terminal.standard_streams import ErrorLines
@@ -30,7 +27,6 @@ class AnswerTelling:
         self._lines = lines
         self._engine = engine
         self._kept = kept
-        self._splitter: ThinkingSplitter | None = None
         self._words = 0
         self._begun = ""
         self.begun = False
@@ -46,8 +42,8 @@ class AnswerTelling:
             case PrefillProgress():
                 self._lines.reading(event)
                 self._output.progress(event)
-            case TextDelta(text=text, chances=chances):
-                self._tell(self._pieces(text))
+            case TextDelta(text=text, channel=channel, chances=chances):
+                self._tell(text, channel)
                 if chances:
                     named = {one.token_id for place in chances for one in told(place)}
                     self._output.tokens(chances, single_texts(self._engine, named))
@@ -60,33 +56,23 @@ class AnswerTelling:
         for notice in (*event.notices, event.context_notice):
             if notice:
                 self._lines.say(notice)
-        marks = marks_of(event.message)
-        self._splitter = None if marks is None else ThinkingSplitter(marks)
-        begun = self._pieces(event.message.text)
         self._output.start(model=self._engine.info.name, conversation=self._kept, prompt_tokens=event.prompt_tokens)
-        # A cut answer that goes on is not said again, but it may have been cut among its thoughts.
+        # A cut answer that goes on is not said again.
         if event.message.text and event.message.edited_from is None:
             self._begun = event.message.text
-            self._tell(begun)
+            for piece in event.begun:
+                self._tell(piece.text, piece.channel)
 
-    def _pieces(self, text: str) -> list[Piece]:
-        if self._splitter is None:
-            return [Piece("answer", text)] if text else []
-        return self._splitter.feed(text)
-
-    def _tell(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            if piece.kind == "thinking":
-                self._words += len(piece.text.split())
-                self._lines.thinking(self._words)
-                self._output.thoughts(piece.text)
-            else:
-                self._lines.clear()
-                self._output.text(piece.text)
+    def _tell(self, text: str, channel: Channel) -> None:
+        if channel == "thought":
+            self._words += len(text.split())
+            self._lines.thinking(self._words)
+            self._output.thoughts(text)
+        elif text and channel == "answer":
+            self._lines.clear()
+            self._output.text(text)
 
     def _close(self, event: AnswerClosed) -> ExitCode:
-        if self._splitter is not None:
-            self._tell(self._splitter.finish())
         self._lines.clear()
         if event.finished is not None:
             self._output.finish(replace(event.finished, text=self._begun + event.finished.text))

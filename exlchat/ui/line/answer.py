@@ -9,7 +9,7 @@ from exlchat.ui.render.markdown.blocks import Code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.chat.prompt.thinking import Piece
+    from exlchat.llm.thoughts import Piece
     from exlchat.ui.line.ink import Ink, Part
     from exlchat.ui.line.paper import Fragments
     from exlchat.ui.render.markdown.blocks import Block
@@ -39,9 +39,10 @@ class AnswerLines:
 
     def add(self, piece: Piece) -> None:
         """More text."""
-        if self._section is None or self._section.part != piece.kind:
+        part: Part = "thinking" if piece.channel == "thought" else "answer"
+        if self._section is None or self._section.part != part:
             self._end_section()
-            self._section = _Section(self._ink, piece.kind, self._speaker)
+            self._section = _Section(self._ink, part, self._speaker)
         self._section.source.append(piece.text)
 
     def take(self, room: int) -> tuple[list[Fragments], list[Fragments]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.sight import newest_record
-from exlchat.chat.prompt.thinking import Piece
+from exlchat.llm.thoughts import Piece
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.untrusted.text import one_line
 
@@ -115,7 +115,7 @@ class Transcript:
         said = answer_parts(message)
         lines = AnswerLines(chat.paper.ink, self._speaker(message))
         if said.thinking:
-            lines.add(Piece("thinking", said.thinking))
+            lines.add(Piece("thought", said.thinking))
         lines.add(Piece("answer", said.answer))
         chat.put([*lines.close(), *self.end_of(message)])
 

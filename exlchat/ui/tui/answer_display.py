@@ -163,7 +163,7 @@ class AnswerDisplay:
     def _show_fresh(self, answering: Answering, message: Message) -> None:
         transcript = self._screen.transcript
         for piece in answering.fresh:
-            key = thoughts_key(message.id) if piece.kind == "thinking" else message.id
+            key = thoughts_key(message.id) if piece.channel == "thought" else message.id
             if transcript.holds(key):
                 transcript.append_text(key, piece.text)
                 continue

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
-from exlchat.chat.prompt.thinking import Piece
 from exlchat.config.themes import load_themes
+from exlchat.llm.thoughts import Piece
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.ui.line.ink import Ink, text_of
 from exlchat.ui.line.paper import Fragments
@@ -95,7 +95,7 @@ def test_long_code_leaves_the_open_end_line_by_line() -> None:
 
 def test_thoughts_and_answer_each_have_their_mark() -> None:
     lines = AnswerLines(styled(), "guide")
-    lines.add(Piece("thinking", "I think.\n\n- so"))
+    lines.add(Piece("thought", "I think.\n\n- so"))
     lines.add(Piece("answer", "I say."))
     assert text_of(lines.close()) == "┊ guide thinks:\n┊ I think.\n┊\n┊ • so\n\nI say.\n"
 

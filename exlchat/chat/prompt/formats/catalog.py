@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from exlchat.chat.prompt.thinking import HARMONY, SEED, THINK, ThinkingMarks
+from exlchat.chat.prompt.thinking import HARMONY, SEED, THINK
+from exlchat.llm.thoughts import ThinkingMarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exlchat.chat.prompt.formats.table_source import source_of
-from exlchat.chat.prompt.thinking import ThinkingMarks
+from exlchat.llm.thoughts import ThinkingMarks
 from exlchat.untrusted.text import one_line
 
 MOST_CHARACTERS = 20_000
