@@ -1,1 +1,1 @@
-"""The compiled CUDA extension: kernels, their layout, their references, and how they are built."""
+"""The compiled CUDA extension: kernels, their layout, and how they are built."""

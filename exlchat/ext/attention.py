@@ -1,6 +1,6 @@
 """Decode attention as an operation: one new token, or a few, against the pages of a layer's cache.
 
-`reference_attention.py` defines what it computes, `kv_formats.py` how keys and values are stored.
+`tests/ext/reference_attention.py` defines what it computes, `kv_formats.py` how keys and values are stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the sampler does beyond temperature, top-k, top-p and min-p: adjusted logits, and any chain of steps.
 
-`reference_adjust.py` and `reference_chain.py` define both. They are jobs of their own, so that a captured step without
-them stays what it was.
+`tests/ext/reference_adjust.py` and `reference_chain.py` define both. They are jobs of their own, so that a captured
+step without them stays what it was.
 """
 
 from __future__ import annotations

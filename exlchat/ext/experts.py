@@ -1,6 +1,6 @@
 """Mixtures of experts in a decode step: the choice, and the products of those chosen, without asking the host.
 
-`reference_experts.py` defines what the operations compute. What the chosen ones give is added up behind them.
+`tests/ext/reference_experts.py` defines what the operations compute. What the chosen ones give is added up behind them.
 """
 
 from __future__ import annotations

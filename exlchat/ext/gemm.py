@@ -1,6 +1,6 @@
 """Products of many rows with quantized matrices, which run at once, on torch's current stream.
 
-`reference.product` defines what they compute, of x in stored order.
+`tests/ext/reference.py` defines what they compute, of x in stored order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Norms of queries and keys before the attention, other than those that `attention.AttentionRules` knows.
 
-`reference_heads.py` defines what they compute.
+`tests/ext/reference_heads.py` defines what they compute.
 """
 
 from __future__ import annotations

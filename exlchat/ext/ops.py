@@ -1,4 +1,4 @@
-"""The operations of the CUDA extension, typed and checked; `reference*.py` define what each computes."""
+"""The operations of the CUDA extension, typed and checked; `tests/ext/reference*.py` define what each computes."""
 
 from __future__ import annotations
 

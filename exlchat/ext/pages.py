@@ -1,6 +1,6 @@
 """A layer's pages read and written for a prompt, many tokens at a time. Both run at once, on torch's current stream.
 
-`reference_pages.py` defines what they compute, `kv_formats.py` how keys and values are stored.
+`tests/ext/reference_pages.py` defines what they compute, `kv_formats.py` how keys and values are stored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operations between the products of a prompt, many tokens at a time. They run at once, on torch's current stream.
 
-`reference_prompt.py` defines what they compute.
+`tests/ext/reference_prompt.py` defines what they compute.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It ends a step. The token goes where the next step's embedding reads it, the position is counted on, and one word with
 token, status and sequence number goes to the host, which finds it in a `TokenRing` without waiting for the stream.
-`reference_sampling.py` defines the draw.
+`tests/ext/reference_sampling.py` defines the draw.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ the residual stream, and the products behind get that normed.
 
 `products.Residual` does this inside a product, where RMS norms stand before attention and MLP and nothing else does.
 Here a norm may stand behind them too, or be a LayerNorm, or be none; sources may be two, and several rows with weights
-(experts). `reference_settle.py` defines what is computed.
+(experts). `tests/ext/reference_settle.py` defines what is computed.
 """
 
 from __future__ import annotations

@@ -8,15 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import (
-    layout,
-    reference,
-    reference_attention,
-    reference_experts,
-    reference_heads,
-    reference_sampling,
-    reference_settle,
-)
+from exlchat.ext import layout
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
@@ -24,6 +16,14 @@ from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
 from exlchat.ext.settle import Joining, Norm, NormedCopy
+from tests.ext import (
+    reference,
+    reference_attention,
+    reference_experts,
+    reference_heads,
+    reference_sampling,
+    reference_settle,
+)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.kv_formats import CODES4, KINDS, Element, decode, encode
-from exlchat.ext.reference_pages import cached_rows
 from exlchat.llm.info import ModelError
 from tests.engine.decoding import logits_in_steps, open_transformer
+from tests.ext.reference_pages import cached_rows
 from tests.shared_data import DATA, needs_shared
 
 CPU = torch.device("cpu")

@@ -18,9 +18,9 @@ from exlchat.engine.kv.archive import PageArchive, open_archive
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.ext.kv_formats import CODES4, PAGE_TOKENS, decode, encode
-from exlchat.ext.reference_pages import cached_rows
 from exlchat.llm.info import ModelError
 from tests.engine.test_kv_cache import CPU, spec, table_of
+from tests.ext.reference_pages import cached_rows
 
 SIZES = spec(32, layers=2)
 LONGEST = 1200

@@ -12,12 +12,12 @@ from exlchat.engine.decode.step_chain import StepChain
 from exlchat.engine.decode.verify_step import why_no_rows
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
-from exlchat.ext.reference_pages import cached_rows
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_kv_cache import table_of
 from tests.engine.test_quantized_linear import open_quantized
 from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, written
+from tests.ext.reference_pages import cached_rows
 
 IDS = torch.randint(391, (300,), generator=torch.Generator().manual_seed(3)).tolist()
 PROMPT = 250

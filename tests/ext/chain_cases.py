@@ -15,10 +15,10 @@ from exlchat.ext import chain, sampling
 from exlchat.ext.job import Job
 from exlchat.ext.library import Library
 from exlchat.ext.philox import uniform_bits
-from exlchat.ext.reference_chain import Chain
 from exlchat.ext.sampling import SamplerState
 from exlchat.llm.controls import STEPS
 from exlchat.llm.sampling import SamplingSettings
+from tests.ext.reference_chain import Chain
 
 SEED = 2**63 + 12345
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 from transformers.models.glm4.modeling_glm4 import apply_rotary_pos_emb
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
-from exlchat.ext import reference_attention, reference_pages
 from exlchat.ext.attention import Attention, AttentionRules, AttentionScratch, LayerPages, best_splits
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.library import Library
+from tests.ext import reference_attention, reference_pages
 from tests.ext.never_called import NeverCalled
 
 

@@ -14,12 +14,12 @@ from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.sampling.device import DeviceDraws, c_chain, dry_table, why_not_on_device
 from exlchat.ext.chain import FOREVER, STEP_NAMES, ChainState, TokenRules, token_words
 from exlchat.ext.job import Job
-from exlchat.ext.reference_adjust import adjusted, completing, repetitions
-from exlchat.ext.reference_chain import Chain, draw
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, NOTHING_ALLOWED
 from exlchat.llm.controls import STEPS
 from tests.ext.chain_cases import CASES, SEED, Bench, Functions, check_draws, first, random_chain, shapes, unchecked
 from tests.ext.emulation import emulated_library
+from tests.ext.reference_adjust import adjusted, completing, repetitions
+from tests.ext.reference_chain import Chain, draw
 
 S = SamplingSettings
 CPU = torch.device("cpu")

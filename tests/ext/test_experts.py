@@ -16,11 +16,11 @@ from transformers.models.qwen2_moe.configuration_qwen2_moe import Qwen2MoeConfig
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 
 from exlchat.ext import functions as c
-from exlchat.ext import reference_experts
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import ExpertKernels, RouteRules
 from exlchat.ext.layout import NO_FEATURE, PackedMatrix, decode, unsigned
 from exlchat.ext.library import Library
+from tests.ext import reference_experts
 from tests.ext.never_called import NeverCalled, small_matrix
 
 HALF, FLOAT, INT = torch.float16, torch.float32, torch.int32

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import reference_attention, reference_pages
 from exlchat.ext.attention import AttentionRules, LayerPages
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.library import Library
 from exlchat.ext.pages import PageKernels
+from tests.ext import reference_attention, reference_pages
 from tests.ext.never_called import NeverCalled
 
 

@@ -12,11 +12,11 @@ import torch
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
-from exlchat.ext import reference
 from exlchat.ext.job import check_together
 from exlchat.ext.layout import to_stored
 from exlchat.ext.library import Library
 from exlchat.ext.products import Kind, NormCopy, Normed, Products, Residual
+from tests.ext import reference
 from tests.ext.never_called import NeverCalled, small_matrix
 
 HALF, FLOAT = torch.float16, torch.float32

@@ -10,10 +10,10 @@ from transformers.activations import ACT2FN
 
 from exlchat.engine.layers.norms import Norm
 from exlchat.engine.layers.operations import TorchOperations
-from exlchat.ext import reference_prompt
 from exlchat.ext.library import Library
 from exlchat.ext.products import Activation
 from exlchat.ext.prompt import PromptKernels
+from tests.ext import reference_prompt
 from tests.ext.never_called import NeverCalled
 
 HALF = torch.float16

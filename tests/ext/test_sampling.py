@@ -10,10 +10,10 @@ import torch
 
 from exlchat.engine.sampling import Sampler, probabilities
 from exlchat.ext.library import Library
-from exlchat.ext.reference_sampling import draw, kept_weights, scale_logits, weights
 from exlchat.ext.sampling import NOT_NUMBERS, RING_SLOTS, SamplerKernels, SamplerState, TokenRing, c_draw
 from exlchat.llm.sampling import SamplingSettings
 from tests.ext.never_called import NeverCalled
+from tests.ext.reference_sampling import draw, kept_weights, scale_logits, weights
 
 SETTINGS = [
     SamplingSettings(),

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
-from exlchat.ext import reference_heads, reference_settle
 from exlchat.ext.heads import HeadKernels, HeadNorms
 from exlchat.ext.library import Library
 from exlchat.ext.settle import Joining, Norm, NormedCopy, SettleKernels
+from tests.ext import reference_heads, reference_settle
 from tests.ext.never_called import NeverCalled
 
 HALF, FLOAT = torch.float16, torch.float32

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
-from exlchat.ext import layout, reference_experts
+from exlchat.ext import layout
 from exlchat.ext.expert_weights import DenseExperts
 from exlchat.ext.experts import ExpertKernels, RouteRules
 from exlchat.ext.job import Job
 from exlchat.ext.layout import NO_FEATURE, PackedMatrix, unsigned
 from exlchat.ext.tiles import pack_tiles
+from tests.ext import reference_experts
 
 DEVICE = torch.device("cuda")
 RECIPES = {

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from exlchat.ext import reference_attention
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.job import Job
 from exlchat.ext.kv_formats import CODES4, CODES8, FLOAT8, FLOAT16, KINDS, PAGE_TOKENS, decode, encode
 from exlchat.ext.ops import Kernels
+from tests.ext import reference_attention
 
 BOTH_EDGES = pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
 KIND_AND_DIM = [

@@ -19,10 +19,10 @@ from exlchat.ext.chain import FOREVER, TokenRules, token_words
 from exlchat.ext.job import Job
 from exlchat.ext.library import Library
 from exlchat.ext.ops import Kernels
-from exlchat.ext.reference_adjust import adjusted
-from exlchat.ext.reference_chain import draw
 from exlchat.ext.sampling import DRAWN
 from tests.ext.chain_cases import CASES, SEED, Bench, check_draws, random_chain, shapes
+from tests.ext.reference_adjust import adjusted
+from tests.ext.reference_chain import draw
 from tests.ext.test_chain import HISTORIES, LOOKS
 from tests.gpu.test_quantized_engine import EXL2, open_quantized
 from tests.shared_data import needs_shared

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import reference_experts
 from exlchat.ext.expert_weights import ExpertMatrices
 from exlchat.ext.experts import ExpertActivation, RouteRules
 from exlchat.ext.ops import Kernels
+from tests.ext import reference_experts
 from tests.gpu.expert_cases import (
     BOTH_EDGES,
     DEVICE,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import layout, reference_experts
+from exlchat.ext import layout
 from exlchat.ext.build import ensure_library
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.expert_weights import ExpertMatrices
@@ -18,6 +18,7 @@ from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.layout import NO_FEATURE, PackedMatrix
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
+from tests.ext import reference_experts
 from tests.gpu.expert_cases import (
     BOTH_EDGES,
     DEVICE,

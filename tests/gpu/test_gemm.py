@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from exlchat.ext import layout, reference
+from exlchat.ext import layout
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.layout import PackedMatrix, to_stored
+from tests.ext import reference
 from tests.gpu.test_products import GPTQ, RECIPES, packed, plain, relative_error
 
 ROWS = (1, 2, 5, 8, 9, 17, 33, 50, 64, 65, 130, 256)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from exlchat.ext.ops import Kernels
-from exlchat.ext.reference_sampling import scale_logits
+from tests.ext.reference_sampling import scale_logits
 
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import reference_pages
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.kv_formats import GROUP, KINDS, PAGE_TOKENS, decode_turned
 from exlchat.ext.ops import Kernels
+from tests.ext import reference_pages
 from tests.gpu.test_attention import KIND_AND_DIM
 
 POISON = 0xA5

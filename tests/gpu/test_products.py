@@ -12,7 +12,7 @@ import torch
 from exlchat.engine.formats.exl2 import dequantize
 from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
-from exlchat.ext import layout, reference
+from exlchat.ext import layout
 from exlchat.ext.build import ensure_library
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.functions import FUNCTIONS
@@ -21,6 +21,7 @@ from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import Activation, NormCopy, Normed, Products, Residual
 from exlchat.ext.tiles import pack_tiles
+from tests.ext import reference
 
 RECIPES = {
     **{str(bits): (Section(bits, 1.0, 128),) for bits in (2, 3, 4, 5, 6, 8)},

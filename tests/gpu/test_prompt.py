@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from exlchat.ext import reference_prompt
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import Activation
+from tests.ext import reference_prompt
 
 
 def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:

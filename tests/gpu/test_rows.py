@@ -20,7 +20,6 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
-from exlchat.ext import reference
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS
@@ -28,6 +27,7 @@ from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, encode
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import NormCopy, Normed, Products, Residual
+from tests.ext import reference
 from tests.gpu.test_products import GPTQ, RECIPES, packed, poisoned, relative_error
 
 CUDA = torch.device("cuda")

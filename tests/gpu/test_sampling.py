@@ -12,8 +12,8 @@ from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.sampling import Sampler, probabilities
 from exlchat.ext.library import Library
 from exlchat.ext.philox import uniform_bits
-from exlchat.ext.reference_sampling import draw, kept_weights
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, SamplerKernels, SamplerState, c_draw
+from tests.ext.reference_sampling import draw, kept_weights
 
 SEED = 2**63 + 12345
 SETTINGS = {

@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import layout, reference, reference_heads, reference_settle
+from exlchat.ext import layout
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.job import Job
 from exlchat.ext.ops import Kernels
 from exlchat.ext.settle import Joining, Norm, NormedCopy, NormKind
+from tests.ext import reference, reference_heads, reference_settle
 from tests.gpu.test_products import packed
 
 HALF, FLOAT = torch.float16, torch.float32

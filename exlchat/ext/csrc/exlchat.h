@@ -301,7 +301,7 @@ enum {
 };
 
 /* What an answer asks for beyond ExlDraw. Device memory, which the host writes between steps. The formulas stand in
-   exlchat/ext/reference_adjust.py and reference_chain.py. */
+   tests/ext/reference_adjust.py and reference_chain.py. */
 typedef struct {
     double repetition, frequency, presence;
     double dry[EXL_DRY_MOST]; /* taken off the logit that lengthens a repetition of n + 1 tokens; 0: none */

@@ -1,4 +1,4 @@
-// The steps of a distribution that all blocks take, in doubles. `reference_chain.py` has the same formulas.
+// The steps of a distribution that all blocks take, in doubles. `tests/ext/reference_chain.py` has the same formulas.
 //
 // Every step bends the logits, by a curve that never falls, or removes tokens. What is left is a range of the order of
 // places, but for what XTC takes out, and a gap that locally typical sampling can leave among equal logits.

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from exlchat.ext.products import Activation
-from exlchat.ext.reference import activated
-from exlchat.ext.reference_attention import turned
+from tests.ext.reference import activated
+from tests.ext.reference_attention import turned
 
 
 def add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:

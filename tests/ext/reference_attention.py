@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext.attention import AttentionRules, LayerPages
-from exlchat.ext.reference_pages import cached_rows, write_pages
+from tests.ext.reference_pages import cached_rows, write_pages
 
 
 def attention(

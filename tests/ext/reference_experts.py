@@ -8,7 +8,7 @@ from torch import Tensor
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, RouteRules
 from exlchat.ext.layout import PackedMatrix, decode, unsigned
-from exlchat.ext.reference import activated
+from tests.ext.reference import activated
 
 
 def route(x: Tensor, router: Tensor, rules: RouteRules, *, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
