@@ -12,7 +12,7 @@ from exlchat.chat.model import Message
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.opening import persona_of
 from exlchat.chat.personas.persona import PersonaError
-from exlchat.chat.personas.shelf import find_persona
+from exlchat.chat.personas.registry import PERSONAS
 from exlchat.chat.turn import TurnError
 from exlchat.config.layers import Layer
 
@@ -29,7 +29,7 @@ def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona
         PersonaError: there is none, or its file cannot be used.
     """
     return freeze(
-        find_persona(wanted).persona,
+        PERSONAS.find(wanted).persona,
         user=user,
         now=datetime.now(),
         seed=secrets.randbits(31) if seed is None else seed,

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
-from exlchat.chat.file_ids import id_for
 from exlchat.chat.prompt import template_process
 from exlchat.chat.prompt.formats import FORMATS, guess
 from exlchat.chat.prompt.formats.table_source import named
 from exlchat.chat.prompt.thinking import detect
+from exlchat.chat.registry import id_for
 from exlchat.llm.thoughts import ThinkingMarks
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line

@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from exlchat import paths
-from exlchat.chat.file_ids import is_id
 from exlchat.chat.personas import png, zip_members
 from exlchat.chat.personas.card import KEPT
 from exlchat.chat.personas.card_writing import CARD_FILES, CardFile, Exported, card_file
 from exlchat.chat.personas.files import Imported, file_bytes, read_file, read_kept_files, read_lorebook
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.persona import Persona, PersonaError
-from exlchat.chat.personas.shelf import (
-    ShelvedPersona,
-    all_personas,
+from exlchat.chat.personas.registry import (
+    PERSONAS,
+    PersonaEntry,
     files_beside,
-    find_persona,
     persona_id,
     picture_beside,
 )
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, table_of_persona, write_text
 from exlchat.chat.personas.zip_members import Member
+from exlchat.chat.registry import is_id
 from exlchat.cli.options import some_text
 from exlchat.cli.parser import Parser, about_group, add_command, json_option
 from exlchat.config.files import load_settings
@@ -119,7 +118,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     lines = ErrorLines()
     commands: dict[str, Callable[[], ExitCode]] = {
         "list": lambda: _list(lines, as_json=typed.json),
-        "show": lambda: _show(find_persona(typed.name), typed.user or load_settings().user_name, as_json=typed.json),
+        "show": lambda: _show(PERSONAS.find(typed.name), typed.user or load_settings().user_name, as_json=typed.json),
         "new": lambda: _new(typed.name, typed.base),
         "import": lambda: _import(parser, typed, lines),
         "export": lambda: _export(parser, typed, lines),
@@ -133,22 +132,22 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
-    shelf = all_personas()
-    for problem in shelf.problems:
+    listed = PERSONAS.all()
+    for problem in listed.problems:
         lines.say(problem)
     if as_json:
-        return print_json([_summary(one) for one in shelf.personas])
-    width = max((len(one.id) for one in shelf.personas), default=0)
-    return print_lines(f"{one.id:<{width}}  {_told(one)}".rstrip() for one in shelf.personas)
+        return print_json([_summary(one) for one in listed.entries])
+    width = max((len(one.id) for one in listed.entries), default=0)
+    return print_lines(f"{one.id:<{width}}  {_told(one)}".rstrip() for one in listed.entries)
 
 
-def _told(one: ShelvedPersona) -> str:
+def _told(one: PersonaEntry) -> str:
     persona = one.persona
     about = one_line(persona.description or persona.system, 80)
     return about if persona_id(persona.name) == one.id else f"{one_line(persona.name, 40)}: {about}"
 
 
-def _summary(one: ShelvedPersona) -> dict[str, Any]:
+def _summary(one: PersonaEntry) -> dict[str, Any]:
     persona = one.persona
     return {
         "id": one.id,
@@ -163,7 +162,7 @@ def _summary(one: ShelvedPersona) -> dict[str, Any]:
     }
 
 
-def _show(one: ShelvedPersona, user: str, *, as_json: bool) -> ExitCode:
+def _show(one: PersonaEntry, user: str, *, as_json: bool) -> ExitCode:
     frozen = freeze(one.persona, user=one_line(user, 80), now=datetime.now(), seed=_SHOWN_SEED)
     if as_json:
         table = table_of_persona(one.persona)
@@ -171,7 +170,7 @@ def _show(one: ShelvedPersona, user: str, *, as_json: bool) -> ExitCode:
     return print_lines(_described(one, frozen))
 
 
-def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
+def _described(one: PersonaEntry, frozen: FrozenPersona) -> list[str]:
     persona = one.persona
     wanted = {
         "template": persona.template,
@@ -198,7 +197,7 @@ def _described(one: ShelvedPersona, frozen: FrozenPersona) -> list[str]:
 
 def _new(name: str, base: str | None) -> ExitCode:
     ident = name if is_id(name) and name == name.strip() and " " not in name else persona_id(name)
-    one = None if base is None else find_persona(base)
+    one = None if base is None else PERSONAS.find(base)
     target = _free_place(ident, with_picture=one is not None and one.picture is not None)
     if one is None:
         text = _NEW.format(name=json.dumps(one_line(name, 80), ensure_ascii=False))
@@ -245,7 +244,7 @@ def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
         parser.error(f"--card goes with .json and .charx; {why}")
     if typed.picture is not None and kind not in ("png", "charx"):
         parser.error(f"--picture goes with .png and .charx; a .{kind} holds no picture")
-    one = find_persona(typed.name)
+    one = PERSONAS.find(typed.name)
     if file.exists() and not typed.force:
         raise PersonaError(f"{file} is there already; choose another name, or replace it with --force")
     exported = _exported_file(one, cast("CardFile", kind), version=typed.card, picture=typed.picture)
@@ -256,7 +255,7 @@ def _export(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
 
 
 def _path(name: str | None) -> ExitCode:
-    return print_lines([str(paths.folders().personas if name is None else find_persona(name).path)])
+    return print_lines([str(paths.folders().personas if name is None else PERSONAS.find(name).path)])
 
 
 def _card_kind(file: Path) -> str | None:
@@ -320,7 +319,7 @@ def _free_place(ident: str, *, with_picture: bool = False) -> Path:
     return target
 
 
-def _copy_beside(one: ShelvedPersona, target: Path) -> None:
+def _copy_beside(one: PersonaEntry, target: Path) -> None:
     """Put copies of the picture and the files of `one` beside `target`, the file of a copy of it.
 
     Raises:
@@ -333,7 +332,7 @@ def _copy_beside(one: ShelvedPersona, target: Path) -> None:
 
 
 def _exported_file(
-    one: ShelvedPersona, kind: CardFile, *, version: Literal[2, 3] | None, picture: Path | None
+    one: PersonaEntry, kind: CardFile, *, version: Literal[2, 3] | None, picture: Path | None
 ) -> Exported:
     """The persona as a file of this kind, with the picture and the files that lie beside it.
 

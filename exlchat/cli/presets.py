@@ -12,7 +12,7 @@ from typing import Any
 from exlchat import paths
 from exlchat.chat.presets.other_programs import ImportedPreset, read_file
 from exlchat.chat.presets.preset import SamplingPresetError
-from exlchat.chat.presets.shelf import ShelvedPreset, all_presets, find_preset, keep_preset, place_for
+from exlchat.chat.presets.registry import PRESETS, PresetEntry, keep_preset, place_for
 from exlchat.chat.presets.toml_file import table_of_preset, table_of_wishes
 from exlchat.cli.parser import Parser, about_group, add_command, json_option
 from exlchat.ui.terminal.exit_codes import ExitCode
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     lines = ErrorLines()
     commands: dict[str, Callable[[], ExitCode]] = {
         "list": lambda: _list(lines, as_json=typed.json),
-        "show": lambda: _show(find_preset(typed.name), as_json=typed.json),
+        "show": lambda: _show(PRESETS.find(typed.name), as_json=typed.json),
         "import": lambda: _import(parser, typed, lines),
         "path": lambda: _path(typed.name),
     }
@@ -79,20 +79,20 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
-    shelf = all_presets()
-    for problem in shelf.problems:
+    listed = PRESETS.all()
+    for problem in listed.problems:
         lines.say(problem)
     if as_json:
-        return print_json([_summary(one) for one in shelf.presets])
-    width = max((len(one.id) for one in shelf.presets), default=0)
+        return print_json([_summary(one) for one in listed.entries])
+    width = max((len(one.id) for one in listed.entries), default=0)
     rows = []
-    for one in shelf.presets:
+    for one in listed.entries:
         rows.append(f"{one.id:<{width}}  {one_line(one.preset.description, 100)}".rstrip())
         rows.append(f"{'':<{width}}  {one.preset.wishes.describe()}".rstrip())
     return print_lines(row for row in rows if row)
 
 
-def _summary(one: ShelvedPreset) -> dict[str, Any]:
+def _summary(one: PresetEntry) -> dict[str, Any]:
     return {
         "id": one.id,
         "description": one.preset.description,
@@ -102,7 +102,7 @@ def _summary(one: ShelvedPreset) -> dict[str, Any]:
     }
 
 
-def _show(one: ShelvedPreset, *, as_json: bool) -> ExitCode:
+def _show(one: PresetEntry, *, as_json: bool) -> ExitCode:
     if as_json:
         return print_json({**_summary(one), "preset": table_of_preset(one.preset)})
     values = one.preset.wishes.describe() or "no values: everything stays as it is"
@@ -153,4 +153,4 @@ def _keep(imported: ImportedPreset, name: str, *, force: bool) -> Path:
 
 
 def _path(name: str | None) -> ExitCode:
-    return print_lines([str(paths.folders().presets if name is None else find_preset(name).path)])
+    return print_lines([str(paths.folders().presets if name is None else PRESETS.find(name).path)])

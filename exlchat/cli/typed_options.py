@@ -122,10 +122,10 @@ def _typed(parser: argparse.ArgumentParser, typed: argparse.Namespace, theme: st
 
 def _with_preset(options: AppOptions, name: str) -> AppOptions:
     from exlchat.chat.presets.preset import SamplingPresetError
-    from exlchat.chat.presets.shelf import find_preset
+    from exlchat.chat.presets.registry import PRESETS
 
     try:
-        found = find_preset(name)
+        found = PRESETS.find(name)
     except SamplingPresetError as error:
         raise RefusedError(str(error)) from error
     try:

@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from exlchat.chat.repair.check_file import check_file
-from exlchat.chat.repair.salvage_rows import collect
+from exlchat.chat.repair.salvage import collect
 from exlchat.chat.repair.sqlite_pages import Record
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.cli import main as cli

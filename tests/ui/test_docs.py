@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.chat.presets.shelf import all_presets
+from exlchat.chat.presets.registry import PRESETS
 from exlchat.cli.ask import build_parser as ask_parser
 from exlchat.cli.config.command_line import build_parser as config_parser
 from exlchat.cli.config.telling import control_rows, key_rows, page_rows
@@ -52,7 +52,7 @@ def test_the_theme_page_names_and_shows_every_theme() -> None:
 
 def test_the_sampling_page_says_of_each_preset_what_its_file_says() -> None:
     page = (DOCS / "sampling.md").read_text(encoding="utf-8")
-    for one in all_presets(Path("/nowhere"), paths.shipped_presets()).presets:
+    for one in PRESETS.all(Path("/nowhere"), paths.shipped_presets()).entries:
         row = next(line for line in page.splitlines() if line.startswith(f"| `{one.id}` |"))
         assert one.preset.description[1:].partition(";")[0] in row
 

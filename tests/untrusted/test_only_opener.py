@@ -25,7 +25,7 @@ NO_FILE = "opens no file"
 KNOWN: dict[tuple[str, str, str], str] = {
     ("chat/store/backup.py", "back_up", "sqlite3.connect"): DATABASE,
     ("chat/store/backup.py", "back_up", "open"): TEMPORARY,
-    ("chat/repair/check_rows.py", "_parts", "sqlite3.connect"): "a database in memory",
+    ("chat/repair/check_values.py", "_parts", "sqlite3.connect"): "a database in memory",
     ("chat/store/database.py", "_opened", "sqlite3.connect"): DATABASE,
     ("chat/store/database.py", "_make", "os.open"): NEW,
     ("chat/repair/salvage.py", "_alone", "path.open"): LOCKED,

@@ -28,13 +28,13 @@ class PersonaCommands:
         """
         from exlchat.app.speaking import chosen_persona
         from exlchat.chat.personas.persona import PersonaError
-        from exlchat.chat.personas.shelf import all_personas
+        from exlchat.chat.personas.registry import PERSONAS
 
         front = self._front
         if not name:
             speaking = front.session.persona
             who = f"Persona: {one_line(speaking.name)}" if speaking is not None else "No persona speaks"
-            ids = ", ".join(one.id for one in all_personas().personas)
+            ids = ", ".join(one.id for one in PERSONAS.all().entries)
             front.note(f"{who}; /persona NAME changes that: {ids}")
             return
         try:

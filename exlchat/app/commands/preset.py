@@ -18,18 +18,18 @@ def use_preset(front: ChatFront, name: str) -> None:
         NotPossibleError: there is no such preset, or its file cannot be used.
     """
     from exlchat.chat.presets.preset import SamplingPresetError
-    from exlchat.chat.presets.shelf import all_presets, find_preset
+    from exlchat.chat.presets.registry import PRESETS
 
     session = front.session
     if not name:
-        shelf = all_presets()
-        rows = [f"{one_line(one.id, 60)}: {one_line(one.preset.description, 100)}" for one in shelf.presets]
-        rows += [one_line(problem, 300) for problem in shelf.problems]
+        listed = PRESETS.all()
+        rows = [f"{one_line(one.id, 60)}: {one_line(one.preset.description, 100)}" for one in listed.entries]
+        rows += [one_line(problem, 300) for problem in listed.problems]
         now = f"Now: {session.generation.describe()}"
         front.note("\n".join(["/preset NAME chooses one of these:", *rows, now]))
         return
     try:
-        found = find_preset(name)
+        found = PRESETS.find(name)
     except SamplingPresetError as error:
         raise NotPossibleError(str(error)) from error
     try:

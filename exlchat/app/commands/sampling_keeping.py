@@ -10,7 +10,7 @@ from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.generation_settings import NAMES, at_start
 from exlchat.chat.presets.control_values import to_plain
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.presets.shelf import keep_preset
+from exlchat.chat.presets.registry import keep_preset
 from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.speech_values import SPEECH, usual
 from exlchat.config.files import SettingsError, read_settings, save_setting

@@ -10,8 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from exlchat.chat.repair.check_rows import fill_index, missing_parts, search_index, without_triggers
-from exlchat.chat.repair.check_values import Finding, damaged_values
+from exlchat.chat.repair.check_values import (
+    Finding,
+    damaged_values,
+    fill_index,
+    missing_parts,
+    runs,
+    search_index,
+    without_triggers,
+)
 from exlchat.chat.store.backup import back_up
 from exlchat.chat.store.branches import newest_leaf
 from exlchat.chat.store.changes import nearest_kept
@@ -231,10 +238,7 @@ def _answers(db: sqlite3.Connection) -> list[Finding]:
     forget = "DELETE FROM answer_in_progress WHERE message_id = ?"
     return [
         *((f"nobody writes answer {ident} any more", _ends(ident)) for (ident,) in lost),
-        *(
-            (f"answer {ident} has ended and is still noted as being written", _runs(forget, ident))
-            for (ident,) in ended
-        ),
+        *((f"answer {ident} has ended and is still noted as being written", runs(forget, ident)) for (ident,) in ended),
     ]
 
 
@@ -260,7 +264,7 @@ def _references(db: sqlite3.Connection) -> list[Finding]:
     return [
         (
             f"an entry in {table} belongs to a {parent} that is not there",
-            _runs(without_rowid) if table == "tag" else _runs(f"DELETE FROM {table} WHERE rowid = ?", rowid),
+            runs(without_rowid) if table == "tag" else runs(f"DELETE FROM {table} WHERE rowid = ?", rowid),
         )
         for table, rowid, parent, _ in rows
         if table in ("tag", "change", "answer_in_progress")
@@ -285,15 +289,7 @@ def _begins(message_id: str) -> Callable[[sqlite3.Connection], None]:
 
 
 def _updates(assignment: str, message_id: str) -> Callable[[sqlite3.Connection], None]:
-    return _runs(f"UPDATE message SET {assignment} WHERE id = ?", message_id)
-
-
-def _runs(statement: str, *values: str | int) -> Callable[[sqlite3.Connection], None]:
-    return lambda db: _run(db, statement, *values)
-
-
-def _run(db: sqlite3.Connection, statement: str, *values: str | int) -> None:
-    db.execute(statement, values)
+    return runs(f"UPDATE message SET {assignment} WHERE id = ?", message_id)
 
 
 def _give_back_lost_pages(db: sqlite3.Connection) -> None:

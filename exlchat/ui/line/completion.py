@@ -153,16 +153,16 @@ def _off() -> Iterator[tuple[str, str]]:
 
 
 def _personas() -> Iterator[tuple[str, str]]:
-    from exlchat.chat.personas.shelf import all_personas
+    from exlchat.chat.personas.registry import PERSONAS
 
-    for one in all_personas().personas:
+    for one in PERSONAS.all().entries:
         yield one.id, one.persona.name
 
 
 def _presets() -> Iterator[tuple[str, str]]:
-    from exlchat.chat.presets.shelf import all_presets
+    from exlchat.chat.presets.registry import PRESETS
 
-    for one in all_presets().presets:
+    for one in PRESETS.all().entries:
         yield one.id, one.preset.description
 
 

@@ -125,11 +125,11 @@ class Pickers:
     def persona(self) -> None:
         """The personas there are, with what each says to the model."""
         from exlchat.chat.personas.frozen import freeze
-        from exlchat.chat.personas.shelf import all_personas
+        from exlchat.chat.personas.registry import PERSONAS
 
         screen = self._screen
-        shelf = all_personas()
-        by_id = {one.id: one.persona for one in shelf.personas}
+        listed = PERSONAS.all()
+        by_id = {one.id: one.persona for one in listed.entries}
         speaking = screen.session.persona
         rows = [
             Row(
@@ -138,7 +138,7 @@ class Pickers:
                 one_line(one.persona.description or one.persona.system, 80),
                 speaking is not None and speaking.name == one.persona.name,
             )
-            for one in shelf.personas
+            for one in listed.entries
         ]
         user = screen.services.shelf.settings.user_name
 
@@ -147,24 +147,24 @@ class Pickers:
             greeting = f"\n\n“{frozen.greetings[0]}”" if frozen.greetings else ""
             return f"{frozen.system_text}{greeting}"
 
-        for problem in shelf.problems:
+        for problem in listed.problems:
             screen.tell(problem, warning=True)
         self._ask(PickScreen("Personas", narrowed(rows), hint=_CHOOSES, preview=preview), screen.commands.personas.run)
 
     def preset(self) -> None:
         """The sampling presets there are, with their values."""
         from exlchat.app.commands.preset import use_preset
-        from exlchat.chat.presets.shelf import all_presets
+        from exlchat.chat.presets.registry import PRESETS
 
         screen = self._screen
-        shelf = all_presets()
-        by_id = {one.id: one.preset for one in shelf.presets}
-        rows = [Row(one.id, one.id, one_line(one.preset.description, 80)) for one in shelf.presets]
+        listed = PRESETS.all()
+        by_id = {one.id: one.preset for one in listed.entries}
+        rows = [Row(one.id, one.id, one_line(one.preset.description, 80)) for one in listed.entries]
 
         def preview(ident: str) -> str:
             return by_id[ident].wishes.describe() or "Nothing is changed by it"
 
-        for problem in shelf.problems:
+        for problem in listed.problems:
             screen.tell(problem, warning=True)
         self._ask(
             PickScreen("Sampling presets", narrowed(rows), hint=_CHOOSES, preview=preview),

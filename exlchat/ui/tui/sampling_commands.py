@@ -8,7 +8,7 @@ from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.sampling_keeping import NOT_KEPT, keep_as_default, save_as_preset
 from exlchat.app.panels.sampling import start_of
-from exlchat.chat.presets.shelf import all_presets, place_for
+from exlchat.chat.presets.registry import PRESETS, place_for
 from exlchat.config.files import SettingsError
 from exlchat.paths import FolderError
 from exlchat.ui.tui.screens.line import LineScreen
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from exlchat.app.generation_settings import GenerationSettings
-    from exlchat.chat.presets.shelf import ShelvedPreset
+    from exlchat.chat.presets.registry import PresetEntry
     from exlchat.ui.tui.screens.chat import ChatScreen
 
 
@@ -59,16 +59,16 @@ class SamplingCommands:
         """Have a value hold as it was at the start. Raises `ValueError` in one line."""
         self._screen.session.draw_by(self.now.taking([name], self.start))
 
-    def presets(self) -> Sequence[ShelvedPreset]:
+    def presets(self) -> Sequence[PresetEntry]:
         """Those there are; those that cannot be read are told, once."""
-        shelf = all_presets()
-        for problem in shelf.problems:
+        listed = PRESETS.all()
+        for problem in listed.problems:
             if problem not in self._problems_told:
                 self._problems_told.add(problem)
                 self._screen.tell(problem, warning=True)
-        return shelf.presets
+        return listed.entries
 
-    def take(self, preset: ShelvedPreset) -> None:
+    def take(self, preset: PresetEntry) -> None:
         """Have the values of a preset hold. Raises `ValueError` in one line."""
         self._screen.session.draw_by(self.now.with_wishes(preset.preset.wishes, preset.source))
 

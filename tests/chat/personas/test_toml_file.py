@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 
 from exlchat import paths
-from exlchat.chat.file_ids import id_for, is_id
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
-from exlchat.chat.personas.shelf import all_personas, find_persona
+from exlchat.chat.personas.registry import PERSONAS
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
 from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.registry import id_for, is_id
 from tests.chat.personas.strategies import personas
 from tests.patience import within
 
@@ -141,10 +141,10 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_personas_that_come_along_are_eight_good_ones() -> None:
-    shelf = all_personas(Path("/nowhere"), paths.shipped_personas())
-    assert not shelf.problems
-    assert len(shelf.personas) == 8
-    for one in shelf.personas:
+    listed = PERSONAS.all(Path("/nowhere"), paths.shipped_personas())
+    assert not listed.problems
+    assert len(listed.entries) == 8
+    for one in listed.entries:
         assert one.id == id_for(one.persona.name, "persona")
         assert one.persona.description
         assert 100 < len(one.persona.system) < 900
@@ -154,17 +154,17 @@ def test_the_personas_that_come_along_are_eight_good_ones() -> None:
 def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
     (tmp_path / "coder.toml").write_text('name = "My Coder"\n')
     (tmp_path / "broken.toml").write_text("name = 1\n")
-    shelf = all_personas(tmp_path, paths.shipped_personas())
-    assert next(one.persona.name for one in shelf.personas if one.id == "coder") == "My Coder"
-    assert len(shelf.personas) == 8
-    assert len(shelf.problems) == 1
-    assert find_persona("coder", tmp_path).path == tmp_path / "coder.toml"
-    assert find_persona("my coder", tmp_path).id == "coder"
-    assert find_persona("Teacher", tmp_path).shipped
+    listed = PERSONAS.all(tmp_path, paths.shipped_personas())
+    assert next(one.persona.name for one in listed.entries if one.id == "coder") == "My Coder"
+    assert len(listed.entries) == 8
+    assert len(listed.problems) == 1
+    assert PERSONAS.find("coder", tmp_path).path == tmp_path / "coder.toml"
+    assert PERSONAS.find("my coder", tmp_path).id == "coder"
+    assert PERSONAS.find("Teacher", tmp_path).shipped
     with pytest.raises(PersonaError, match="did you mean editor"):
-        find_persona("editr", tmp_path)
+        PERSONAS.find("editr", tmp_path)
     with pytest.raises(PersonaError, match="there is no persona"):
-        find_persona("../../etc/passwd", tmp_path)
+        PERSONAS.find("../../etc/passwd", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "Ada & Bo!", "", "Ж", "x" * 500, "a/b", "\x00", "CON:"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exlchat import paths
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.presets.shelf import all_presets, find_preset
+from exlchat.chat.presets.registry import PRESETS
 from exlchat.chat.presets.toml_file import parse_preset, read_preset, write_text
 from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.config.schema import Settings
@@ -133,9 +133,9 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 
 def test_those_that_come_along_say_when_to_take_them_and_leave_nothing_open() -> None:
-    shelf = all_presets(Path("/nowhere"), paths.shipped_presets())
-    assert not shelf.problems
-    by_id = {one.id: one.preset for one in shelf.presets}
+    listed = PRESETS.all(Path("/nowhere"), paths.shipped_presets())
+    assert not listed.problems
+    by_id = {one.id: one.preset for one in listed.entries}
     plain = {"deterministic", "precise", "balanced", "creative", "wild"}
     assert set(by_id) == plain | {"storyteller", "steady", "mirostat", "typical"}
     busy = SamplingSettings(0.1, 1, 0.1, 0.9, dry_multiplier=1.0, skew=0.5, banned_tokens=(3,), order=STEPS[::-1])
@@ -155,18 +155,18 @@ def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
     (tmp_path / "wild.toml").write_text("temperature = 5\n")
     (tmp_path / "broken.toml").write_text("temperature = -1\n")
     (tmp_path / "My Own.toml").write_text("top_k = 5\n")
-    shelf = all_presets(tmp_path, paths.shipped_presets())
-    assert [one.id for one in shelf.presets if not one.shipped] == ["My Own", "wild"]
-    assert len(shelf.presets) == 10
-    assert len(shelf.problems) == 1
-    assert "broken.toml: temperature is -1" in shelf.problems[0]
-    assert find_preset("wild", tmp_path).path == tmp_path / "wild.toml"
-    assert find_preset("My Own", tmp_path).preset.wishes.top_k == 5
-    assert find_preset("Creative", tmp_path).shipped
-    assert find_preset(str(tmp_path / "wild.toml")).preset.wishes.temperature == 5
+    listed = PRESETS.all(tmp_path, paths.shipped_presets())
+    assert [one.id for one in listed.entries if not one.shipped] == ["My Own", "wild"]
+    assert len(listed.entries) == 10
+    assert len(listed.problems) == 1
+    assert "broken.toml: temperature is -1" in listed.problems[0]
+    assert PRESETS.find("wild", tmp_path).path == tmp_path / "wild.toml"
+    assert PRESETS.find("My Own", tmp_path).preset.wishes.top_k == 5
+    assert PRESETS.find("Creative", tmp_path).shipped
+    assert PRESETS.find(str(tmp_path / "wild.toml")).preset.wishes.temperature == 5
     with pytest.raises(SamplingPresetError, match="did you mean creative"):
-        find_preset("creativ", tmp_path)
+        PRESETS.find("creativ", tmp_path)
     with pytest.raises(SamplingPresetError, match="there are My Own, wild, balanced"):
-        find_preset("../../etc/passwd", tmp_path)
+        PRESETS.find("../../etc/passwd", tmp_path)
     with pytest.raises(SamplingPresetError, match="temperature is -1"):
-        find_preset("broken", tmp_path)
+        PRESETS.find("broken", tmp_path)

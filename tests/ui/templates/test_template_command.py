@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from exlchat import paths
-from exlchat.chat.file_ids import id_for
 from exlchat.chat.prompt.formats import FORMATS
+from exlchat.chat.registry import id_for
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli.main import main
 from exlchat.ui.terminal.exit_codes import ExitCode

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from exlchat.app.generation_settings import GenerationSettings
-    from exlchat.chat.presets.shelf import ShelvedPreset
+    from exlchat.chat.presets.registry import PresetEntry
 
 _LISTED = "Esc closes · ←→ steps · Enter or a digit types · r back · m more"
 _EDITED = "Enter takes it · Esc leaves"
@@ -57,10 +57,10 @@ class Door(Protocol):
     def set_back(self, name: str) -> None:
         """To what it was at the start. Raises `ValueError` in one line."""
 
-    def presets(self) -> Sequence[ShelvedPreset]:
+    def presets(self) -> Sequence[PresetEntry]:
         """Those there are."""
 
-    def take(self, preset: ShelvedPreset) -> None:
+    def take(self, preset: PresetEntry) -> None:
         """Have its values hold. Raises `ValueError` in one line."""
 
     def save(self) -> None:
@@ -86,7 +86,7 @@ class SamplingScreen(ModalScreen[None]):
     def __init__(self, door: Door) -> None:
         super().__init__()
         self._door = door
-        self._presets: dict[str, ShelvedPreset] = {}
+        self._presets: dict[str, PresetEntry] = {}
         self._editing = ""
         self._told = ""
         self._unfolded = False
@@ -162,7 +162,7 @@ class SamplingScreen(ModalScreen[None]):
         source = f"  {printable(now.source(name))}{idle}"
         return Content.assemble(mark, (title, "bold"), printable(now.shown(name)), (source, "$quiet-text"))
 
-    def _preset_row(self, one: ShelvedPreset) -> Content:
+    def _preset_row(self, one: PresetEntry) -> Content:
         now = self._door.now
         try:
             holds = bool(one.preset.wishes.decided()) and now.with_wishes(one.preset.wishes, one.source) == now
@@ -226,7 +226,7 @@ class SamplingScreen(ModalScreen[None]):
         elif what := self._chosen(_DO):
             self.action_write(what)
 
-    def _take_preset(self, preset: ShelvedPreset) -> None:
+    def _take_preset(self, preset: PresetEntry) -> None:
         before = self._door.now
         try:
             self._door.take(preset)
