@@ -24,7 +24,8 @@ from torch import Tensor
 
 from benchmarks.kernels import exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
-from exlchat.engine.decode.step_fit import open_chain, why_not
+from exlchat.engine.decode.fit import why_not
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -173,7 +174,7 @@ def row(name: str, kernels: Kernels, limit: float) -> str:
     if (why := why_not(transformer, cache)) is not None:
         return f"| {name} | no step: {why} |"
     splits = best_splits(spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(0).multi_processor_count)
-    chain = open_chain(transformer, cache, kernels, splits=splits)
+    chain = DecodePlan(transformer, cache, kernels, splits=splits)
     chain.tables.show(cache.tables, [sequence.row])
     jobs = chain.jobs()
     chain.position.fill_(CACHED)

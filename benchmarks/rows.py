@@ -22,7 +22,7 @@ from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.decode.decode_step import launch_all, splits_of
-from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.decode.verify_step import CapturedRows
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
@@ -71,7 +71,7 @@ def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -
 @torch.inference_mode()
 def table(transformer: Transformer, sequence: KVSequence, kernels: Kernels, contexts: Sequence[int]) -> list[str]:
     """The lines: a row for each number of tokens, two columns for each context."""
-    chain = StepChain(transformer, sequence.cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
+    chain = DecodePlan(transformer, sequence.cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
     chain.tables.show(sequence.cache.tables, [sequence.row])
     replays: dict[int, list[float]] = {}
     for rows in range(1, MAX_ROWS + 1):

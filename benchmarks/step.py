@@ -21,7 +21,7 @@ from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -53,7 +53,7 @@ def main() -> None:
         print(line)
 
 
-def build_chain(shape: str, mix: str, cached: int) -> tuple[StepChain, int]:
+def build_chain(shape: str, mix: str, cached: int) -> tuple[DecodePlan, int]:
     """The operations of a step of a random model with an FP16 cache, and how many layers it has."""
     checkpoint = RandomCheckpoint(named_shape(shape), parse_mix(mix), device="cuda")
     spec = read_spec(checkpoint.config, "config.json")
@@ -66,7 +66,7 @@ def build_chain(shape: str, mix: str, cached: int) -> tuple[StepChain, int]:
     sequence.reserve(cached + 1)
     multiprocessors = torch.cuda.get_device_properties(DEVICE).multi_processor_count
     splits = best_splits(spec.num_heads, spec.num_kv_heads, multiprocessors)
-    chain = StepChain(transformer, cache, kernels, splits=splits)
+    chain = DecodePlan(transformer, cache, kernels, splits=splits)
     chain.tables.show(cache.tables, [sequence.row])
     chain.position.fill_(cached)
     return chain, spec.num_layers

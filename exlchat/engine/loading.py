@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from exlchat.engine.decode.decode_step import CapturedStep
-from exlchat.engine.decode.step_fit import why_not
+from exlchat.engine.decode.fit import why_not
 from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache

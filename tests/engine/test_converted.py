@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from exlchat.engine import ModelError, load
-from exlchat.engine.decode.step_chain import why_not_fused
+from exlchat.engine.decode.fit import why_not_fused
 from exlchat.engine.formats import exl2
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.original_converter import MODELS, VOCAB, write_converted

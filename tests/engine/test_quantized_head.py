@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from exlchat.engine import ModelError
-from exlchat.engine.decode.step_chain import StepChain
-from exlchat.engine.decode.step_fit import why_not
+from exlchat.engine.decode.fit import why_not
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats import awq_writer, exl2_writer, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.head import pack_head
@@ -161,14 +161,14 @@ def test_the_step_takes_a_rounded_head(bits: int, config: dict[str, object], tmp
     wanted = transformer.forward(ids, last_only=False)
     transformer.forward(ids[:-1], cache)
     cache.extend(ids[:-1].tolist())
-    chain = StepChain(transformer, cache.cache, ReferenceKernels(), splits=2)
+    chain = DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=2)
     chain.tables.show(cache.cache.tables, [cache.row])
     chain.token.fill_(19)
     chain.position.fill_(19)
     for job in chain.jobs():
         job.launch(dependent=False)
-    assert chain.logits.shape == (391,)
-    assert relative_error(chain.logits, wanted[-1]) < 5e-3
+    assert chain.logits.shape == (1, 391)
+    assert relative_error(chain.logits[0], wanted[-1]) < 5e-3
 
 
 def test_a_tied_model_keeps_its_embedding(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from exlchat.engine.decode.step_chain import why_not_fused
-from exlchat.engine.decode.step_fit import why_not
+from exlchat.engine.decode.fit import why_not, why_not_fused
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe

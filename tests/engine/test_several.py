@@ -24,7 +24,7 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
-from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
@@ -557,19 +557,19 @@ def test_a_pass_of_a_token_of_each_sequence_is_a_step_of_each(quantized: Transfo
         quantized.forward(ids, one, start=0)
         one.extend(ids.tolist())
 
-    def run(chain: StepChain, token: Sequence[int], position: Sequence[int]) -> Tensor:
+    def run(chain: DecodePlan, token: Sequence[int], position: Sequence[int]) -> Tensor:
         chain.token[:] = torch.tensor(token)
         chain.position[:] = torch.tensor(position)
-        for job in chain.jobs():
+        for job in chain.jobs(tables="own" if len(token) > 1 else "shared"):
             job.launch(dependent=False)
-        return chain.row_logits.clone()
+        return chain.logits.clone()
 
     alone = []
     for place, one in enumerate(beside):
-        step = StepChain(quantized, one.cache, ReferenceKernels(), splits=3)
+        step = DecodePlan(quantized, one.cache, ReferenceKernels(), splits=3)
         step.tables.show(one.cache.tables, [one.row])
         alone.append(run(step, [place + 7], [len(one)]))
-    together = StepChain(quantized, cache.cache, ReferenceKernels(), splits=3, rows=3).of_sequences()
+    together = DecodePlan(quantized, cache.cache, ReferenceKernels(), splits=3, rows=3)
     together.tables.show(cache.cache.tables, [one.row for one in beside])
     found = run(together, [7, 8, 9], [len(one) for one in beside])
     assert relative_error(found, torch.cat(alone)) < 1e-3

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.engine.decode.step_chain import why_not_fused
-from exlchat.engine.decode.step_fit import open_chain, why_not
+from exlchat.engine.decode.fit import why_not, why_not_fused
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
@@ -38,7 +38,7 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch
     cache = new_cache(transformer, len(ids))
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
-    chain = open_chain(transformer, cache.cache, ReferenceKernels(), splits=3)
+    chain = DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3)
     chain.tables.show(cache.cache.tables, [cache.row])
     jobs = chain.jobs()
     found = []
@@ -47,7 +47,7 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch
         chain.position.fill_(position)
         for job in jobs:
             job.launch(dependent=False)
-        found.append(chain.logits.clone())
+        found.append(chain.logits[0].clone())
     return torch.stack(found)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.engine.decode.step_chain import StepChain
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.decode.verify_step import why_no_rows
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
@@ -35,7 +35,7 @@ def fed(transformer: Transformer, sizes: list[int], most: int) -> tuple[Tensor, 
     """What follows the prompt, so many tokens a step: logits of each, and what layer 1 has in its cache then."""
     cache: KVSequence = new_cache(transformer, 300, "q8")
     transformer.forward(torch.tensor(IDS[:PROMPT]), cache, start=0)
-    chain = StepChain(transformer, cache.cache, ReferenceKernels(), splits=3, rows=most)
+    chain = DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=most)
     chain.tables.show(cache.cache.tables, [cache.row])
     found, start = [], PROMPT
     for size in sizes:
@@ -43,7 +43,7 @@ def fed(transformer: Transformer, sizes: list[int], most: int) -> tuple[Tensor, 
         chain.position[:size] = torch.arange(start, start + size)
         for job in chain.jobs(size):
             job.launch(dependent=False)
-        found.append(chain.row_logits[:size].clone())
+        found.append(chain.logits[:size].clone())
         start += size
     return torch.cat(found), torch.stack(cached_rows(cache.cache.layer(1), table_of(cache, 1), 0, start, torch.float32))
 

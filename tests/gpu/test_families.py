@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from exlchat.engine import GenerationRequest, load
-from exlchat.engine.decode.step_fit import why_not
+from exlchat.engine.decode.fit import why_not
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.ext.ops import Kernels

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from exlchat.engine.decode.step_fit import open_chain
+from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
@@ -34,7 +34,7 @@ class CapturedStep:
     """A `run_ahead.DecodeStep`.
 
     Args:
-        transformer, cache: of one model for which `step_fit.why_not` gives `None`.
+        transformer, cache: of one model for which `fit.why_not` gives `None`.
         kernels: on the model's device.
         dependent: whether kernels may start before their predecessors end; as the card can unless given.
 
@@ -49,7 +49,7 @@ class CapturedStep:
         self._cache = cache
         self._dependent = launches_dependently(device) if dependent is None else dependent
         try:
-            self._chain = open_chain(transformer, cache, kernels, splits=splits_of(spec, device))
+            self._chain = DecodePlan(transformer, cache, kernels, splits=splits_of(spec, device))
             self._state = SamplerState(device)
             self._chain_state = ChainState(spec.vocab_size, cache.max_seq_len, device)
             self._forward = list(self._chain.jobs())
@@ -72,7 +72,7 @@ class CapturedStep:
         self._apart: tuple[torch.cuda.CUDAGraph, dict[DrawKind, torch.cuda.CUDAGraph]] | None = None
 
     def _draw_jobs(self, kernels: Kernels) -> dict[DrawKind, list[Launch]]:
-        logits, token, position = self._chain.logits, self._chain.token, self._chain.position
+        logits, token, position = self._chain.logits[0], self._chain.token, self._chain.position
         state, chain = self._state, self._chain_state
         adjust = kernels.adjust(logits, chain, state, position=position)
         fours = kernels.sample(
@@ -95,7 +95,7 @@ class CapturedStep:
     @property
     def logits(self) -> Tensor:
         """float32 `[vocab]`, of the last step that has ended."""
-        return self._chain.logits
+        return self._chain.logits[0]
 
     @property
     def capacity(self) -> int:
@@ -129,7 +129,7 @@ class CapturedStep:
         """See `masked_tokens.MaskedStep`."""
         self._prepare_apart()
         self._set("adjusted" if mask is not None and draws.kind == "plain" else draws.kind, context, draws)
-        self._chain.logits.copy_(logits)
+        self._chain.logits[0].copy_(logits)
         if self._kind != "plain":
             self.set_mask(mask)
 
@@ -161,7 +161,7 @@ class CapturedStep:
         self._chain.token.fill_(token)
         self._chain.position.fill_(position)
         graph.replay()
-        return self._chain.logits
+        return self._chain.logits[0]
 
     def set_mask(self, words: Tensor | None) -> None:
         """What the next draw may give: see `ChainState.set_mask`."""

@@ -47,7 +47,7 @@ class CapturedSeveral:
     def begin(self, rows: Sequence[Row]) -> None:
         """See `SeveralStep`."""
         (self._kind,) = {row.draws.kind for row in rows}
-        chain = self._rows.apart
+        chain = self._rows.plan
         try:
             self._open_slots(len(rows))
         except torch.OutOfMemoryError as error:
@@ -70,7 +70,7 @@ class CapturedSeveral:
             self._graphs[key].replay()
             return
         # CUDA loads kernels when they are first launched, which must not fall into a capture.
-        jobs = self._jobs[key] = [*self._rows.apart.jobs(key[0]), *self._draw_jobs(*key)]
+        jobs = self._jobs[key] = [*self._rows.plan.jobs(key[0], "own"), *self._draw_jobs(*key)]
         launch_all(jobs, dependent=False)
         work = captured(self._rows.device, lambda: launch_all(jobs, dependent=self._rows.dependent))
         self._graphs[key] = work
@@ -84,7 +84,7 @@ class CapturedSeveral:
         return not torch.cuda.current_stream(self._rows.device).query()
 
     def _open_slots(self, count: int) -> None:
-        device, vocab = self._rows.device, self._rows.apart.row_logits.shape[1]
+        device, vocab = self._rows.device, self._rows.plan.logits.shape[1]
         while len(self._states) < count:
             self._states.append(SamplerState(device))
         while self._kind != "plain" and len(self._chains) < count:
@@ -94,8 +94,8 @@ class CapturedSeveral:
         return [job for slot in range(count) for job in self._draw(slot, kind)]
 
     def _draw(self, slot: int, kind: DrawKind) -> list[Launch]:
-        step, state = self._rows.apart, self._states[slot]
-        logits, token, position = step.row_logits[slot], step.token[slot : slot + 1], step.position[slot : slot + 1]
+        step, state = self._rows.plan, self._states[slot]
+        logits, token, position = step.logits[slot], step.token[slot : slot + 1], step.position[slot : slot + 1]
         if kind == "plain":
             return [self._kernels.sample(logits, state, token=token, position=position)]
         chain = self._chains[slot]

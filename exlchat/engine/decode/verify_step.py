@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.decode.decode_step import NO_MEMORY, captured, launch_all, launches_dependently, splits_of
-from exlchat.engine.decode.step_chain import StepChain, why_not_fused
-from exlchat.engine.decode.step_fit import why_not
-from exlchat.engine.decode.step_kernels import StepKernels
+from exlchat.engine.decode.fit import why_not, why_not_fused
+from exlchat.engine.decode.kernels import StepKernels
+from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
@@ -74,12 +74,11 @@ class CapturedRows:
         """Whether kernels may start before their predecessors end."""
         try:
             splits = splits_of(transformer.spec, device)
-            self._chain = StepChain(transformer, cache, kernels, splits=splits, rows=most)
+            self._chain = DecodePlan(transformer, cache, kernels, splits=splits, rows=most)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
-        self.apart = self._chain.of_sequences()
-        """The operations of passes that take a token of a sequence each."""
-        self._passes: dict[tuple[int, bool], _Pass] = {}
+        self.plan = self._chain
+        self._passes: dict[tuple[int, Tables], _Pass] = {}
 
     @torch.inference_mode()
     def verify(self, sequence: KVSequence, ids: Sequence[int], position: int) -> Tensor:
@@ -100,7 +99,7 @@ class CapturedRows:
             ValueError: no ids or more than `most`.
         """
         self._follow_on(sequence, ids, position)
-        return self._chain.row_logits[: len(ids)]
+        return self._chain.logits[: len(ids)]
 
     @torch.inference_mode()
     def feed_each(self, ids: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
@@ -117,8 +116,8 @@ class CapturedRows:
         for sequence in sequences:
             sequence.reserve(len(sequence) + 1)
         self.show(sequences)
-        self._launch(ids, [len(sequence) for sequence in sequences], apart=True)
-        return self._chain.row_logits[: len(ids)]
+        self._launch(ids, [len(sequence) for sequence in sequences], tables="own")
+        return self._chain.logits[: len(ids)]
 
     def show(self, sequences: Sequence[KVSequence]) -> None:
         """The sequences that the next passes take a token of each, in order."""
@@ -147,12 +146,12 @@ class CapturedRows:
         self._check_count(len(ids))
         sequence.reserve(position + len(ids))
         self.show([sequence])
-        return self._launch(ids, range(position, position + len(ids)), apart=False)
+        return self._launch(ids, range(position, position + len(ids)), tables="shared")
 
-    def _launch(self, ids: Sequence[int], positions: Sequence[int], *, apart: bool) -> _Pass:
-        kind = len(ids), apart
+    def _launch(self, ids: Sequence[int], positions: Sequence[int], *, tables: Tables) -> _Pass:
+        kind: tuple[int, Tables] = len(ids), tables
         known = self._passes.get(kind)
-        one = known or _Pass(self.apart if apart else self._chain, len(ids), dependent=self.dependent)
+        one = known or _Pass(self._chain, len(ids), tables, dependent=self.dependent)
         one.done.synchronize()  # what is fed may still be read
         one.token.copy_(torch.tensor(ids))
         one.position.copy_(torch.tensor(positions))
@@ -169,13 +168,13 @@ class CapturedRows:
 class _Pass:
     """All work for so many tokens, and what goes between it and the host, in pinned memory."""
 
-    def __init__(self, chain: StepChain, rows: int, *, dependent: bool) -> None:
+    def __init__(self, chain: DecodePlan, rows: int, tables: Tables, *, dependent: bool) -> None:
         self.token = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
         self.position = torch.zeros(rows, dtype=torch.int32, pin_memory=True)
         self.best = torch.zeros(rows, dtype=torch.int64, pin_memory=True)
         self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._chain, self._rows, self._dependent = chain, rows, dependent
-        self._jobs: list[Launch] = chain.jobs(rows)
+        self._jobs: list[Launch] = chain.jobs(rows, tables)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def work(self) -> None:
@@ -198,5 +197,5 @@ class _Pass:
         self._chain.position[: self._rows].copy_(self.position, non_blocking=True)
         launch_all(self._jobs, dependent=dependent)
         # Of equal values torch gives the first one's place, and NaN where there is one.
-        values, places = self._chain.row_logits[: self._rows].max(dim=1)
+        values, places = self._chain.logits[: self._rows].max(dim=1)
         self.best.copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)

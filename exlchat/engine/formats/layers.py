@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.decode.step_kernels import ModelKernels
+from exlchat.engine.decode.kernels import ModelKernels
 from exlchat.engine.formats import awq, dense, exl2, gptq, grouped, mxfp4
 from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.exl2_tiles import pack_exl2

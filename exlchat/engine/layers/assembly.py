@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from exlchat.engine.decode.settled_experts import ExpertRows, UnfitError, pack_experts
+from exlchat.engine.decode.experts import ExpertRows, UnfitError, pack_experts
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.layers.experts import Experts, Mlp, SharedExpert
 from exlchat.engine.layers.linear import Joined, Linear, join

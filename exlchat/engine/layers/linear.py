@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from exlchat.engine.layers.quantized_linear import QuantizedLinear, join_quantized
+from exlchat.ext.layout import PackedMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,18 @@ class SideBySide:
 
 
 Joined = Linear | QuantizedLinear | SideBySide
+
+
+def is_whole(part: Joined) -> TypeGuard[QuantizedLinear]:
+    """Whether a part is quantized, and none of its outputs only fill up a tile."""
+    return isinstance(part, QuantizedLinear) and all(
+        matrix.outputs == count for matrix, count in zip(part.matrices, part.outputs, strict=True)
+    )
+
+
+def only_matrix(part: Joined) -> PackedMatrix | None:
+    """The matrix of a part that has one; `None` of parts that the kernels do not multiply."""
+    return part.matrices[0] if is_whole(part) and len(part.matrices) == 1 else None
 
 
 def join(parts: Sequence[Linear | QuantizedLinear]) -> Joined:

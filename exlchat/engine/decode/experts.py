@@ -8,10 +8,9 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from exlchat.engine.decode.step_kernels import StepKernels
-from exlchat.engine.decode.step_parts import is_whole
+from exlchat.engine.decode.kernels import StepKernels
 from exlchat.engine.layers.experts import Experts, Mlp
-from exlchat.engine.layers.linear import Joined, Linear
+from exlchat.engine.layers.linear import Joined, Linear, is_whole
 from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS
 from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices

@@ -1,0 +1,391 @@
+"""The decode step of any architecture: a list of launches from a token, or a few, to logits.
+
+A layer is attention, a join, its MLP or experts, a join. A join adds to the residual stream and leaves the normed row
+for each reader behind it, in that one's stored order: inside the product before it where the architecture is of Llama's
+shape ("fused"), as an operation of its own elsewhere ("apart", `exlchat.ext.settle`). What the kernels do not hold, as
+float layers, torch computes between them. Everything that changes from one step to the next lies in tensors with fixed
+addresses, so that the list can be captured once and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from exlchat.engine.decode.experts import ExpertJobs, packed_experts
+from exlchat.engine.decode.fit import most_rows, norms_heads_inside, why_not_fused
+from exlchat.engine.decode.kernels import StepKernels, TorchJob
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.layers.experts import Experts, Mlp
+from exlchat.engine.layers.linear import Joined, Linear, is_whole, only_matrix
+from exlchat.engine.layers.norms import Norm
+from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS, TorchOperations
+from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
+from exlchat.engine.layers.transformer import DecoderLayer, Transformer
+from exlchat.ext.attention import AttentionRules, AttentionScratch
+from exlchat.ext.functions import MAX_MATRICES
+from exlchat.ext.heads import HeadNormKind, HeadNorms
+from exlchat.ext.kv_formats import PAGE_TOKENS
+from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
+from exlchat.ext.products import NormCopy, Normed, Residual
+from exlchat.ext.settle import Joining, NormedCopy
+from exlchat.ext.settle import Norm as SettleNorm
+
+Tables = Literal["shared", "own"]
+"""Whether the tokens of a pass follow each other in one sequence, or are of a sequence each."""
+
+
+class DecodePlan:
+    """The operations of a step, and the tensors that go in, out and between them.
+
+    Args:
+        transformer, cache: of one model for which `fit.why_not` gives `None`.
+        kernels: on the model's device.
+        splits: blocks over which the attention of a head is spread; sums depend on it.
+        rows: the most tokens of a step. What each comes to, to the last bit, is what it would alone.
+
+    Raises:
+        ValueError: more rows than `fit.most_rows`.
+        UnfitError: the kernels do not hold the experts of a layer.
+    """
+
+    def __init__(
+        self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int, rows: int = 1
+    ) -> None:
+        if not 1 <= rows <= (most := most_rows(transformer)):
+            raise ValueError(f"{rows} rows; a step of this model takes 1 to {most}")
+        spec, device, head = transformer.spec, transformer.device, transformer.head
+        self.token = torch.zeros(rows, dtype=torch.int64, device=device)
+        """int64 `[rows]`: the tokens that the step feeds."""
+        self.position = torch.zeros(rows, dtype=torch.int32, device=device)
+        """int32 `[rows]`: how many tokens are before each."""
+        self.tables = cache.tables.alike(rows)
+        """int32 `[rows, pages]`: show the sequences that the next step is about, one, or one a token."""
+        outputs = len(head.weight) if isinstance(head, Linear) else head.matrices[0].outputs
+        self._all_logits = torch.zeros(rows, outputs, device=device)
+        self.logits = self._all_logits[:, : spec.vocab_size]
+        """float32 `[rows, vocab]`, of the step that ran last."""
+        self._transformer = transformer
+        self._cache = cache
+        self._kernels = kernels
+        self._fused = why_not_fused(transformer) is None
+        self._hidden = torch.zeros(rows, spec.hidden_size, device=device)
+        self._squares = torch.zeros(rows, spec.hidden_size // TILE_COLUMNS, device=device)
+        self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device, rows=rows)
+        self._between: list[Tensor] = []
+
+    def jobs(self, rows: int | None = None, tables: Tables = "shared") -> list[Launch]:
+        """The operations in order, of the first so many tokens, or of all."""
+        return _Walk(self, len(self.token) if rows is None else rows, tables).jobs()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads one copy of the normed residual: `copy` as a join writes it, `x` as a product reads it.
+
+    Args:
+        matrices: that read it in their stored order; none where a layer reads it in the order of the features.
+        column: where their outputs begin among those of the layer.
+    """
+
+    x: Tensor | Normed
+    copy: NormCopy | NormedCopy
+    matrices: tuple[PackedMatrix, ...] = ()
+    column: int = 0
+
+    @property
+    def row(self) -> Tensor:
+        """float16 `[1, width]`, as torch reads it."""
+        assert isinstance(self.x, Tensor)
+        return self.x
+
+
+_Join = Callable[[Norm | None, list[_Reader]], list[Launch]]
+"""Adds to the residual stream and norms it for its readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Attention, or MLP or experts: what reads the normed row, the operations, and what joins the residual behind them.
+
+    Args:
+        joining: float32 rows that join apart.
+        product: what multiplies the last row, and that row, where the product joins them itself.
+    """
+
+    readers: list[_Reader]
+    jobs: list[Launch]
+    joining: Joining
+    product: tuple[PackedMatrix, Tensor] | None = None
+
+
+class _Walk:
+    """Goes through a model once, for one list of operations.
+
+    Tensors between operations are made by the first walk, and found again in the same order by those after it: steps
+    of fewer rows use the first rows of them.
+    """
+
+    def __init__(self, plan: DecodePlan, rows: int, tables: Tables) -> None:
+        self._plan, self._rows, self._tables = plan, rows, tables
+        self._transformer, self._spec, self._kernels = plan._transformer, plan._transformer.spec, plan._kernels
+        self._device = plan._transformer.device
+        self._hidden, self._squares = plan._hidden[:rows], plan._squares[:rows]
+        self._logits = plan._all_logits[:rows]
+        self._experts = ExpertJobs(plan._kernels, self._device)
+        self._taken = 0
+        tokens = plan.tables.longest * PAGE_TOKENS
+        self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes]
+        self._unturned = torch.zeros(tokens, 0, 2, device=self._device)
+
+    def jobs(self) -> list[Launch]:
+        """The operations in order."""
+        jobs: list[Launch] = []
+        join: _Join = self._embed
+        for index, layer in enumerate(self._transformer.layers):
+            attention, mlp = self._attention(index, layer), self._mlp(layer)
+            if self._spec.parallel:
+                jobs += join(layer.attention_norm, [*attention.readers, *mlp.readers])
+                jobs += [*attention.jobs, *mlp.jobs]
+                both = replace(attention, joining=replace(attention.joining, added=mlp.joining.y))
+                join = self._join_of(both, None)
+                continue
+            jobs += [*join(layer.attention_norm, attention.readers), *attention.jobs]
+            join = self._join_of(attention, layer.attention_post_norm)
+            jobs += [*join(layer.mlp_norm, mlp.readers), *mlp.jobs]
+            join = self._join_of(mlp, layer.mlp_post_norm)
+        return [*jobs, *self._head(join)]
+
+    # Joins.
+
+    def _embed(self, norm: Norm | None, readers: list[_Reader]) -> list[Launch]:
+        table, token, scale = self._transformer.embedding, self._plan.token[: self._rows], self._spec.embedding_scale
+        if self._plan._fused:
+            return [self._kernels.embed(table, token, self._residual(readers), scale)]
+        return [self._kernels.embed(table, token, self._hidden, scale), *self._settle(None, norm, readers)]
+
+    def _join_of(self, half: _Half, after: Norm | None) -> _Join:
+        """How a half joins; `after`: a norm behind it."""
+        if half.product is not None:
+            matrix, x = half.product
+            return lambda _, readers: [self._kernels.add_product(matrix, x, self._residual(readers))]
+        joining = replace(half.joining, norm=_for_settling(after), multiplier=self._spec.residual_scale)
+        return lambda norm, readers: self._settle(joining, norm, readers)
+
+    def _settle(self, joining: Joining | None, norm: Norm | None, readers: Sequence[_Reader]) -> list[Launch]:
+        """What joins the residual, and the normed row for each reader; more than three take another round."""
+        jobs = []
+        copies = [reader.copy for reader in readers if isinstance(reader.copy, NormedCopy)]
+        for first in range(0, max(len(copies), 1), MAX_MATRICES):
+            some = copies[first : first + MAX_MATRICES]
+            joins = joining if first == 0 else None
+            jobs.append(self._kernels.settle(self._hidden, some, norm=_for_settling(norm), joining=joins))
+        return jobs
+
+    def _residual(self, readers: Sequence[_Reader]) -> Residual:
+        """The residual stream as a product before these readers leaves it."""
+        copies = tuple(reader.copy for reader in readers if isinstance(reader.copy, NormCopy))
+        return Residual(self._hidden, self._squares, copies)
+
+    # Readers.
+
+    def _readers(self, part: Joined, norm: Norm | None) -> list[_Reader]:
+        """How a part reads the normed row: quantized ones each in their own order, others by features."""
+        if not is_whole(part):
+            return [self._by_features(norm)]
+        return self._by_runs(part, norm)
+
+    def _by_runs(self, part: QuantizedLinear, norm: Norm | None) -> list[_Reader]:
+        return [
+            self._reader(run.matrices[0].stored, run.matrices[0].scatter, norm, run.matrices, run.column)
+            for run in part.runs
+        ]
+
+    def _by_features(self, norm: Norm | None) -> _Reader:
+        return self._reader(self._spec.hidden_size, None, norm)
+
+    def _reader(
+        self,
+        stored: int,
+        scatter: Tensor | None,
+        norm: Norm | None,
+        matrices: tuple[PackedMatrix, ...] = (),
+        column: int = 0,
+    ) -> _Reader:
+        # Nothing writes rows that take no feature, so they must be zeros from the start.
+        if not self._plan._fused:
+            x = self._halves(stored)
+            return _Reader(x, NormedCopy(x, scatter), matrices, column)
+        assert norm is not None
+        values = self._floats(stored)
+        if scatter is None:
+            scatter = torch.arange(stored, device=self._device).to(torch.int16)
+        copy = NormCopy(values, scatter, norm.weight)
+        return _Reader(Normed(values, self._squares, norm.eps), copy, matrices, column)
+
+    # Attention.
+
+    def _attention(self, index: int, layer: DecoderLayer) -> _Half:
+        plan, spec, norm = self._plan, self._spec, layer.attention_norm
+        readers = self._readers(layer.qkv, norm) if layer.head_order is None else [self._by_features(norm)]
+        row = self._halves((spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
+        heads = row.view(self._rows, -1, spec.head_dim)
+        output = only_matrix(layer.output)
+        mixed = self._halves(spec.num_heads * spec.head_dim if output is None else output.stored)
+        jobs = [*self._multiply(layer.qkv, readers, row, layer.head_order), *self._norm_heads(layer, heads)]
+        rope = spec.layer_ropes[index]
+        if rope is not None and spec.ropes[rope].query_beta:
+            scales = self._transformer.ropes[rope].query_scales(0, len(self._unturned))
+            jobs.append(self._scale_queries(heads, scales))
+        table = plan.tables.of(spec.windows[index] > 0)
+        jobs.append(
+            self._kernels.attention(
+                heads,
+                mixed,
+                pages=plan._cache.layer(index),
+                page_table=table[: self._rows] if self._tables == "own" else table[0],
+                position=plan.position[: self._rows],
+                turns=self._unturned if rope is None else self._turns[rope],
+                rules=self._attention_rules(index, layer),
+                scratch=plan._scratch,
+                scatter=None if output is None else output.scatter,
+            )
+        )
+        return self._out(readers, jobs, layer.output, mixed)
+
+    def _attention_rules(self, index: int, layer: DecoderLayer) -> AttentionRules:
+        """What attention does in the kernel; other norms of heads come before it."""
+        inside = norms_heads_inside(layer)
+        return AttentionRules(
+            scale=self._spec.attention_scale,
+            window=self._spec.windows[index],
+            softcap=self._spec.attention_softcap,
+            query_norm=layer.query_norm.weight if inside and layer.query_norm is not None else None,
+            key_norm=layer.key_norm.weight if inside and layer.key_norm is not None else None,
+            eps=self._spec.norm_eps,
+            interleaved=self._spec.interleaved,
+            sinks=None if layer.sinks is None else layer.sinks.float(),
+        )
+
+    def _norm_heads(self, layer: DecoderLayer, heads: Tensor) -> list[Launch]:
+        """Norms queries and keys of `[1, heads + 2 * kv_heads, head_dim]`, where attention does not do that itself."""
+        query, key = layer.query_norm, layer.key_norm
+        if query is None or key is None or norms_heads_inside(layer):
+            return []
+        first, end = self._spec.num_heads, self._spec.num_heads + self._spec.num_kv_heads
+        queries, keys = heads[:, :first], heads[:, first:end]
+        if query.kind == "rms":  # the kernels have none with a weight of each head
+            return [TorchJob(lambda: (queries.copy_(query(queries)), keys.copy_(key(keys))))]
+        kind: HeadNormKind = "layer" if query.kind == "layer" else "rms_together"
+        weights = (norm.weight.view(-1, self._spec.head_dim) for norm in (query, key))
+        of_query, of_key = (
+            weight.expand(part.shape[1], -1).contiguous() for weight, part in zip(weights, (queries, keys), strict=True)
+        )
+        norms = HeadNorms(kind, of_query, of_key, query.eps)
+        return [self._kernels.norm_heads(heads[0], norms, kv_heads=keys.shape[1])]
+
+    def _scale_queries(self, heads: Tensor, scales: Tensor) -> Launch:
+        """The queries of a row by the factor of its position: before they are turned, which comes to the same."""
+        queries, position = heads[:, : self._spec.num_heads], self._plan.position[: self._rows]
+        return TorchJob(lambda: queries.mul_(scales[position].view(-1, 1, 1)))
+
+    # MLP and experts.
+
+    def _mlp(self, layer: DecoderLayer) -> _Half:
+        norm = layer.mlp_norm
+        return self._mixture(layer.mlp, norm) if isinstance(layer.mlp, Experts) else self._plain_mlp(layer.mlp, norm)
+
+    def _plain_mlp(self, mlp: Mlp, norm: Norm | None) -> _Half:
+        down, activation = only_matrix(mlp.down), KERNEL_ACTIVATIONS.get(mlp.activation)
+        runs = mlp.gate_up.runs if is_whole(mlp.gate_up) else ()
+        if down is None or activation is None or [len(run.matrices) for run in runs] != [2 if mlp.gated else 1]:
+            reader, y = self._by_features(norm), self._floats(self._spec.hidden_size)
+            x, operations = reader.row, TorchOperations(torch.float16)
+            return _Half([reader], [TorchJob(lambda: y.copy_(mlp(x, operations)))], Joining(y=y))
+        readers, inner = self._readers(mlp.gate_up, norm), self._halves(down.stored)
+        first = self._kernels.product(
+            readers[0].matrices,
+            readers[0].x,
+            inner,
+            "gated" if mlp.gated else "activated",
+            scatter=down.scatter,
+            activation=activation,
+        )
+        return self._out(readers, [first], mlp.down, inner)
+
+    def _mixture(self, experts: Experts, norm: Norm | None) -> _Half:
+        reader = self._by_features(norm)
+        route, routed = self._experts.route(experts, reader.row)
+        products, y = self._experts.products(packed_experts(experts), routed, reader.row, experts.experts[0])
+        joining = Joining(y=y, weights=routed.weights)
+        if experts.shared is None:
+            return _Half([reader], [route, *products], joining)
+        shared = self._plain_mlp(experts.shared.mlp, norm)
+        joining = replace(joining, added=shared.joining.y, gate=routed.logits[len(experts.experts) :])
+        return _Half([reader, *shared.readers], [route, *products, *shared.jobs], joining)
+
+    # Products.
+
+    def _multiply(self, part: Joined, readers: list[_Reader], y: Tensor, order: Tensor | None) -> list[Launch]:
+        """`y` float16 becomes the normed row times all matrices of a part, its heads in the model's order."""
+        if not readers[0].matrices:
+            x, heads = readers[0].row, self._spec.head_dim
+
+            def work() -> None:
+                found = part(x)
+                y.copy_(found if order is None else found.view(-1, heads)[order].view(1, -1))
+
+            return [TorchJob(work)]
+        places = [(one, one.column + sum(matrix.outputs for matrix in one.matrices)) for one in readers]
+        return [self._kernels.product(one.matrices, one.x, y[:, one.column : end], "half") for one, end in places]
+
+    def _out(self, readers: list[_Reader], jobs: list[Launch], part: Linear | QuantizedLinear, x: Tensor) -> _Half:
+        """A half that ends with `x` times a part, which reads it in its own order."""
+        matrix = only_matrix(part)
+        if self._plan._fused:
+            assert matrix is not None
+            return _Half(readers, jobs, Joining(), (matrix, x))
+        y = self._floats(self._spec.hidden_size)
+        last = TorchJob(lambda: y.copy_(part(x))) if matrix is None else self._kernels.product([matrix], x, y, "float")
+        return _Half(readers, [*jobs, last], Joining(y=y))
+
+    def _head(self, join: _Join) -> list[Launch]:
+        """The head, which reads features in their own order where it is in float16 (GPTQ files, tied embeddings)."""
+        spec, head, norm, logits = self._spec, self._transformer.head, self._transformer.norm, self._logits
+        readers = [self._by_features(norm)] if isinstance(head, Linear) else self._by_runs(head, norm)
+        jobs, reader = join(norm, readers), readers[0]
+        if not isinstance(head, Linear):
+            jobs.append(self._kernels.product(head.matrices, reader.x, logits, "float"))
+        elif isinstance(reader.x, Normed):
+            jobs.append(self._kernels.head_product(head.weight, reader.x, logits))
+        else:
+            x, weight = reader.x, head.weight
+            jobs.append(TorchJob(lambda: logits.copy_(functional.linear(x, weight))))
+        if spec.logit_scale != 1.0 or spec.logit_softcap:
+            row = self._plan.logits[0]
+            jobs.append(self._kernels.scale_logits(row, scale=spec.logit_scale, softcap=spec.logit_softcap))
+        return jobs
+
+    # Tensors.
+
+    def _halves(self, columns: int) -> Tensor:
+        return self._tensor(columns, torch.float16)
+
+    def _floats(self, columns: int) -> Tensor:
+        return self._tensor(columns, torch.float32)
+
+    def _tensor(self, columns: int, dtype: torch.dtype) -> Tensor:
+        """Zeros `[rows, columns]` at first, and what the last step left there later."""
+        known, self._taken = self._plan._between, self._taken + 1
+        if self._taken > len(known):
+            known.append(torch.zeros(len(self._plan.token), columns, dtype=dtype, device=self._device))
+        return known[self._taken - 1][: self._rows]
+
+
+def _for_settling(norm: Norm | None) -> SettleNorm | None:
+    return None if norm is None else SettleNorm(norm.weight, norm.eps, norm.kind, norm.bias)
