@@ -106,7 +106,7 @@ def changed(record: AnswerRecord) -> str:
 
 def _drafted_by(speech: Speech, engine: Engine) -> DraftKind:
     """Who guesses; where there was a draft model and is none now, nobody: that changes nothing but the speed."""
-    draft_model = bool(engine.info.draft_model)
+    draft_model = engine.capabilities.draft_model
     wanted = speech.drafted_by(draft_model=draft_model)
     return "off" if wanted == "model" and not draft_model else wanted
 

@@ -10,16 +10,16 @@ from exlchat import paths
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
-from exlchat.chat.prompt.thinking import THINK, opens_thinking, split
+from exlchat.chat.prompt.thinking import THINK, opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.titles import clean_title
-from exlchat.llm.events import Finished
+from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thoughts import Thoughts
 
 _EXCERPT = 1200
 """Characters of each message: what a conversation is about stands at its beginning."""
@@ -73,16 +73,19 @@ def make_title(
         yield TitleMade(None)
         return
     yield Titling()
+    said: list[str] = []
     finished: Finished | None = None
     with (cancellation or Cancellation()).over(engine.generate(request)) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event
-            else:
-                yield Titling()
+                continue
+            if isinstance(event, TextDelta) and event.channel == "answer":
+                said.append(event.text)
+            yield Titling()
     if finished is None or finished.reason == "cancelled":
         return
-    title = _title_in(finished, form.thinking or THINK)
+    title = _title_in("".join(said), cut=finished.reason == "max_new_tokens")
     kept = title is not None and store.set_model_title(conversation_id, title)
     yield TitleMade(title if kept else None)
 
@@ -98,7 +101,11 @@ def _request(engine: Engine, form: PromptFormat, branch: Sequence[Message]) -> G
     if len(ids) + _MOST_TOKENS > engine.info.max_seq_len or _thinks(engine, asked, form):
         return None
     return GenerationRequest(
-        tuple(ids), sampling=GREEDY, stop=stop_conditions(engine, form), max_new_tokens=_MOST_TOKENS
+        tuple(ids),
+        sampling=GREEDY,
+        stop=stop_conditions(engine, form),
+        max_new_tokens=_MOST_TOKENS,
+        thoughts=Thoughts(replace(form.thinking or THINK, opened=False)),
     )
 
 
@@ -107,11 +114,10 @@ def _thinks(engine: Engine, asked: Sequence[PromptMessage], form: PromptFormat) 
     return form.thinking is not None and opens_thinking(prompt_text(engine, asked, form), form.thinking)
 
 
-def _title_in(finished: Finished, marks: ThinkingMarks) -> str | None:
-    """The first line of an answer, without thoughts and what models put around titles."""
-    answer = split(finished.text, replace(marks, opened=False)).answer
+def _title_in(answer: str, *, cut: bool) -> str | None:
+    """The first line of an answer, without what models put around titles."""
     lines = [line for line in answer.splitlines() if line.strip()]
-    if not lines or (finished.reason == "max_new_tokens" and len(lines) == 1):
+    if not lines or (cut and len(lines) == 1):
         return None
     bare = re.sub(r"^\W*title\W*:", "", lines[0], flags=re.IGNORECASE).strip(_DECORATION).rstrip(".")
     return clean_title(bare) if _is_said(bare) else None

@@ -195,7 +195,7 @@ def planned(
         ),
         stop_repeating=speech.stop_repeating,
         alternatives=speech.logprobs,
-        draft=speech.drafted_by(draft_model=bool(engine.info.draft_model)),
+        draft=speech.drafted_by(draft_model=engine.capabilities.draft_model),
     )
     not_held = None
     if speech.constraint is not None and isinstance(engine, NamesWhatIsNotHeld):

@@ -146,12 +146,14 @@ class LocalEngine:
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
         """Events of one answer, `Finished` last. See `Generator.generate`."""
+        self.capabilities.check(request)
         return self._running(told_apart(self._parts.generator.generate(request), request.thoughts))
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> Running[PrefillProgress | OneOfSeveral]:
         """Events of 1 to 8 answers to one prompt, which is read once. See `Generator.generate_several`."""
+        self.capabilities.check(request)
         events = self._parts.generator.generate_several(request, seeds)
         return self._running(several_told_apart(events, request.thoughts, len(seeds)))
 

@@ -16,7 +16,7 @@ from exlchat.engine.grammar import constraint_notice
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, FinishReason, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
 from exlchat.llm.info import CacheReport, ModelInfo
-from exlchat.llm.port import Running
+from exlchat.llm.port import Capabilities, Running
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.thoughts import several_told_apart, told_apart
 
@@ -112,6 +112,10 @@ class ScriptedEngine:
 
     def with_info(self, **changes: Any) -> None:
         self._info = replace(self._info, **changes)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(draft_model=False)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         self._tokenizer.encode_special_tokens = not special

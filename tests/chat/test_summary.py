@@ -12,6 +12,7 @@ from exlchat.chat.prompt.summary import SUMMARY_HEAD, summarise, summary_possibl
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerStarted, Summarising, answer
+from exlchat.llm.port import Cancellation
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.chat.talk import ANSWER, QUESTION, Talk, options, started
@@ -39,7 +40,9 @@ def talk_with(template: str, *, max_seq_len: int = LIMIT, path: Path | None = No
 def summary_of(template: str, said: str) -> str | None:
     engine = ScriptedEngine(chat_template=template, max_seq_len=LIMIT)
     engine.will_say(said)
-    work = summarise(engine, PromptFormat("model", template), [Message("a", None, "user", "Hello", 0.0)], "")
+    work = summarise(
+        engine, PromptFormat("model", template), [Message("a", None, "user", "Hello", 0.0)], "", Cancellation()
+    )
     while True:
         try:
             next(work)

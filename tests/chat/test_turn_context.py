@@ -127,7 +127,13 @@ def test_when_nothing_helps_the_context_is_full(talk: Talk) -> None:
 
 def test_what_cannot_fit_is_refused_before_it_is_encoded(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     talk.store.add_message(talk.id, "user", "ab " * 400_000)
-    monkeypatch.setattr(talk.engine, "encode", lambda _: pytest.fail("it was encoded"))
+    original = talk.engine.encode
+
+    def encode(text: str, *, special: bool = True) -> list[int]:
+        assert "ab ab" not in text, "it was encoded"
+        return original(text, special=special)
+
+    monkeypatch.setattr(talk.engine, "encode", encode)
     with pytest.raises(ContextFull):
         talk.answer("stop")
 

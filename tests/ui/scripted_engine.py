@@ -24,7 +24,7 @@ from exlchat.llm.events import (
     TokenChance,
 )
 from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
-from exlchat.llm.port import Running
+from exlchat.llm.port import Capabilities, Running
 from exlchat.llm.request import GenerationRequest, ScoreRequest
 from exlchat.llm.thoughts import several_told_apart, told_apart
 
@@ -72,6 +72,10 @@ class ScriptedEngine:
     @property
     def info(self) -> ModelInfo:
         return self._info
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(draft_model=False)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return [ord(character) for character in text]

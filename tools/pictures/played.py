@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from exlchat.llm.constraint import Constraint
     from exlchat.llm.events import Event, Scored
     from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
-    from exlchat.llm.port import Engine
+    from exlchat.llm.port import Capabilities, Engine
     from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 FIRST_TOKEN_SECONDS = 0.1
@@ -70,6 +70,11 @@ class PlayedEngine:
     def info(self) -> ModelInfo:
         """As of the guide, and so on."""
         return self._guide.info
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of the guide."""
+        return self._guide.capabilities
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """By the guide."""

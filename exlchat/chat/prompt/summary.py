@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
-from exlchat.chat.prompt.thinking import THINK, opens_thinking, split, split_stored
+from exlchat.chat.prompt.thinking import THINK, opens_thinking, split_stored
 from exlchat.chat.prompt_format import PromptError, PromptFormat
 from exlchat.chat.stop_conditions import stop_conditions
-from exlchat.llm.events import Finished
+from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine, TextModel
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thoughts import ThinkingMarks, Thoughts
 
 SUMMARY_HEAD = "Summary of the earlier conversation, which you no longer see:"
 """Stands before a summary in a prompt."""
@@ -126,9 +126,11 @@ def summarise(
         if not part:
             return None
         text = text[len(part) :]
-        request = GenerationRequest(tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit)
+        request = GenerationRequest(
+            tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit, thoughts=Thoughts(marks)
+        )
         # Thoughts that filled the whole summary are none.
-        summary = split((yield from _said(engine, request, cancellation)), marks).answer.strip() or summary
+        summary = (yield from _said(engine, request, cancellation)).strip() or summary
     return summary
 
 
@@ -165,19 +167,23 @@ def _beginning(text: str, fits: Callable[[str], bool], *, whole: bool) -> str:
 
 
 def _said(engine: Engine, request: GenerationRequest, cancellation: Cancellation) -> Generator[Summarising, None, str]:
+    """The answer, without thoughts."""
     yield Summarising()
+    said: list[str] = []
     finished: Finished | None = None
     with cancellation.over(engine.generate(request)) as events:
         for event in events:
             if isinstance(event, Finished):
                 finished = event
-            else:
-                yield Summarising()
+                continue
+            if isinstance(event, TextDelta) and event.channel == "answer":
+                said.append(event.text)
+            yield Summarising()
     if finished is None:
         return ""
     if finished.reason == "cancelled":
         raise SummaryCancelled(replace(finished, text="", token_ids=()))
-    return finished.text
+    return "".join(said)
 
 
 def _marks(engine: Engine, form: PromptFormat) -> ThinkingMarks:

@@ -322,7 +322,7 @@ class Generator:
 
     def _check(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids)
-        check_request(request, draft_model=self._sources.has_draft_model)
+        check_request(request)
         if request.guidance_ids:
             self._check_ids(request.guidance_ids)
 

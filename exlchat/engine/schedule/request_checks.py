@@ -12,17 +12,13 @@ _MOST_ALTERNATIVES = 100
 _MOST_BANNED = 10_000
 
 
-def check_request(request: GenerationRequest, *, draft_model: bool) -> None:
-    """Raises `RequestError` in one line for what is out of range or contradicts itself.
-
-    Args:
-        draft_model: whether there is one.
-    """
-    for problem in _problems(request, draft_model=draft_model):
+def check_request(request: GenerationRequest) -> None:
+    """Raises `RequestError` in one line for what is out of range or contradicts itself."""
+    for problem in _problems(request):
         raise RequestError(problem)
 
 
-def _problems(request: GenerationRequest, *, draft_model: bool) -> Iterator[str]:
+def _problems(request: GenerationRequest) -> Iterator[str]:
     yield from _problems_of_length(request)
     if not 0 <= request.begun <= len(request.prompt_ids):
         yield f"begun is {request.begun}; it must be from 0 to {len(request.prompt_ids):,}"
@@ -30,8 +26,6 @@ def _problems(request: GenerationRequest, *, draft_model: bool) -> Iterator[str]
         yield f"alternatives is {request.alternatives}; it must be from 0 to {_MOST_ALTERNATIVES}"
     if len(request.banned) > _MOST_BANNED:
         yield f"{len(request.banned):,} strings are banned; there can be {_MOST_BANNED:,}"
-    if request.draft == "model" and not draft_model:
-        yield "there is no draft model; load one with --draft MODEL, or draft by ngram"
     if request.sampling.guidance_scale != 1.0 and not request.guidance_ids:
         yield "guidance_scale needs a prompt to lean away from; give one, or set guidance_scale to 1"
     if request.thoughts is not None:

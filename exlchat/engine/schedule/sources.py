@@ -65,11 +65,6 @@ class Sources:
         if draft_model is not None:
             self._drafters["model"] = (draft_model, DraftLength(row))
 
-    @property
-    def has_draft_model(self) -> bool:
-        """Whether a smaller model can guess."""
-        return "model" in self._drafters
-
     def open(self, parts: AnswerParts, answer: Answering) -> TokenSource:
         """A source behind the last token of an answer, which is not in the cache yet."""
         drafter = self._drafter(parts.request)
