@@ -18,7 +18,7 @@ import pytest
 
 from exlchat import paths
 from exlchat.cli import main as cli
-from exlchat.cli.config.command_line import build_parser as config_parser
+from exlchat.cli.config import build_parser as config_parser
 from exlchat.cli.personas import build_parser as personas_parser
 from exlchat.cli.presets import build_parser as presets_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from exlchat.cli.config.telling import control_rows, key_rows, page_rows
+from exlchat.app.commands.actions import ACTIONS
+from exlchat.chat.presets.control_values import to_text
+from exlchat.config.schema import GROUPS, grouped
+from exlchat.llm.controls import CONTROLS
 from exlchat.ui.tui.screens.help import help_rows
 
 CONTROLS_HEAD = "| control | group | what it does | allowed | off | to begin with |"
@@ -42,6 +45,54 @@ def _replaced(page: str, before: str, rows: Sequence[str]) -> str:
     while kept and kept[0].startswith("|"):
         kept.pop(0)
     return f"{head}{before}{''.join(f'{row}{chr(10)}' for row in rows)}{''.join(kept)}"
+
+
+def page_rows() -> Iterator[str]:
+    """The rows of the table in docs/settings.md."""
+    for group, settings in grouped():
+        yield f"| **{group}** | | {GROUPS[group]} | | |"
+        for one in settings:
+            default = one.unset if one.default is None else f"`{one.shown(one.default)}`"
+            beaten = ", ".join(f"`{name}`" for name in one.options)
+            about = f"{one.help} It must be {one.kind.what}."
+            yield f"| `{one.key}` | {default} | {about} | {one.when} | {beaten} |"
+
+
+def key_rows() -> Iterator[str]:
+    """The rows of the table of actions in docs/settings.md."""
+    where = {
+        "everywhere": "everywhere",
+        "composer": "in the message",
+        "message": "on a message",
+        "sidebar": "in the sidebar",
+    }
+    for action in ACTIONS:
+        if action.keys:
+            yield f"| `{action.id}` | {', '.join(f'`{key}`' for key in action.keys)} | {where[action.place]} |"
+
+
+def control_rows() -> Iterator[str]:
+    """The rows of the table of sampling controls in docs/sampling.md."""
+    for name, one in CONTROLS.items():
+        numbers = one.kind in ("number", "whole")
+        allowed = one.range.removeprefix("a ") if numbers else _LISTS[one.kind]
+        off = to_text(name, one.off) if numbers else "the usual one" if one.kind == "order" else _off_list(name)
+        usual = "" if one.usual is None else f"`{one.usual:g}`"
+        needs = f" With `{one.leader}`." if one.leader else ""
+        yield f"| `{name}` | {one.group} | {one.help}{needs} | {allowed} | {off} | {usual} |"
+
+
+def _off_list(name: str) -> str:
+    off = CONTROLS[name].off
+    return f"`{to_text(name, off)}`" if off else "none"
+
+
+_LISTS = {
+    "texts": "texts",
+    "tokens": "tokens: ids, or texts that are one token",
+    "biases": "tokens with numbers from -1000 to 1000",
+    "order": "steps: all, or those that come last",
+}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from exlchat import paths
-from exlchat.cli.typed_options import RefusedError
+from exlchat.cli.typed_options import StartRefusedError
 from exlchat.config.files import SettingsError
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import RequestError
@@ -23,7 +23,7 @@ _COMMANDS = {
     "ask": "exlchat.cli.ask",
     "bench": "exlchat.cli.bench.command",
     "build-ext": "exlchat.cli.build_ext",
-    "config": "exlchat.cli.config.command_line",
+    "config": "exlchat.cli.config",
     "doctor": "exlchat.cli.doctor.command",
     "models": "exlchat.cli.models",
     "personas": "exlchat.cli.personas",
@@ -63,7 +63,7 @@ def _run(module: str, arguments: Sequence[str]) -> ExitCode:
     try:
         code: ExitCode = import_module(module).run(arguments)
         return code
-    except (ModelError, RequestError, SettingsError, RefusedError, paths.FolderError) as error:
+    except (ModelError, RequestError, SettingsError, StartRefusedError, paths.FolderError) as error:
         complain(str(error))
         return ExitCode.ERROR
     except MemoryError:

@@ -36,7 +36,7 @@ _TYPED = (
 """Options of the names of their settings."""
 
 
-class RefusedError(Exception):
+class StartRefusedError(Exception):
     """What was asked for cannot be used; one line. Stands for errors of rooms that not every start enters."""
 
 
@@ -54,7 +54,7 @@ def app_options(
 
     Raises:
         ModelError: there is no such model.
-        RefusedError: the persona or the preset cannot be used.
+        StartRefusedError: the persona or the preset cannot be used.
     """
     options = AppOptions(None, device=typed.device, layers=(_typed(parser, typed, theme),), continue_last=continue_last)
     if typed.preset is not None:
@@ -74,7 +74,7 @@ def app_options(
     try:
         return with_persona(options, persona)
     except ValueError as error:
-        raise RefusedError(f"with persona {persona.name}: {error}") from error
+        raise StartRefusedError(f"with persona {persona.name}: {error}") from error
 
 
 def _preferred(persona: FrozenPersona, choose: Callable[[str | None], ModelChoice]) -> ModelChoice:
@@ -94,7 +94,7 @@ def _persona(wanted: str, seed: int | None) -> FrozenPersona:
     try:
         return chosen_persona(wanted, seed=seed, user=_user_name())
     except PersonaError as error:
-        raise RefusedError(str(error)) from error
+        raise StartRefusedError(str(error)) from error
 
 
 def _user_name() -> str:
@@ -127,11 +127,11 @@ def _with_preset(options: AppOptions, name: str) -> AppOptions:
     try:
         found = PRESETS.find(name)
     except SamplingPresetError as error:
-        raise RefusedError(str(error)) from error
+        raise StartRefusedError(str(error)) from error
     try:
         return options.with_layer(Layer("preset", found.preset.wishes.decided(), found.source))
     except ValueError as error:
-        raise RefusedError(f"with {found.source}: {error}") from error
+        raise StartRefusedError(f"with {found.source}: {error}") from error
 
 
 def _spoken(typed: argparse.Namespace) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class Text(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Folders(Kind):
+class FolderList(Kind):
     """Folders; as text one beside the other as in PATH, or one a line."""
 
     @property

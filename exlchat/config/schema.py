@@ -17,7 +17,7 @@ from exlchat.config.kinds import (
     OWN_KEYS,
     Choice,
     Controls,
-    Folders,
+    FolderList,
     Keys,
     KeyTable,
     Number,
@@ -32,6 +32,8 @@ from exlchat.llm.info import ROUNDED_HEAD_BITS
 from exlchat.llm.sampling import SamplingSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from exlchat.config.kinds import Kind
 
 When = Literal["at once", "next conversation", "next load"]
@@ -206,7 +208,7 @@ class Settings:
     )
     user_name: str = _setting("User", "Conversations", Text(name=True), "next conversation", "What personas call you.")
     model_folders: tuple[str, ...] = _setting(
-        *((), "Model", Folders(), "at once"),
+        *((), "Model", FolderList(), "at once"),
         "Folders of models of your own: whole paths, or with ~.",
         example=("~/models",),
     )
@@ -285,3 +287,9 @@ class Settings:
 
 SETTINGS: dict[str, Setting] = {one.name: replace(one.metadata["setting"], key=one.name) for one in fields(Settings)}
 """All settings by key, in the order to show them."""
+
+
+def grouped() -> Iterator[tuple[str, list[Setting]]]:
+    """The groups with their settings, in the order to show them."""
+    for group in GROUPS:
+        yield group, [one for one in SETTINGS.values() if one.group == group]

@@ -17,7 +17,7 @@ from exlchat.cli.ask import build_parser as ask_parser
 from exlchat.cli.bench.command import build_parser as bench_parser
 from exlchat.cli.build_ext import build_parser as build_ext_parser
 from exlchat.cli.chat import build_parser as chat_parser
-from exlchat.cli.config.command_line import build_parser as config_parser
+from exlchat.cli.config import build_parser as config_parser
 from exlchat.cli.doctor.command import build_parser as doctor_parser
 from exlchat.cli.models import build_parser as models_parser
 from exlchat.cli.personas import build_parser as personas_parser

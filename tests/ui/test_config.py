@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.cli.config.telling import new_file
+from exlchat.cli.config import new_file
 from exlchat.config.files import load_settings
 from exlchat.config.schema import SETTINGS, Settings
 

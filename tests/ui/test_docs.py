@@ -11,14 +11,14 @@ import pytest
 from exlchat import paths
 from exlchat.chat.presets.registry import PRESETS
 from exlchat.cli.ask import build_parser as ask_parser
-from exlchat.cli.config.command_line import build_parser as config_parser
-from exlchat.cli.config.telling import control_rows, key_rows, page_rows
+from exlchat.cli.config import build_parser as config_parser
 from exlchat.cli.presets import build_parser as presets_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser
 from exlchat.cli.themes.command import build_parser as themes_parser
 from exlchat.config.themes import PALETTE_NEEDED, STYLES, USES, load_themes
 from exlchat.llm.controls import STEPS
 from exlchat.ui.tui.screens.help import help_rows
+from tools.tables import control_rows, key_rows, page_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -17,7 +17,7 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from exlchat.app.commands.chat_front import ChatFront
     from exlchat.app.keys.keymap import Keymap
-    from exlchat.app.panels.settings_rows import Row
+    from exlchat.app.panels.settings_rows import SettingRow
     from exlchat.config.kinds import TomlValue
     from exlchat.config.layers import Resolved
 
@@ -97,7 +97,7 @@ class SettingsCommands:
         except (ValueError, SettingsError) as error:
             raise NotPossibleError(str(error)) from None
 
-    def _change(self, row: Row, text: str) -> None:
+    def _change(self, row: SettingRow, text: str) -> None:
         if row.is_theme and text not in (DEFAULT, *self.themes()):
             raise NotPossibleError(f"there is no theme {one_line(text, 40)}; there are {', '.join(self.themes())}")
         self.save(row, None if text == DEFAULT else row.value(text, self.reading))
@@ -105,7 +105,7 @@ class SettingsCommands:
         holds = f"{beaten} In the file: {self._in_file(row)}" if beaten else HOLDS[row.setting.when]
         self._front.tell(f"{row.key} = {self.shown(row)}; {holds}")
 
-    def told(self, row: Row) -> list[str]:
+    def told(self, row: SettingRow) -> list[str]:
         """A setting in a few lines: its value and where that is from, what it means and may be, when a change holds."""
         about = row.setting
         allowed = "" if row.action_id else f" It must be {about.kind.what}."
@@ -119,11 +119,11 @@ class SettingsCommands:
             f"/settings {row.key} VALUE changes it, /settings {row.key} {DEFAULT} takes it out of the file",
         ]
 
-    def shown(self, row: Row) -> str:
+    def shown(self, row: SettingRow) -> str:
         """The value in force, in one line."""
         return row.shown(self.holds(row), keymap(self.held.value("keys")))
 
-    def source(self, row: Row) -> str:
+    def source(self, row: SettingRow) -> str:
         """Where the value in force is from."""
         over = self.held.beaten(row.setting.key)
         if over is None:
@@ -132,14 +132,14 @@ class SettingsCommands:
             return "this start"
         return "remembered for this model" if over.place == "remembered" else over.place
 
-    def _in_file(self, row: Row) -> str:
+    def _in_file(self, row: SettingRow) -> str:
         return one_line(row.text(self.reading), _SHOWN_CELLS) if row.in_file(self.reading) else "nothing"
 
-    def holds(self, row: Row) -> Any:
+    def holds(self, row: SettingRow) -> Any:
         """The value in force."""
         return self.held.value(row.setting.key)
 
-    def beaten_by(self, row: Row) -> str:
+    def beaten_by(self, row: SettingRow) -> str:
         """What stands over the file, in a sentence; empty if nothing does."""
         key, over = row.setting.key, self.held.beaten(row.setting.key)
         if over is None:
@@ -155,12 +155,12 @@ class SettingsCommands:
         options = " or ".join(row.setting.options)
         return f"This start was given {_short(given)} ({options}), which holds until you quit."
 
-    def check(self, row: Row, value: TomlValue) -> None:
+    def check(self, row: SettingRow, value: TomlValue) -> None:
         """What only the app knows. Raises `PromptError` for a template that the model cannot be given."""
         if row.key == "template" and isinstance(value, str):
             self._front.model.check_template(value)
 
-    def save(self, row: Row, value: TomlValue) -> None:
+    def save(self, row: SettingRow, value: TomlValue) -> None:
         """Write a value, `None` for the default, and have it hold.
 
         Raises:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exlchat.app.keys.keymap import BINDABLE, Keymap, with_keys
-from exlchat.config.kinds import Choice, Folders, Switch, Text, Whole, split_keys
-from exlchat.config.schema import GROUPS, SETTINGS
+from exlchat.config.kinds import Choice, FolderList, Switch, Text, Whole, split_keys
+from exlchat.config.schema import GROUPS, SETTINGS, grouped
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SettingRow:
     """One value that can be changed: a setting, or the keys of one action.
 
     Args:
@@ -61,7 +61,7 @@ class Row:
     @property
     def has_lines(self) -> bool:
         """Whether its text may have several lines."""
-        return self.key == "system" or isinstance(self.setting.kind, Folders)
+        return self.key == "system" or isinstance(self.setting.kind, FolderList)
 
     def choices(self, themes: Sequence[str]) -> list[str]:
         """The words to choose from; none if it is typed."""
@@ -110,22 +110,22 @@ class Row:
         if self.action_id:
             keys = with_keys(reading.file.values.get("keys", ()), self.action_id, split_keys(text))
             return keys[0] if len(keys) == 1 else list(keys)
-        if not text.strip() and (self.setting.optional or isinstance(self.setting.kind, Folders)):
+        if not text.strip() and (self.setting.optional or isinstance(self.setting.kind, FolderList)):
             return None
         value = self.setting.from_text(text)
         return None if value is None else self.setting.kind.to_toml(value)
 
 
-def groups() -> Iterator[tuple[str, str, list[Row]]]:
+def groups() -> Iterator[tuple[str, str, list[SettingRow]]]:
     """Name, explanation and rows of each group."""
-    for group, about in GROUPS.items():
-        rows = [Row(one.key, one) for one in SETTINGS.values() if one.group == group and one.key != "keys"]
-        if group == SETTINGS["keys"].group:
-            rows += [Row(f"keys.{action}", SETTINGS["keys"], action) for action in BINDABLE]
-        yield group, about, rows
+    for group, settings in grouped():
+        rows = [SettingRow(one.key, one) for one in settings if one.key != "keys"]
+        if len(rows) < len(settings):
+            rows += [SettingRow(f"keys.{action}", SETTINGS["keys"], action) for action in BINDABLE]
+        yield group, GROUPS[group], rows
 
 
-def row_of(key: str) -> Row:
+def row_of(key: str) -> SettingRow:
     """The row of a key.
 
     Raises:

@@ -11,10 +11,9 @@ from textual.pilot import Pilot
 from exlchat.app.keys.keymap import BINDABLE
 from exlchat.app.options import AppOptions
 from exlchat.app.services import open_services
-from exlchat.cli.config.telling import in_groups
 from exlchat.config.files import load_settings
 from exlchat.config.layers import typed
-from exlchat.config.schema import SETTINGS
+from exlchat.config.schema import SETTINGS, grouped
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until
@@ -279,7 +278,7 @@ async def test_pasted_escapes_do_not_come_in(tmp_path: Path) -> None:
 
 def places(key: str) -> int:
     """How many settings stand above one on the screen."""
-    return [one.key for _, settings in in_groups() for one in settings].index(key)
+    return [one.key for _, settings in grouped() for one in settings].index(key)
 
 
 @pytest.mark.parametrize("size", [(40, 20), (20, 6), (400, 120)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import getters, on
 from textual.binding import Binding, BindingType
@@ -14,44 +14,21 @@ from textual.widgets.option_list import Option
 
 from exlchat.app.commands.settings import HOLDS
 from exlchat.app.keys.keymap import keymap
-from exlchat.app.panels.settings_rows import Row, groups, padded
+from exlchat.app.panels.settings_rows import SettingRow, groups, padded
 from exlchat.chat.prompt_format import PromptError
 from exlchat.config.files import SettingsError
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from textual.app import ComposeResult
 
-    from exlchat.config.files import Reading
+    from exlchat.app.commands.settings import SettingsCommands
     from exlchat.config.kinds import TomlValue
 
 _LISTED = "Enter changes · Del default · Esc closes"
 _EDITED = "Enter keeps · Esc leaves"
 _LINES = "Enter keeps · ctrl+j new line · Esc leaves"
-
-
-class Door(Protocol):
-    """What the screen asks of the app."""
-
-    reading: Reading
-
-    def themes(self) -> list[str]:
-        """Names of the themes there are."""
-
-    def holds(self, row: Row) -> Any:
-        """The value in force."""
-
-    def beaten_by(self, row: Row) -> str:
-        """What stands over the file."""
-
-    def check(self, row: Row, value: TomlValue) -> None:
-        """What only the app knows."""
-
-    def save(self, row: Row, value: TomlValue) -> None:
-        """Write it and have it hold."""
 
 
 class Lines(Composer):
@@ -76,11 +53,11 @@ class SettingsScreen(ModalScreen[None]):
     said = getters.query_one("#settings-said", Static)
     about = getters.query_one("#settings-about", Static)
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, commands: SettingsCommands) -> None:
         super().__init__()
-        self._door = door
-        self._rows: dict[str, Row] = {}
-        self._editing: Row | None = None
+        self._commands = commands
+        self._rows: dict[str, SettingRow] = {}
+        self._editing: SettingRow | None = None
         self._told = ""
 
     def compose(self) -> ComposeResult:
@@ -114,17 +91,17 @@ class SettingsScreen(ModalScreen[None]):
         self.rows.add_options(options)
         self.rows.highlighted = at
 
-    def _drawn(self, row: Row) -> Content:
-        reading = self._door.reading
-        value = printable(row.shown(self._door.holds(row), keymap(reading.settings.keys)))
-        if self._door.beaten_by(row):
+    def _drawn(self, row: SettingRow) -> Content:
+        reading = self._commands.reading
+        value = printable(row.shown(self._commands.holds(row), keymap(reading.settings.keys)))
+        if self._commands.beaten_by(row):
             mark = ("! ", "$warning")
         else:
             mark = ("• ", "$primary") if row.in_file(reading) else ("  ", "")
         return Content.assemble(mark, (padded(row.name), "bold"), value)
 
     @property
-    def _chosen(self) -> Row | None:
+    def _chosen(self) -> SettingRow | None:
         option = self.rows.highlighted_option
         return self._rows.get(option.id or "") if option is not None else None
 
@@ -135,12 +112,12 @@ class SettingsScreen(ModalScreen[None]):
             return
         about = row.setting
         default = f"Default: {row.default()}. Takes effect: {about.when}."
-        file = "• The file says so." if row.in_file(self._door.reading) else ""
-        beaten = self._door.beaten_by(row)
+        file = "• The file says so." if row.in_file(self._commands.reading) else ""
+        beaten = self._commands.beaten_by(row)
         told = (
             row.help,
             default,
-            f"! {beaten} In the file: {row.text(self._door.reading) or 'nothing'}" if beaten else file,
+            f"! {beaten} In the file: {row.text(self._commands.reading) or 'nothing'}" if beaten else file,
         )
         self.about.update(printable("\n".join(line for line in told if line)))
         if row.key != self._told:
@@ -154,12 +131,12 @@ class SettingsScreen(ModalScreen[None]):
         row = self._chosen
         if row is None:
             return
-        text = row.text(self._door.reading)
+        text = row.text(self._commands.reading)
         if row.is_switch:
             self._keep(row, "false" if text == "true" else "true")
             return
         self._editing = row
-        choices = row.choices(self._door.themes())
+        choices = row.choices(self._commands.themes())
         if choices:
             self.choices.clear_options()
             self.choices.add_options([Option(printable(one)) for one in choices])
@@ -203,7 +180,7 @@ class SettingsScreen(ModalScreen[None]):
             return
         text = self.field.value if self.field.display else self.lines.text
         try:
-            self._door.check(row, row.value(text, self._door.reading))
+            self._commands.check(row, row.value(text, self._commands.reading))
         except (ValueError, PromptError) as error:
             self._say(str(error), wrong=True)
         else:
@@ -224,24 +201,24 @@ class SettingsScreen(ModalScreen[None]):
         if self._editing is not None and not self._keep(self._editing, event.text):
             self.lines.set_text(event.text)
 
-    def _keep(self, row: Row, text: str) -> bool:
+    def _keep(self, row: SettingRow, text: str) -> bool:
         """Whether it could be written; if not, the editor stays as it is."""
         try:
-            value = row.value(text, self._door.reading)
+            value = row.value(text, self._commands.reading)
         except ValueError as error:
             self._say(str(error), wrong=True)
             return False
         return self._write(row, value)
 
-    def _write(self, row: Row, value: TomlValue) -> bool:
+    def _write(self, row: SettingRow, value: TomlValue) -> bool:
         try:
-            self._door.save(row, value)
+            self._commands.save(row, value)
         except (SettingsError, PromptError) as error:
             self._say(str(error), wrong=True)
             return False
         self._stop_editing()
         self._fill()
-        holds = "something else holds in this start" if self._door.beaten_by(row) else HOLDS[row.setting.when]
+        holds = "something else holds in this start" if self._commands.beaten_by(row) else HOLDS[row.setting.when]
         self._say(f"{row.name} is {'written' if value is not None else 'back at its default'}; {holds}")
         return True
 

@@ -1,1 +1,0 @@
-"""`exlchat config`: show, edit and change the settings in the shell."""
