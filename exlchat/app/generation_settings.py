@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
-from exlchat.chat import speech_values
+from exlchat.chat import answer_option_values
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS
+from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.presets import control_values
 from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
-from exlchat.chat.speech import PLAIN, Speech
-from exlchat.chat.speech_values import SPEECH
 from exlchat.config.files import SettingsError
 from exlchat.config.schema import SETTINGS, usual_temperature
 from exlchat.llm.controls import CONTROLS
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from exlchat.chat.presets.wishes import SamplingWishes
+    from exlchat.chat.presets.overrides import SamplingOverrides
     from exlchat.config.layers import Layer, Resolved
 
 SAMPLED = tuple(CONTROLS)
 MAIN = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "context_policy")
 """Those that are shown whatever their values are; of the others, those that are on."""
-NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN), *SPEECH)
+NAMES = (*MAIN, *(name for name in SAMPLED if name not in MAIN), *ANSWER_OPTIONS)
 EXPLAINED = {
-    **{name: value.help for name, value in SPEECH.items()},
+    **{name: value.help for name, value in ANSWER_OPTIONS.items()},
     **{name: SETTINGS[name].help for name in NAMES if name in SETTINGS},
     **{name: control.help for name, control in CONTROLS.items()},
     "seed": "Makes draws repeatable; none takes a fresh one each time.",
@@ -52,12 +52,12 @@ class GenerationSettings:
     seed: int | None = None
     max_tokens: int | None = None
     context_policy: ContextPolicy = "stop"
-    speech: Speech = PLAIN
+    speech: AnswerOptions = PLAIN
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value(self, name: str) -> Any:
         """The value of one of `NAMES`."""
-        return getattr(self.sampling if name in CONTROLS else self.speech if name in SPEECH else self, name)
+        return getattr(self.sampling if name in CONTROLS else self.speech if name in ANSWER_OPTIONS else self, name)
 
     def source(self, name: str) -> str:
         """Where the value comes from."""
@@ -76,20 +76,20 @@ class GenerationSettings:
         return self._with({name: _from_text(name, text)}, TYPED)
 
     def speaking(self, source: str, **values: Any) -> GenerationSettings:
-        """A copy with values of `Speech` in place, which come from `source`.
+        """A copy with values of `AnswerOptions` in place, which come from `source`.
 
         Raises:
             ValueError: out of range, in one line.
         """
         return self._with(values, source)
 
-    def with_wishes(self, wishes: SamplingWishes, source: str) -> GenerationSettings:
+    def with_overrides(self, overrides: SamplingOverrides, source: str) -> GenerationSettings:
         """A copy with the wished values in place, which come from `source`.
 
         Raises:
             ValueError: they contradict what holds now, in one line.
         """
-        return self._with(wishes.decided(), source)
+        return self._with(overrides.decided(), source)
 
     def taking(self, names: Iterable[str], other: GenerationSettings) -> GenerationSettings:
         """A copy with some values as `other` has them, and from where `other` has them.
@@ -101,8 +101,8 @@ class GenerationSettings:
 
     def _with(self, values: Mapping[str, Any], source: str | Mapping[str, str]) -> GenerationSettings:
         drawn = {name: value for name, value in values.items() if name in CONTROLS}
-        spoken = {name: value for name, value in values.items() if name in SPEECH}
-        rest = {name: value for name, value in values.items() if name not in CONTROLS and name not in SPEECH}
+        spoken = {name: value for name, value in values.items() if name in ANSWER_OPTIONS}
+        rest = {name: value for name, value in values.items() if name not in CONTROLS and name not in ANSWER_OPTIONS}
         said = {name: source if isinstance(source, str) else source.get(name, "default") for name in values}
         return replace(
             self,
@@ -117,8 +117,8 @@ class GenerationSettings:
         value = self.value(name)
         if name in CONTROLS:
             return control_values.shown(name, value)
-        if name in SPEECH:
-            return speech_values.shown(name, value)
+        if name in ANSWER_OPTIONS:
+            return answer_option_values.shown(name, value)
         if value is None:
             return "fresh for each answer" if name == "seed" else "until the context is full"
         return str(value)
@@ -135,7 +135,9 @@ class GenerationSettings:
 
 def usual_value(name: str) -> Any:
     """The value at which one of `NAMES` changes nothing; those of an answer's length and seed have none."""
-    return CONTROLS[name].off if name in CONTROLS else speech_values.usual(name) if name in SPEECH else None
+    return (
+        CONTROLS[name].off if name in CONTROLS else answer_option_values.usual(name) if name in ANSWER_OPTIONS else None
+    )
 
 
 def drawn_line(sampling: SamplingSettings) -> str:
@@ -172,8 +174,8 @@ def _source(layer: Layer) -> str:
 def _from_text(name: str, text: str) -> Any:
     if name in CONTROLS:
         return control_values.from_text(name, text)
-    if name in SPEECH:
-        return speech_values.from_text(name, text)
+    if name in ANSWER_OPTIONS:
+        return answer_option_values.from_text(name, text)
     if name == "context_policy":
         if text not in CONTEXT_POLICIES:
             raise ValueError(f"context_policy is {text!r}; it must be one of {', '.join(CONTEXT_POLICIES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from exlchat.chat.presets.wishes import WISHED, SamplingWishes
+from exlchat.chat.presets.overrides import WISHED, SamplingOverrides
 from exlchat.config.layers import Layer, Resolved, resolve
 
 if TYPE_CHECKING:
@@ -54,5 +54,5 @@ class AppOptions:
         """
         started = resolve(*self.layers).replace(layer)
         said = [name for name in WISHED if started.source(name) != "default"]
-        SamplingWishes(**{name: started.value(name) for name in said})
+        SamplingOverrides(**{name: started.value(name) for name in said})
         return replace(self, layers=tuple(one for one in started.layers if one.place != "default"))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.prompt.thought_meter import Thought
-from exlchat.chat.speech import PLAIN, Speech
 from exlchat.chat.titles import TitleBy
 from exlchat.llm.events import FinishReason, GenerationStats
 from exlchat.llm.sampling import SamplingSettings
@@ -46,7 +46,7 @@ class AnswerRecord:
     thinking_on: bool | None = None
     thought: Thought | None = None
     healed: tuple[int, ...] = ()
-    speech: Speech = PLAIN
+    speech: AnswerOptions = PLAIN
     chances: str | None = None
 
 

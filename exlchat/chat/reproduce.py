@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat import paths
+from exlchat.chat.answer_options import AnswerOptions
+from exlchat.chat.answer_request import negative_ids, thoughts_of
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import begun_text, with_own_ids
 from exlchat.chat.prompt.context import Seen, seen_since
+from exlchat.chat.prompt.context_window import messages_seen
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
-from exlchat.chat.prompt.sight import messages_seen
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.speaking import speaker_names
-from exlchat.chat.speech import Speech
-from exlchat.chat.speech_request import negative_ids, thoughts_of
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.rows import pack_ids
@@ -104,7 +104,7 @@ def changed(record: AnswerRecord) -> str:
     )
 
 
-def _drafted_by(speech: Speech, engine: Engine) -> DraftKind:
+def _drafted_by(speech: AnswerOptions, engine: Engine) -> DraftKind:
     """Who guesses; where there was a draft model and is none now, nobody: that changes nothing but the speed."""
     draft_model = engine.capabilities.draft_model
     wanted = speech.drafted_by(draft_model=draft_model)

@@ -6,19 +6,19 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
+from exlchat.chat.answer_options import PLAIN, AnswerOptions
+from exlchat.chat.answer_request import negative_ids, thoughts_of
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
 from exlchat.chat.prompt.context import ContextPolicy, seen_since
+from exlchat.chat.prompt.context_window import fit_context
 from exlchat.chat.prompt.cost import shared_beginning
 from exlchat.chat.prompt.ids import prompt_messages, prompt_text
-from exlchat.chat.prompt.sight import see
 from exlchat.chat.prompt.summary import Summarising
 from exlchat.chat.prompt.thinking import opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.speaking import TurnError, speaker_name, speaker_names, speaker_thinks, with_lore_told
-from exlchat.chat.speech import PLAIN, Speech
-from exlchat.chat.speech_request import negative_ids, thoughts_of
 from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.port import Cancellation, Engine, NamesWhatIsNotHeld
@@ -45,7 +45,7 @@ class TurnOptions:
     seed: int | None = None
     max_new_tokens: int | None = None
     context_policy: ContextPolicy = "stop"
-    speech: Speech = PLAIN
+    speech: AnswerOptions = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def planned(
     told = with_lore_told(store, ground.branch, lambda text: len(engine.encode(text)))
     ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
     text, kept = _begun(engine, ground, speech.begin)
-    sight = yield from see(
+    window = yield from fit_context(
         engine,
         form,
         ground.branch,
@@ -165,12 +165,12 @@ def planned(
         max_new_tokens=options.max_new_tokens,
         cancellation=cancellation,
     )
-    if sight.made is not None and sight.seen_from is not None:
+    if window.made is not None and window.seen_from is not None:
         # Before the answer: one that is stopped or fails without a word is removed, with its record.
-        store.keep_summary(sight.seen_from, sight.made)
+        store.keep_summary(window.seen_from, window.made)
     marks = _marks(engine, form, ground)
     request = GenerationRequest(
-        prompt_ids=sight.ids,
+        prompt_ids=window.ids,
         sampling=options.sampling,
         stop=(*speech.stop, *stop_conditions(engine, form)),
         max_new_tokens=options.max_new_tokens,
@@ -187,8 +187,8 @@ def planned(
         guidance_ids=negative_ids(
             engine,
             form,
-            seen=seen_since(ground.branch, sight.seen_from),
-            summary=sight.summary,
+            seen=seen_since(ground.branch, window.seen_from),
+            summary=window.summary,
             sampling=options.sampling,
             speech=speech,
             begun=kept,
@@ -206,10 +206,10 @@ def planned(
         options.sampling,
         None,
         None,
-        seen_from=sight.seen_from,
-        summary=sight.summary,
+        seen_from=window.seen_from,
+        summary=window.summary,
         begun_tokens=len(kept),
-        prompt_hash=prompt_hash(sight.ids),
+        prompt_hash=prompt_hash(window.ids),
         persona=speaker_name(ground.branch),
         thinking_on=thinking,
         thinking=marks,
@@ -220,7 +220,7 @@ def planned(
         request,
         record,
         tuple(line for line in (notice, not_held) if line),
-        sight.notice,
+        window.notice,
         ground.system,
         text,
         kept,

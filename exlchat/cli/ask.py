@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from exlchat import paths
 from exlchat.app.library.choice import GUIDE
-from exlchat.chat.speech import MOST_LOGPROBS
+from exlchat.chat.answer_options import MOST_LOGPROBS
 from exlchat.cli.options import model_options, prompt_options, sampling_group, some_id, speech_options, whole
 from exlchat.cli.parser import Parser, about_group
 from exlchat.cli.typed_options import app_options

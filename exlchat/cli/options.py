@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from exlchat import paths
 from exlchat.app.generation_settings import LARGEST_SEED
+from exlchat.chat.answer_options import DraftChoice
 from exlchat.chat.constraints import constraint_of
 from exlchat.chat.presets.control_values import from_text, require_control
 from exlchat.chat.prompt.context import CONTEXT_POLICIES
-from exlchat.chat.speech import DraftChoice
 from exlchat.config.schema import KV_CACHES, MOST_CACHE_GB, MOST_CACHE_TOKENS
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.info import ROUNDED_HEAD_BITS

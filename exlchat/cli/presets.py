@@ -13,7 +13,7 @@ from exlchat import paths
 from exlchat.chat.presets.other_programs import ImportedPreset, read_file
 from exlchat.chat.presets.preset import SamplingPresetError
 from exlchat.chat.presets.registry import PRESETS, PresetEntry, keep_preset, place_for
-from exlchat.chat.presets.toml_file import table_of_preset, table_of_wishes
+from exlchat.chat.presets.toml_file import table_of_overrides, table_of_preset
 from exlchat.cli.parser import Parser, about_group, add_command, json_option
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
@@ -88,7 +88,7 @@ def _list(lines: ErrorLines, *, as_json: bool) -> ExitCode:
     rows = []
     for one in listed.entries:
         rows.append(f"{one.id:<{width}}  {one_line(one.preset.description, 100)}".rstrip())
-        rows.append(f"{'':<{width}}  {one.preset.wishes.describe()}".rstrip())
+        rows.append(f"{'':<{width}}  {one.preset.overrides.describe()}".rstrip())
     return print_lines(row for row in rows if row)
 
 
@@ -98,14 +98,14 @@ def _summary(one: PresetEntry) -> dict[str, Any]:
         "description": one.preset.description,
         "path": str(one.path),
         "shipped": one.shipped,
-        **table_of_wishes(one.preset.wishes),
+        **table_of_overrides(one.preset.overrides),
     }
 
 
 def _show(one: PresetEntry, *, as_json: bool) -> ExitCode:
     if as_json:
         return print_json({**_summary(one), "preset": table_of_preset(one.preset)})
-    values = one.preset.wishes.describe() or "no values: everything stays as it is"
+    values = one.preset.overrides.describe() or "no values: everything stays as it is"
     lines = [f"{one.id} ({one.path})", one.preset.description, values]
     lines = [one_line(line, 400) for line in lines if line]
     for program, kept in one.preset.foreign.items():

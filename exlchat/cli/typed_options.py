@@ -15,7 +15,7 @@ from exlchat.app.library.choice import ModelChoice, choose_model
 from exlchat.app.library.places import library
 from exlchat.app.options import AppOptions
 from exlchat.chat.constraints import choice_of
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.config.files import SettingsError, load_settings, unknown_variables
 from exlchat.config.kinds import OWN_KEYS
 from exlchat.config.layers import Layer
@@ -108,7 +108,7 @@ def _user_name() -> str:
 def _typed(parser: argparse.ArgumentParser, typed: argparse.Namespace, theme: str | None) -> Layer:
     """What was typed, in the place of settings and of what a preset or a persona says."""
     try:
-        wishes = SamplingWishes(
+        wishes = SamplingOverrides(
             **{name: getattr(typed, name) for name in (*OWN_KEYS, "max_tokens")},
             **_spoken(typed),
             **_sampled(typed.sample),
@@ -129,7 +129,7 @@ def _with_preset(options: AppOptions, name: str) -> AppOptions:
     except SamplingPresetError as error:
         raise StartRefusedError(str(error)) from error
     try:
-        return options.with_layer(Layer("preset", found.preset.wishes.decided(), found.source))
+        return options.with_layer(Layer("preset", found.preset.overrides.decided(), found.source))
     except ValueError as error:
         raise StartRefusedError(f"with {found.source}: {error}") from error
 

@@ -1,7 +1,7 @@
 """What holds of all that was said about a setting: layers, one over the other. The order is `PLACES`, and only there.
 
 Keys are those of `Settings`, the rows of its table of sampling (`CONTROL_NAMES`), and what can be said of one start but
-not in the file: `seed` and the names of `SPEECH`.
+not in the file: `seed` and the names of `ANSWER_OPTIONS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from exlchat.chat.speech_values import SPEECH, usual
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS, usual
 from exlchat.config.kinds import CONTROL_NAMES
 from exlchat.config.schema import EITHER, SETTINGS
 from exlchat.llm.controls import CONTROLS
@@ -59,7 +59,7 @@ _DEFAULT = Layer(
     "default",
     {
         **{name: CONTROLS[name].off for name in CONTROL_NAMES},
-        **{name: usual(name) for name in SPEECH},
+        **{name: usual(name) for name in ANSWER_OPTIONS},
         **{key: setting.default for key, setting in SETTINGS.items()},
         "seed": None,
     },

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from exlchat.chat.answer_options import DRAFTS, DraftChoice
 from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
-from exlchat.chat.speech import DRAFTS, DraftChoice
 from exlchat.config.kinds import (
     OWN_KEYS,
     Choice,

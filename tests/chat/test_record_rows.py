@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from exlchat.chat.model import AnswerRecord
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.store.rows import pack_record, unpack_record
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
@@ -33,7 +33,7 @@ def test_of_the_sampling_only_what_is_not_as_usual_is_kept() -> None:
 
 
 @given(wishes)
-def test_every_way_of_drawing_is_read_again(wish: SamplingWishes) -> None:
+def test_every_way_of_drawing_is_read_again(wish: SamplingOverrides) -> None:
     try:
         record = replace(RECORD, sampling=wish.apply(SamplingSettings()))
     except ValueError:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.reproduce import NotReproducibleError, request_again
-from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
 from exlchat.engine import load
@@ -30,7 +30,7 @@ def guide() -> Iterator[Engine]:
 
 
 def closed(store: ConversationStore, engine: Engine, ident: str, **how: object) -> Message:
-    options = TurnOptions(WARM, max_new_tokens=12, speech=Speech(stop=("zzz",)))
+    options = TurnOptions(WARM, max_new_tokens=12, speech=AnswerOptions(stop=("zzz",)))
     (last,) = [
         event
         for event in answer(store, engine, ident, replace(options, seed=how.pop("seed", None)), **how)

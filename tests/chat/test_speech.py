@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.answer_chances import AnswerChances, answer_chances
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.reproduce import request_again
-from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import pack_chances, unpack_chances
 from exlchat.chat.store.rows import pack_record, unpack_record
@@ -55,7 +55,7 @@ def closed(
     store: ConversationStore,
     engine: LocalEngine | ScriptedEngine,
     ident: str,
-    speech: Speech,
+    speech: AnswerOptions,
     sampling: SamplingSettings = GREEDY,
     **how: str,
 ) -> Message:
@@ -69,15 +69,15 @@ def closed(
 
 def test_what_is_asked_for_holds_and_is_kept(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
-    plain = closed(store, guide, ident, Speech())
+    plain = closed(store, guide, ident, AnswerOptions())
     word = plain.text.split()[3]
-    speech = Speech(ban=(word,), min_tokens=12, draft="off", stop=("\n\n",))
+    speech = AnswerOptions(ban=(word,), min_tokens=12, draft="off", stop=("\n\n",))
     other = closed(store, guide, ident, speech, retry_of=plain.id)
     assert word.lower() not in other.text.lower()
     assert len(other.token_ids) >= 12
     assert other.record is not None
     assert other.record.speech == speech
-    held = closed(store, guide, ident, Speech(constraint=Constraint("choice", "yes\nno")), retry_of=plain.id)
+    held = closed(store, guide, ident, AnswerOptions(constraint=Constraint("choice", "yes\nno")), retry_of=plain.id)
     assert held.text in ("yes", "no")
     for message in (other, held):
         *_, again = guide.generate(request_again(store, guide, message.id))
@@ -87,7 +87,7 @@ def test_what_is_asked_for_holds_and_is_kept(guide: LocalEngine, store: Conversa
 
 def test_an_answer_begins_as_it_is_told_to(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
-    speech = Speech(begin="Start exlchat with the fol")
+    speech = AnswerOptions(begin="Start exlchat with the fol")
     message = closed(store, guide, ident, speech)
     assert message.text.startswith("Start exlchat with the fol")
     assert message.text == guide.decode(message.token_ids)
@@ -105,7 +105,7 @@ def test_an_answer_begins_as_it_is_told_to(guide: LocalEngine, store: Conversati
 
 def test_an_answer_that_goes_on_is_held_to_the_whole(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
-    held = Speech(constraint=Constraint("regex", "[ab]{40}"))
+    held = AnswerOptions(constraint=Constraint("regex", "[ab]{40}"))
     options = TurnOptions(GREEDY, max_new_tokens=5, speech=held)
     *_, last = answer(store, guide, ident, options)
     assert isinstance(last, AnswerClosed)
@@ -116,14 +116,14 @@ def test_an_answer_that_goes_on_is_held_to_the_whole(guide: LocalEngine, store: 
 
 def test_kept_chances_are_told_without_computing(guide: LocalEngine, store: ConversationStore) -> None:
     ident = asked(store)
-    message = closed(store, guide, ident, Speech(logprobs=3), WARM)
+    message = closed(store, guide, ident, AnswerOptions(logprobs=3), WARM)
     events = list(answer_chances(store, guide, message.id, template=None, policy="stop"))
     assert [type(event) for event in events] == [AnswerChances]
     (kept,) = events
     assert isinstance(kept, AnswerChances)
     computed_from = replace(message, record=replace(message.record, chances=None))  # type: ignore[type-var]
     assert computed_from.record is not None
-    bare = closed(store, guide, ident, Speech(), WARM, retry_of=message.id)
+    bare = closed(store, guide, ident, AnswerOptions(), WARM, retry_of=message.id)
     assert bare.token_ids == message.token_ids, "to ask for chances changes no token"
     *_, computed = answer_chances(store, guide, bare.id, template=None, policy="stop")
     assert isinstance(computed, AnswerChances)
@@ -165,7 +165,7 @@ def test_chances_survive_being_packed() -> None:
 def test_a_damaged_record_is_none_and_breaks_nothing(wrong: dict[str, object], store: ConversationStore) -> None:
     engine = ScriptedEngine()
     engine.will_say("Well.")
-    message = closed(store, engine, asked(store), Speech(ban=("x",)))
+    message = closed(store, engine, asked(store), AnswerOptions(ban=("x",)))
     packed = json.loads(pack_record(message.record) or "")
     assert unpack_record(json.dumps(packed)) == message.record
     assert unpack_record(json.dumps({**packed, **wrong})) is None
@@ -175,17 +175,21 @@ def test_a_record_of_before_speech_says_what_ended_it() -> None:
     old = {"model": "m", "template": "t", "sampling": {}, "stats": None, "finish_reason": None, "stop": ["END", 5]}
     record = unpack_record(json.dumps(old))
     assert record is not None
-    assert record.speech == Speech(stop=("END", 5))
+    assert record.speech == AnswerOptions(stop=("END", 5))
 
 
 def test_thoughts_are_closed_and_a_constraint_holds_behind_them(store: ConversationStore) -> None:
     engine = ScriptedEngine(chat_template=THINKS)
-    for speech in (Speech(thinking_budget=9), Speech(constraint=Constraint("choice", "a")), Speech()):
+    for speech in (
+        AnswerOptions(thinking_budget=9),
+        AnswerOptions(constraint=Constraint("choice", "a")),
+        AnswerOptions(),
+    ):
         engine.will_say("Hm.</think>\n\nWell.")
         message = closed(store, engine, asked(store), speech)
         limit = engine.requests[-1].thoughts
         assert limit is not None
-        if speech == Speech():
+        if speech == AnswerOptions():
             assert (limit.tokens, limit.closing_ids) == (None, ())
             continue
         assert (limit.tokens, limit.opened) == (speech.thinking_budget, True)
@@ -208,9 +212,9 @@ def test_the_negative_prompt_is_the_conversation_with_another_system_prompt(stor
     leaning = SamplingSettings(guidance_scale=1.5)
     told = []
     for sampling, speech in (
-        (GREEDY, Speech(negative="Be long.")),
-        (leaning, Speech(negative="Be long.")),
-        (leaning, Speech()),
+        (GREEDY, AnswerOptions(negative="Be long.")),
+        (leaning, AnswerOptions(negative="Be long.")),
+        (leaning, AnswerOptions()),
     ):
         engine.will_say("Well.")
         closed(store, engine, asked(store, system="Be brief."), speech, sampling)
@@ -223,9 +227,9 @@ def test_the_negative_prompt_is_the_conversation_with_another_system_prompt(stor
 
 
 def test_who_drafts_unless_it_is_said() -> None:
-    assert Speech().drafted_by(draft_model=False) == "auto"
-    assert Speech().drafted_by(draft_model=True) == "model"
-    assert Speech(draft="off").drafted_by(draft_model=True) == "off"
+    assert AnswerOptions().drafted_by(draft_model=False) == "auto"
+    assert AnswerOptions().drafted_by(draft_model=True) == "model"
+    assert AnswerOptions(draft="off").drafted_by(draft_model=True) == "off"
 
 
 def test_a_draft_model_is_loaded_and_changes_no_token(store: ConversationStore) -> None:
@@ -245,8 +249,8 @@ def test_a_draft_model_is_loaded_and_changes_no_token(store: ConversationStore) 
     try:
         assert engine.info.draft_model == small.info.name
         ident = asked(store)
-        plain = closed(store, engine, ident, Speech(draft="off"))
-        drafted = closed(store, engine, ident, Speech(), retry_of=plain.id)
+        plain = closed(store, engine, ident, AnswerOptions(draft="off"))
+        drafted = closed(store, engine, ident, AnswerOptions(), retry_of=plain.id)
         assert drafted.token_ids == plain.token_ids
         assert drafted.record is not None
         assert drafted.record.stats is not None
@@ -260,4 +264,4 @@ def test_a_draft_model_is_loaded_and_changes_no_token(store: ConversationStore) 
 @pytest.mark.parametrize("wrong", [{"stop": ("",)}, {"ban": ("",)}, {"min_tokens": -1}, {"logprobs": 101}])
 def test_what_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Speech(**wrong)  # type: ignore[arg-type]
+        AnswerOptions(**wrong)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.prompt.thinking import THINK
-from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import TurnOptions, answer
 from exlchat.llm.sampling import GREEDY
@@ -80,7 +80,13 @@ def test_thinking_can_be_turned_off_for_a_turn() -> None:
         tip = store.load(conversation.id).branch[-1]
         retried = tip.id if tip.role == "assistant" else None
         list(
-            answer(store, engine, conversation.id, TurnOptions(GREEDY, speech=Speech(think=thinking)), retry_of=retried)
+            answer(
+                store,
+                engine,
+                conversation.id,
+                TurnOptions(GREEDY, speech=AnswerOptions(think=thinking)),
+                retry_of=retried,
+            )
         )
     usual, on, off = (engine.decode(list(request.prompt_ids)) for request in engine.requests)
     assert usual == on

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import ConversationTree, Message, Role
-from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.llm.constraint import Constraint
 from tests.chat.test_store import RECORD
 
-SPEECH = Speech(stop=("x", 5), ban=("y",), constraint=Constraint("choice", "a\nb"))
+ANSWER_OPTIONS = AnswerOptions(stop=("x", 5), ban=("y",), constraint=Constraint("choice", "a\nb"))
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def trees(draw: st.DrawFn) -> ConversationTree:
             draw(st.floats(0, 4e9)),
             draw(st.sampled_from(["complete", "partial"])),
             tuple(draw(st.lists(st.integers(0, 2**32 - 1), max_size=4))),
-            draw(st.sampled_from([None, RECORD, replace(RECORD, seen_from=f"m{number}", speech=SPEECH)])),
+            draw(st.sampled_from([None, RECORD, replace(RECORD, seen_from=f"m{number}", speech=ANSWER_OPTIONS)])),
             draw(st.booleans()),
             draw(st.none() | TEXT),
             draw(st.none() | TEXT),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
-from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta, TurnError, TurnEvent, TurnOptions, answer
 from exlchat.llm.constraint import Constraint
@@ -97,7 +97,7 @@ def test_a_turn_streams_and_is_stored_with_its_statistics(
 
 def test_the_request_says_what_was_wanted(store: ConversationStore, engine: ScriptedEngine, asked: str) -> None:
     engine.will_say("Hi")
-    options = TurnOptions(sampling=OPTIONS.sampling, seed=5, max_new_tokens=9, speech=Speech(stop=("STOP",)))
+    options = TurnOptions(sampling=OPTIONS.sampling, seed=5, max_new_tokens=9, speech=AnswerOptions(stop=("STOP",)))
     list(answer(store, engine, asked, options))
     request = engine.requests[0]
     assert (request.sampling, request.seed, request.max_new_tokens) == (OPTIONS.sampling, 5, 9)
@@ -148,7 +148,7 @@ def test_a_notice_tells_what_of_a_schema_is_not_held(store: ConversationStore, a
     engine = ScriptedEngine()
     engine.will_say("Hi")
     schema = Constraint("json_schema", '{"type": "string", "format": "path"}')
-    first = next(answer(store, engine, asked, replace(OPTIONS, speech=Speech(constraint=schema))))
+    first = next(answer(store, engine, asked, replace(OPTIONS, speech=AnswerOptions(constraint=schema))))
     assert isinstance(first, AnswerStarted)
     assert first.notices[-1] == "the JSON schema: answers are not held to the format 'path' (the whole)"
 

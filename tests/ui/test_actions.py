@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exlchat.app.commands.actions import ACTIONS, Situation, completions
 from exlchat.app.composer.typed_input import BadCommand, Command, Prompt, parse_input
 from exlchat.app.generation_settings import GenerationSettings
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.llm.sampling import SamplingSettings
 
 
@@ -162,7 +162,7 @@ def test_settings_are_described_in_one_line() -> None:
 
 def test_only_typed_sampling_values_override() -> None:
     base = SamplingSettings(temperature=0.7, min_p=0.05)
-    assert SamplingWishes().apply(base) == base
-    assert SamplingWishes(temperature=0.0, top_k=5).apply(base) == SamplingSettings(0.0, 5, 1.0, 0.05)
+    assert SamplingOverrides().apply(base) == base
+    assert SamplingOverrides(temperature=0.0, top_k=5).apply(base) == SamplingSettings(0.0, 5, 1.0, 0.05)
     with pytest.raises(ValueError, match="top_p"):
-        SamplingWishes(top_p=2.0).apply(base)
+        SamplingOverrides(top_p=2.0).apply(base)

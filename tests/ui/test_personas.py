@@ -15,7 +15,7 @@ from exlchat.app.speaking import with_persona
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.opening import begin_conversation
 from exlchat.chat.personas.persona import Example
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.prompt.ids import OPENER, prompt_messages
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
@@ -197,7 +197,7 @@ ADA = FrozenPersona(
     greetings=("Hello.", "Hi."),
     examples=(Example("a?", "b."),),
     template="chatml",
-    sampling=SamplingWishes(temperature=0.2, top_k=7, max_tokens=50),
+    sampling=SamplingOverrides(temperature=0.2, top_k=7, max_tokens=50),
 )
 
 

@@ -13,8 +13,8 @@ from exlchat.app.generation_settings import EXPLAINED, MAIN, NAMES, GenerationSe
 from exlchat.app.panels.sampling import groups, next_choice, preset_lines, stepped, typed_text, value_lines
 from exlchat.app.panels.sampling_idle import order_line
 from exlchat.chat.presets.control_values import from_plain, from_text, to_plain, to_text
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.toml_file import parse_preset
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.config.files import SettingsError
 from exlchat.config.layers import Layer, resolve, typed
 from exlchat.config.schema import SETTINGS
@@ -239,10 +239,10 @@ def test_each_value_knows_where_it_comes_from() -> None:
         "max_tokens": "environment",
         "context_policy": "default",
     }
-    later = start.with_value("top_p", "0.9").with_wishes(SamplingWishes(min_p=0.0), "preset x")
+    later = start.with_value("top_p", "0.9").with_overrides(SamplingOverrides(min_p=0.0), "preset x")
     assert (later.source("top_p"), later.source("min_p"), later.source("top_k")) == ("typed", "preset x", "preset mine")
     assert later.taking(["top_p"], start).source("top_p") == "persona Ada"
-    all_of_it = start.with_wishes(SamplingWishes(min_p=0.0, others_off=True), "preset x")
+    all_of_it = start.with_overrides(SamplingOverrides(min_p=0.0, others_off=True), "preset x")
     assert {all_of_it.source(name) for name in CONTROLS} == {"preset x"}
     table = at_start(resolve(Layer("file", {"sampling": (("skew", 0.1),)})), None)
     assert (table.source("skew"), table.source("top_a")) == ("settings", "default")

@@ -179,7 +179,7 @@ class ChatSession(OpenConversation):
         """
         self.require_quiet()
         # Before anything is written: its way of answering may not go with what holds.
-        self.draw_by(self.generation.with_wishes(persona.sampling, persona.source))
+        self.draw_by(self.generation.with_overrides(persona.sampling, persona.source))
         if self.conversation is not None:
             self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
         self._persona = persona

@@ -19,7 +19,7 @@ from exlchat.app.panels.cache import cost_line
 from exlchat.app.panels.figures import describe_figures
 from exlchat.app.panels.sampling import panel_lines
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.prompt.sight import newest_record
+from exlchat.chat.prompt.context_window import newest_record
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.store.conversations import StoreError
 from exlchat.paths import FolderError

@@ -33,7 +33,7 @@ def use_preset(front: ChatFront, name: str) -> None:
     except SamplingPresetError as error:
         raise NotPossibleError(str(error)) from error
     try:
-        session.draw_by(session.generation.with_wishes(found.preset.wishes, found.source))
+        session.draw_by(session.generation.with_overrides(found.preset.overrides, found.source))
     except ValueError as error:
         raise NotPossibleError(f"{found.source} is not taken: {error}") from error
     kept = found.preset.not_applied

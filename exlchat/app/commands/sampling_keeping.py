@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.generation_settings import NAMES, at_start
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS, usual
 from exlchat.chat.presets.control_values import to_plain
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.presets.registry import keep_preset
-from exlchat.chat.presets.wishes import SamplingWishes
-from exlchat.chat.speech_values import SPEECH, usual
 from exlchat.config.files import SettingsError, read_settings, save_setting
 from exlchat.config.kinds import CONTROL_NAMES
 from exlchat.config.schema import SETTINGS
@@ -39,12 +39,14 @@ def save_as_preset(now: GenerationSettings, target: Path) -> str:
     """
     # What is off is said in one word; the temperature, of which 1 is as good as any, is named whatever it is.
     on = {name: now.value(name) for name, one in CONTROLS.items() if now.value(name) != one.off}
-    on |= {name: now.value(name) for name in SPEECH if name not in _OF_A_SESSION and now.value(name) != usual(name)}
+    on |= {
+        name: now.value(name) for name in ANSWER_OPTIONS if name not in _OF_A_SESSION and now.value(name) != usual(name)
+    }
     try:
-        wishes = SamplingWishes(
+        overrides = SamplingOverrides(
             **{**on, "temperature": now.sampling.temperature}, max_tokens=now.max_tokens, others_off=True
         )
-        keep_preset(SamplingPreset(wishes=wishes), target)
+        keep_preset(SamplingPreset(overrides=overrides), target)
     except (ValueError, SamplingPresetError) as error:
         raise NotPossibleError(f"not saved: {error}") from error
     shipped = (paths.shipped_presets() / target.name).exists()
@@ -76,6 +78,6 @@ def keep_as_default(now: GenerationSettings, model: Path | None) -> str:
     settings = {SETTINGS["sampling" if name in CONTROL_NAMES else name].variable: None for name in wanted}
     beaten = [variable for variable in settings if os.environ.get(variable)]
     over = f"; the environment ({', '.join(beaten)}) beats the file" if beaten else ""
-    left = [name for name in SPEECH if name not in _KEPT and now.value(name) != usual(name)]
+    left = [name for name in ANSWER_OPTIONS if name not in _KEPT and now.value(name) != usual(name)]
     rest = f"; a preset can keep {', '.join(left)}" if left else ""
     return f"Written into settings.toml: {written}{seed}{rest}{over}"

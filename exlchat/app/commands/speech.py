@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.generation_settings import TYPED
-from exlchat.chat import speech_values
+from exlchat.chat import answer_option_values
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS
 from exlchat.chat.constraints import WORDS, constraint_of
-from exlchat.chat.speech_values import SPEECH
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SpeechCommands:
         if text:
             generation = self._front.session.generation
             now = generation.value(name)
-            one = () if text.lower() in _OFF else (speech_values.unquoted(name, text),)
+            one = () if text.lower() in _OFF else (answer_option_values.unquoted(name, text),)
             texts = tuple(dict.fromkeys((*now, *one))) if one else ()
             self._front.session.draw_by(generation.speaking(TYPED, **{name: texts}))
         self._tell(name)
@@ -94,6 +94,6 @@ class SpeechCommands:
 
 
 def _in_full(value: object, name: str) -> str:
-    shown = speech_values.shown(name, value)
-    told = speech_values.to_text(name, value) if value not in (None, (), "") else shown
-    return f"{one_line(told, 2000)}. {SPEECH[name].help}"
+    shown = answer_option_values.shown(name, value)
+    told = answer_option_values.to_text(name, value) if value not in (None, (), "") else shown
+    return f"{one_line(told, 2000)}. {ANSWER_OPTIONS[name].help}"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.app.generation_settings import EXPLAINED, LARGEST_SEED, NAMES
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
-from exlchat.chat import speech_values
+from exlchat.chat import answer_option_values
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS
 from exlchat.chat.presets import control_values
 from exlchat.chat.prompt.context import CONTEXT_POLICIES
-from exlchat.chat.speech_values import SPEECH
 from exlchat.llm.controls import CONTROLS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def groups(now: GenerationSettings) -> Iterator[tuple[str, list[str]]]:
         names = [name for name in NAMES if name not in shown and name in CONTROLS and CONTROLS[name].group == group]
         if names:
             yield group, names
-    names = [name for name in SPEECH if name not in shown]
+    names = [name for name in ANSWER_OPTIONS if name not in shown]
     if names:
         yield "What is said", names
 
@@ -99,7 +99,7 @@ def _ladder(name: str) -> Sequence[float]:
     """The values that a number goes through."""
     if name in ("max_tokens", "thinking_budget"):
         return (*_STEPS["max_tokens"], _WITHOUT_LIMIT)
-    if name in SPEECH:
+    if name in ANSWER_OPTIONS:
         return _COUNTS if name == "logprobs" else _FAR
     control = CONTROLS[name]
     steps = _STEPS.get(name)
@@ -128,16 +128,16 @@ def _words(name: str) -> list[str]:
     """Those few, as they are typed."""
     if name == "context_policy":
         return list(CONTEXT_POLICIES)
-    if name not in SPEECH:
+    if name not in ANSWER_OPTIONS:
         return []
-    kinds = {"switch": ("on", "off"), "maybe": ("none", "on", "off"), "choice": SPEECH[name].choices}
-    return list(kinds.get(SPEECH[name].kind, ()))
+    kinds = {"switch": ("on", "off"), "maybe": ("none", "on", "off"), "choice": ANSWER_OPTIONS[name].choices}
+    return list(kinds.get(ANSWER_OPTIONS[name].kind, ()))
 
 
 def has_steps(name: str) -> bool:
     """Whether a value goes up and down; a list is typed."""
-    if name in SPEECH:
-        return SPEECH[name].kind in ("whole", "limit")
+    if name in ANSWER_OPTIONS:
+        return ANSWER_OPTIONS[name].kind in ("whole", "limit")
     return name not in CONTROLS or CONTROLS[name].kind not in _LISTS
 
 
@@ -146,8 +146,8 @@ def typed_text(now: GenerationSettings, name: str) -> str:
     value = now.value(name)
     if name in CONTROLS:
         return control_values.to_text(name, value)
-    if name in SPEECH:
-        return speech_values.to_text(name, value)
+    if name in ANSWER_OPTIONS:
+        return answer_option_values.to_text(name, value)
     return "none" if value is None else str(value)
 
 
@@ -166,9 +166,9 @@ def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -
     """What a preset is for, what taking it would change, and what of it would not be applied."""
     if preset.description:
         yield preset.description
-    wished = preset.wishes.describe() or "It wishes for nothing"
+    wished = preset.overrides.describe() or "It wishes for nothing"
     try:
-        changes = now.with_wishes(preset.wishes, source).changes_from(now)
+        changes = now.with_overrides(preset.overrides, source).changes_from(now)
     except ValueError as error:
         yield f"{wished}. It cannot be taken now: {error}"
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.generation_settings import drawn_line
 from exlchat.app.panels.cache import size_text
 from exlchat.app.panels.figures import drafted_line
-from exlchat.chat.speech_values import SPEECH, shown, usual
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS, shown, usual
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _record_rows(record: AnswerRecord) -> Iterator[tuple[str, str]]:
     if stats.rewound:
         yield "Rewound", f"{stats.rewound:,} tokens, which led to a banned text"
     yield "Sampling", drawn_line(record.sampling)
-    for name in SPEECH:
+    for name in ANSWER_OPTIONS:
         if getattr(record.speech, name) != usual(name):
             yield "Asked for", f"{name} {shown(name, getattr(record.speech, name))}"
     yield "Seed", str(stats.seed)

@@ -12,7 +12,7 @@ from exlchat.chat.personas.lorebook import Lore, Lorebook
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.persona import Character, Example, ExamplesAs, Persona, PersonaError
 from exlchat.chat.personas.toml_file import persona_of_table, table_of_persona
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.untrusted.text import one_line
 
 CHARACTER_PROMPT = (
@@ -50,7 +50,7 @@ class FrozenPersona:
     greetings: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     template: str | None = None
-    sampling: SamplingWishes = field(default_factory=SamplingWishes)
+    sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
     thinking: bool | None = None
     model: str | None = None
     lorebook: Lorebook | None = None

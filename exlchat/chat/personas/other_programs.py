@@ -9,7 +9,7 @@ from typing import Any
 
 from exlchat.chat.personas.card_values import number_value, text_value
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.untrusted.text import one_line
 from exlchat.untrusted.yaml_reader import YamlError, read_yaml
 
@@ -87,7 +87,7 @@ def persona_of_aichat(text: str, name: str, where: str) -> tuple[Persona, list[s
     if unknown := sorted(map(str, front.keys() - known.keys())):
         notices.append(f"{where}: kept, not followed: {one_line(', '.join(unknown), 100)}")
     try:
-        sampling = SamplingWishes(
+        sampling = SamplingOverrides(
             temperature=number_value(known.get("temperature")), top_p=number_value(known.get("top_p"))
         )
     except ValueError as error:

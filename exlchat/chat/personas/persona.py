@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from exlchat.chat.personas.lorebook import Lorebook
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 
 ExamplesAs = Literal["messages", "system"]
 EXAMPLES_AS: tuple[ExamplesAs, ...] = get_args(ExamplesAs)
@@ -77,7 +77,7 @@ class Persona:
     examples: tuple[Example, ...] = ()
     examples_as: ExamplesAs = "messages"
     template: str | None = None
-    sampling: SamplingWishes = field(default_factory=SamplingWishes)
+    sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
     thinking: bool | None = None
     model: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)

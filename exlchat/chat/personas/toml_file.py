@@ -10,7 +10,7 @@ from typing import Any, get_args
 from exlchat.chat.personas.lorebook import SELECTIVE_LOGICS, Lorebook, LoreEntry, Position
 from exlchat.chat.personas.macros import BUILT_IN_NAMES
 from exlchat.chat.personas.persona import EXAMPLES_AS, Character, Example, Persona, PersonaError
-from exlchat.chat.presets.toml_file import table_of_wishes, wishes_of_table
+from exlchat.chat.presets.toml_file import overrides_of_table, table_of_overrides
 from exlchat.chat.toml_values import (
     NUMBER,
     SWITCH,
@@ -134,7 +134,7 @@ def persona_of_table(table: Mapping[str, Any], where: str, *, folder: Path | Non
         )
     if "sampling" in values:
         try:
-            values["sampling"] = wishes_of_table(values["sampling"], "sampling.", folder=folder)
+            values["sampling"] = overrides_of_table(values["sampling"], "sampling.", folder=folder)
         except TomlValueError as error:
             raise PersonaError(f"{where}: {error}") from None
         except ValueError as error:
@@ -195,7 +195,7 @@ def table_of_persona(persona: Persona) -> dict[str, Any]:
     if persona.alternate_greetings:
         table["alternate_greetings"] = list(persona.alternate_greetings)
     parts: dict[str, Any] = {
-        "sampling": table_of_wishes(persona.sampling),
+        "sampling": table_of_overrides(persona.sampling),
         "variables": dict(persona.variables),
         "examples": [{"user": one.user, "assistant": one.assistant} for one in persona.examples],
         "foreign": dict(persona.foreign),

@@ -87,7 +87,7 @@ def _preset_of(values: Mapping[str, Any], dialect: Dialect, where: str, name: st
     named = [key for key in kept if key in taken.refused or _is_named(key, values, dialect)]
     shown = one_line(", ".join(f"{key} {_shown(values[key])}" for key in named), 300)
     return ImportedPreset(
-        SamplingPreset(f"{name}, of {dialect.program}", taken.wishes, {dialect.id: kept} if kept else {}),
+        SamplingPreset(f"{name}, of {dialect.program}", taken.overrides, {dialect.id: kept} if kept else {}),
         f"preset of {dialect.program}",
         (f"{where}: kept, not applied: {shown}",) if named else (),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.untrusted.text import one_line
 
 
@@ -20,13 +20,13 @@ class SamplingPreset:
 
     Args:
         description: one line that says when to take it.
-        wishes: the values; those it does not have stay as they are.
+        overrides: the values; those it does not have stay as they are.
         foreign: values of other programs that answers are not drawn by here, by program; never read, always kept.
             Values that TOML can hold.
     """
 
     description: str = ""
-    wishes: SamplingWishes = field(default_factory=SamplingWishes)
+    overrides: SamplingOverrides = field(default_factory=SamplingOverrides)
     foreign: Mapping[str, Any] = field(default_factory=dict)
 
     @property

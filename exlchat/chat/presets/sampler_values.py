@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exlchat.chat.presets.control_values import from_plain
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.controls import CONTROLS
 from exlchat.untrusted.text import storable
@@ -27,7 +27,7 @@ def number(name: str, value: Any) -> Any:
         raise ValueError("too large") from error
     if found != value:
         raise ValueError("not a whole number, or none that can be compared")
-    SamplingWishes(**{name: found})
+    SamplingOverrides(**{name: found})
     return found
 
 
@@ -149,6 +149,6 @@ def _json_list(value: Any) -> list[Any]:
 
 
 def _taken(name: str, found: list[Any]) -> tuple[Any, ...]:
-    """As `SamplingWishes` has it."""
+    """As `SamplingOverrides` has it."""
     value: tuple[Any, ...] = from_plain(name, found)
     return value

@@ -37,9 +37,9 @@ class Dialect:
     Args:
         program: as people know it.
         id: its table in `[foreign]`.
-        ours: its key -> that of `SamplingWishes`, of a sampler.
-        spoken: its key -> what it asks an answer to be, by the names of `Speech`, and how that is read; a key may be
-            here as well as in `ours`.
+        ours: its key -> that of `SamplingOverrides`, of a sampler.
+        spoken: its key -> what it asks an answer to be, by the names of `AnswerOptions`, and how that is read; a key
+            may be here as well as in `ours`.
         readers: its key -> how its value is read, where it is not a number that is the same here.
         flags: keys that only switch others on -> the values with which those are applied here.
         off: key -> the values that switch it off; no value is as good as these.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.samplers import FIRST_NAMES, MISSING_NAMES, STEP_NAMES, Dialect
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.sampling import SamplingSettings, order_with_last
 
@@ -22,12 +22,12 @@ class TakenOver:
     """What was made of a preset.
 
     Args:
-        wishes: the values.
+        overrides: the values.
         refused: keys of samplers that are here, with values that are not possible.
         done: keys that are followed without being a value: switches of others, orders.
     """
 
-    wishes: SamplingWishes
+    overrides: SamplingOverrides
     refused: frozenset[str]
     done: frozenset[str]
 
@@ -51,19 +51,21 @@ def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
         given = {name: one for name, one in given.items() if name not in idle or one == CONTROLS[name].off}
         refused = {key for key in refused if dialect.ours.get(key) not in idle and key not in dialect.flags}
         done = {*dialect.flags, dialect.order_key, "temperature_last"}
-        return TakenOver(_wishes(given, spoken, refused, dialect), frozenset(refused), frozenset(done))
+        return TakenOver(_overrides(given, spoken, refused, dialect), frozenset(refused), frozenset(done))
     flags = {key for key in dialect.flags if key in values and key not in refused}
     followed = {key for key in flags if values[key] in dialect.flags[key]}
-    wishes, orders = _ordered(values, _wishes(given, spoken, refused, dialect), dialect)
-    return TakenOver(wishes, frozenset(refused), frozenset(followed | orders))
+    overrides, orders = _ordered(values, _overrides(given, spoken, refused, dialect), dialect)
+    return TakenOver(overrides, frozenset(refused), frozenset(followed | orders))
 
 
-def _wishes(given: Mapping[str, Any], spoken: Mapping[str, Any], refused: set[str], dialect: Dialect) -> SamplingWishes:
+def _overrides(
+    given: Mapping[str, Any], spoken: Mapping[str, Any], refused: set[str], dialect: Dialect
+) -> SamplingOverrides:
     if dialect.others_off:
         off = {name for name, one in CONTROLS.items() if name in given and given[name] == one.off}
         usual = {} if any(dialect.ours.get(key) == "temperature" for key in refused) else {"temperature": 1.0}
         given = usual | {name: one for name, one in given.items() if name not in off}
-    return SamplingWishes(**given, **spoken, others_off=dialect.others_off)
+    return SamplingOverrides(**given, **spoken, others_off=dialect.others_off)
 
 
 def _given(values: Mapping[str, Any], dialect: Dialect) -> tuple[dict[str, Any], set[str]]:
@@ -97,7 +99,7 @@ def _spoken(values: Mapping[str, Any], dialect: Dialect, refused: set[str]) -> d
         try:
             value = read(values[key])
             value = spoken.get(name, ()) + value if isinstance(value, tuple) else value
-            SamplingWishes(**{name: value})
+            SamplingOverrides(**{name: value})
         except ValueError:
             refused.add(key)
         else:
@@ -139,26 +141,28 @@ def _is_control(key: str, dialect: Dialect) -> bool:
 # The order
 
 
-def _ordered(values: Mapping[str, Any], wishes: SamplingWishes, dialect: Dialect) -> tuple[SamplingWishes, set[str]]:
-    """The wishes with the order of the preset, and which of its keys about that are followed in full."""
-    sampling = wishes.apply(SamplingSettings())
+def _ordered(
+    values: Mapping[str, Any], overrides: SamplingOverrides, dialect: Dialect
+) -> tuple[SamplingOverrides, set[str]]:
+    """The overrides with the order of the preset, and which of its keys about that are followed in full."""
+    sampling = overrides.apply(SamplingSettings())
     listed = dialect.listed(values)
     last = values.get("temperature_last") is True
     order = list(dialect.order) if listed is None else listed
     if last:
         order = [one for one in order if one not in _LAST] + list(_LAST)
     if set(order) - STEP_NAMES.keys() - FIRST_NAMES.keys() - MISSING_NAMES:
-        return wishes, set()
+        return overrides, set()
     places = {
         STEP_NAMES[name]: place for place, name in enumerate(order) if name in STEP_NAMES and _is_meant(name, sampling)
     }
     steps = sorted(sampling.steps, key=lambda step: places.get(step, len(order)))
     if order and tuple(steps) != sampling.steps:
-        wishes = replace(wishes, order=order_with_last(steps))
+        overrides = replace(overrides, order=order_with_last(steps))
     followed = {"temperature_last"}
     if listed is not None and not _penalties_inside(order, sampling):
         followed.add(dialect.order_key)
-    return wishes, followed if order else set()
+    return overrides, followed if order else set()
 
 
 def _is_meant(name: str, sampling: SamplingSettings) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from exlchat.chat.constraints import WORDS, choice_of, constraint_of, constraint_word
 from exlchat.chat.presets.control_values import to_plain
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.chat.toml_values import (
     BIASES,
     NUMBER,
@@ -48,7 +48,7 @@ SAMPLING_KINDS = {
     "max_tokens": WHOLE,
     "others_off": SWITCH,
 }
-"""Key -> what its value must be; those of `SamplingWishes`, but a constraint by its kind."""
+"""Key -> what its value must be; those of `SamplingOverrides`, but a constraint by its kind."""
 
 _KINDS = {"description": TEXT, **SAMPLING_KINDS, "foreign": TABLE}
 
@@ -74,14 +74,14 @@ def parse_preset(text: str, where: str, *, folder: Path | None = None) -> Sampli
     """
     try:
         values = checked(parsed(text), _KINDS)
-        wishes = wishes_of_table({key: values[key] for key in SAMPLING_KINDS if key in values}, folder=folder)
+        overrides = overrides_of_table({key: values[key] for key in SAMPLING_KINDS if key in values}, folder=folder)
     except (TomlValueError, ValueError) as error:
         raise SamplingPresetError(f"{where}: {error}") from None
-    return SamplingPreset(values.get("description", ""), wishes, values.get("foreign", {}))
+    return SamplingPreset(values.get("description", ""), overrides, values.get("foreign", {}))
 
 
-def wishes_of_table(table: Mapping[str, Any], prefix: str = "", *, folder: Path | None = None) -> SamplingWishes:
-    """The wishes that a table of `SAMPLING_KINDS` writes; `prefix` stands before a key in errors.
+def overrides_of_table(table: Mapping[str, Any], prefix: str = "", *, folder: Path | None = None) -> SamplingOverrides:
+    """The overrides that a table of `SAMPLING_KINDS` writes; `prefix` stands before a key in errors.
 
     Args:
         folder: where a schema or a grammar may lie in a file of its own; `None` where a text is the thing itself, as
@@ -97,7 +97,7 @@ def wishes_of_table(table: Mapping[str, Any], prefix: str = "", *, folder: Path 
         raise TomlValueError(f"{prefix}{named[0]} and {named[1]} are both there; an answer can be held to one of them")
     if named:
         values["constraint"] = _constraint(named[0], values.pop(named[0]), folder)
-    return SamplingWishes(**values)
+    return SamplingOverrides(**values)
 
 
 def _constraint(word: str, value: Any, folder: Path | None) -> Constraint:
@@ -106,20 +106,20 @@ def _constraint(word: str, value: Any, folder: Path | None) -> Constraint:
     return constraint_of(word, value, folder=folder) if folder is not None else Constraint(WORDS[word], value)
 
 
-def table_of_wishes(wishes: SamplingWishes) -> dict[str, Any]:
-    """The inverse of `wishes_of_table`, as plain values; what is not wished for is left out."""
-    table = {name: to_plain(name, value) if name in CONTROLS else value for name, value in wishes.given().items()}
+def table_of_overrides(overrides: SamplingOverrides) -> dict[str, Any]:
+    """The inverse of `overrides_of_table`, as plain values; what is not wished for is left out."""
+    table = {name: to_plain(name, value) if name in CONTROLS else value for name, value in overrides.given().items()}
     table = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
-    if wishes.constraint is not None:
+    if overrides.constraint is not None:
         table.pop("constraint")
-        held = wishes.constraint
+        held = overrides.constraint
         table[constraint_word(held)] = list(held.choices) if held.kind == "choice" else held.text
-    return {**table, "others_off": True} if wishes.others_off else table
+    return {**table, "others_off": True} if overrides.others_off else table
 
 
 def table_of_preset(preset: SamplingPreset) -> dict[str, Any]:
     """What a preset file says, as plain values; what is not there is left out."""
-    parts = {"description": preset.description, **table_of_wishes(preset.wishes), "foreign": dict(preset.foreign)}
+    parts = {"description": preset.description, **table_of_overrides(preset.overrides), "foreign": dict(preset.foreign)}
     return {key: value for key, value in parts.items() if key in SAMPLING_KINDS or value}
 
 

@@ -9,9 +9,9 @@ from exlchat import paths
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import with_own_ids
 from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.context_window import messages_now
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.layout import PromptLayout, lay_out
-from exlchat.chat.prompt.sight import messages_now
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.speaking import KeepsNothing, speaker_names, speaker_thinks, with_lore_told
 from exlchat.llm.port import Engine, HasCache, TextModel

@@ -10,10 +10,10 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
+from exlchat.chat.answer_options import PLAIN, AnswerOptions, unpack_answer_options
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.thinking import unpack_marks
 from exlchat.chat.prompt.thought_meter import Thought
-from exlchat.chat.speech import PLAIN, Speech, unpack_speech
 from exlchat.chat.store.database import RefusedError
 from exlchat.chat.store.schema import MESSAGE
 from exlchat.chat.titles import UNTITLED
@@ -123,10 +123,10 @@ def _is_usable(record: AnswerRecord) -> bool:
     )
 
 
-def _speech(content: Mapping[str, Any]) -> Speech:
+def _speech(content: Mapping[str, Any]) -> AnswerOptions:
     # What ends an answer stood by itself before answers were asked for more.
     asked = {"stop": content.get("stop", ()), **content.get("speech", {})}
-    return unpack_speech(asked) if any(asked.values()) or len(asked) > 1 else PLAIN
+    return unpack_answer_options(asked) if any(asked.values()) or len(asked) > 1 else PLAIN
 
 
 def _thought(content: Any) -> Thought | None:

@@ -14,8 +14,8 @@ from exlchat.app.commands.chat import situation_of
 from exlchat.app.commands.settings import DEFAULT
 from exlchat.app.generation_settings import EXPLAINED
 from exlchat.app.library.memory import NAMES as MODEL_NAMES
+from exlchat.chat.answer_options import DRAFTS
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.speech import DRAFTS
 from exlchat.chat.store.conversations import StoreError
 from exlchat.llm.request import MOST_ANSWERS
 from exlchat.ui.line.message_lists import WHO, about, numbered_back

@@ -162,7 +162,7 @@ class Pickers:
         rows = [Row(one.id, one.id, one_line(one.preset.description, 80)) for one in listed.entries]
 
         def preview(ident: str) -> str:
-            return by_id[ident].wishes.describe() or "Nothing is changed by it"
+            return by_id[ident].overrides.describe() or "Nothing is changed by it"
 
         for problem in listed.problems:
             screen.tell(problem, warning=True)

@@ -70,7 +70,7 @@ class SamplingCommands:
 
     def take(self, preset: PresetEntry) -> None:
         """Have the values of a preset hold. Raises `ValueError` in one line."""
-        self._screen.session.draw_by(self.now.with_wishes(preset.preset.wishes, preset.source))
+        self._screen.session.draw_by(self.now.with_overrides(preset.preset.overrides, preset.source))
 
     # Written down
 

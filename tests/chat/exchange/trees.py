@@ -8,11 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from exlchat.chat.answer_options import DRAFTS, AnswerOptions
 from exlchat.chat.exchange.branch import active_branch
 from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.reading import Imported, read
 from exlchat.chat.model import AnswerRecord, ConversationTree, Message
-from exlchat.chat.speech import DRAFTS, Speech
 from exlchat.llm.constraint import KINDS, Constraint
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
@@ -51,7 +51,7 @@ RECORDS = st.builds(
     begun_tokens=st.integers(0, 99),
     prompt_hash=st.none() | TEXT,
     speech=st.builds(
-        Speech,
+        AnswerOptions,
         stop=st.lists(TEXT.filter(bool) | st.integers(0, 99), max_size=2).map(tuple),
         ban=st.lists(TEXT.filter(bool), max_size=2).map(tuple),
         begin=TEXT,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exlchat.chat.personas.lorebook import SELECTIVE_LOGICS, Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.controls import CONTROLS, STEPS
 
@@ -119,7 +119,7 @@ _constraints = st.one_of(
     .filter(str.strip)
     .map(lambda text: Constraint("choice", text)),
 )
-speech_values = {
+answer_option_values = {
     "stop": _some_texts,
     "ban": _some_texts,
     "min_tokens": st.integers(0, 999),
@@ -135,13 +135,13 @@ sampling = (
         {},
         optional={
             **{name: control_values(name) for name in CONTROLS},
-            **speech_values,
+            **answer_option_values,
             "max_tokens": st.integers(1, 9999),
         },
     )
     .flatmap(lambda values: st.booleans().map(lambda off: {**values, "others_off": off}))
     .filter(_possible)
-    .map(lambda values: SamplingWishes(**values))
+    .map(lambda values: SamplingOverrides(**values))
 )
 variables = st.dictionaries(st.sampled_from(["tone", "language", "x1"]), texts, max_size=2)
 personas = st.builds(

@@ -22,7 +22,7 @@ from exlchat.chat.personas.opening import (
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.personas.telling import lore_note
 from exlchat.chat.personas.told import noted_lore
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import personas, texts
 from tests.patience import within
@@ -181,8 +181,8 @@ def test_constant_lore_with_a_budget_waits_for_somebody_who_can_count() -> None:
 
 def test_sampling_changes_only_what_it_names() -> None:
     base = SamplingSettings(0.7, 5, 0.9, 0.05)
-    assert SamplingWishes(temperature=0.2).apply(base) == SamplingSettings(0.2, 5, 0.9, 0.05)
-    assert SamplingWishes().apply(base) == base
+    assert SamplingOverrides(temperature=0.2).apply(base) == SamplingSettings(0.2, 5, 0.9, 0.05)
+    assert SamplingOverrides().apply(base) == base
 
 
 PERSONA = Persona(

@@ -12,7 +12,7 @@ from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
 from exlchat.chat.personas.registry import PERSONAS
 from exlchat.chat.personas.toml_file import parse_persona, read_persona, write_text
-from exlchat.chat.presets.wishes import SamplingWishes
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.registry import id_for, is_id
 from tests.chat.personas.strategies import personas
 from tests.patience import within
@@ -72,7 +72,7 @@ def test_every_key_is_read() -> None:
         examples=(Example("a?", "b."),),
         examples_as="system",
         template="chatml",
-        sampling=SamplingWishes(temperature=1, top_k=40, top_p=0.9, min_p=0.1, max_tokens=99),
+        sampling=SamplingOverrides(temperature=1, top_k=40, top_p=0.9, min_p=0.1, max_tokens=99),
         thinking=True,
         model="org/name",
         variables={"tone": "dry"},

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from exlchat.chat.presets.other_programs import ImportedPreset, read_file
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.toml_file import parse_preset, write_text
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.llm.sampling import SamplingSettings
 
 # All keys of such a file, each at the value that switches it off.
@@ -48,33 +48,33 @@ def read(folder: Path, **values: Any) -> ImportedPreset:
 
 
 def steps(found: ImportedPreset) -> tuple[str, ...]:
-    return found.preset.wishes.apply(SamplingSettings()).steps
+    return found.preset.overrides.apply(SamplingSettings()).steps
 
 
 def test_a_neutral_one_switches_all_off_that_it_names(folder: Path) -> None:
     found = read(folder)
     assert (found.kind, found.preset.description) == ("preset of KoboldAI", "k, of KoboldAI")
     on = SamplingSettings(0.7, 9, 0.9, 0.1, top_a=0.2, typical_p=0.5, tfs=0.9, mirostat_tau=4.0, repetition_penalty=1.1)
-    assert found.preset.wishes.apply(on) == SamplingSettings()
+    assert found.preset.overrides.apply(on) == SamplingSettings()
     assert (found.notices, dict(found.preset.foreign)) == ((), {})
 
 
 def test_mirostat_comes_with_its_tau_and_eta_and_in_the_place_of_all_that_cuts(folder: Path) -> None:
     found = read(folder, temp=1.17, mirostat=2, mirostat_tau=9.62, mirostat_eta=1, top_p=0.5, top_k=40, rep_pen=1.1)
-    wishes = found.preset.wishes
-    assert (wishes.mirostat_tau, wishes.mirostat_eta, wishes.temperature) == (9.62, 1.0, 1.17)
-    assert (wishes.top_p, wishes.top_k, wishes.repetition_penalty) == (1.0, 0, 1.1)
+    overrides = found.preset.overrides
+    assert (overrides.mirostat_tau, overrides.mirostat_eta, overrides.temperature) == (9.62, 1.0, 1.17)
+    assert (overrides.top_p, overrides.top_k, overrides.repetition_penalty) == (1.0, 0, 1.1)
     assert steps(found) == ("temperature", "mirostat")
     assert found.notices == ()
     # What a file leaves out is 5 there.
     file = folder / "short.json"
     file.write_text('{"temp": 1, "rep_pen": 1, "mirostat": 2}')
-    assert read_file(file).preset.wishes.mirostat_tau == 5.0
+    assert read_file(file).preset.overrides.mirostat_tau == 5.0
 
 
 def test_mirostat_1_is_another_and_named(folder: Path) -> None:
     found = read(folder, mirostat=1, mirostat_tau=4)
-    assert found.preset.wishes.mirostat_tau in (None, 0.0)
+    assert found.preset.overrides.mirostat_tau in (None, 0.0)
     assert found.notices == ("k.json: kept, not applied: mirostat 1",)
     assert found.preset.foreign["kobold"]["mirostat_tau"] == 4
 
@@ -102,11 +102,11 @@ def test_the_temperature_brings_along_what_is_done_with_it(folder: Path) -> None
     more = {"dynatemp_range": 0.7, "dynatemp_exponent": 2, "smoothing_factor": 0.3, "nsigma": 1.5}
     found = read(folder, temp=0.5, min_p=0.1, sampler_order=[6, 5, 0, 1, 2, 3, 4], **more)
     assert steps(found) == ("temperature", "smoothing", "top_n_sigma", "min_p")
-    wishes = found.preset.wishes
+    overrides = found.preset.overrides
     # Half a range below and above, but not below 0.
-    assert (wishes.dynatemp_low, wishes.dynatemp_high, wishes.dynatemp_exponent) == (0.0, 1.2, 2.0)
+    assert (overrides.dynatemp_low, overrides.dynatemp_high, overrides.dynatemp_exponent) == (0.0, 1.2, 2.0)
     assert found.notices == ()
-    assert not read(folder, temp=0.5, dynatemp_range=0).preset.wishes.dynatemp_high
+    assert not read(folder, temp=0.5, dynatemp_range=0).preset.overrides.dynatemp_high
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_temperature_brings_along_what_is_done_with_it(folder: Path) -> None
 def test_what_is_not_followed_is_kept_and_named(folder: Path, values: dict[str, Any], named: str) -> None:
     found = read(folder, **{"temp": 1.5, "min_p": 0.1, **values})
     assert found.notices == (f"k.json: kept, not applied: {named}",)
-    assert found.preset.wishes.min_p == 0.1
+    assert found.preset.overrides.min_p == 0.1
 
 
 def test_an_order_that_changes_nothing_is_not_named(folder: Path) -> None:
@@ -160,7 +160,7 @@ def test_values_as_the_server_is_asked_with_them(folder: Path) -> None:
     }
     file.write_text(json.dumps(asked))
     found = read_file(file)
-    assert found.preset.wishes == SamplingWishes(
+    assert found.preset.overrides == SamplingOverrides(
         temperature=0.8,
         repetition_penalty=1.07,
         presence_penalty=0.2,
@@ -181,4 +181,4 @@ def test_a_text_completion_preset_is_no_such_one(folder: Path) -> None:
     shared = {"temp": 1.5, "rep_pen": 1, "typical_p": 1, "mirostat_mode": 2, "mirostat_tau": 4, "sampler_order": [5, 6]}
     file.write_text(json.dumps(shared))
     found = read_file(file)
-    assert (found.kind, found.preset.wishes.mirostat_tau) == ("preset of SillyTavern", 4.0)
+    assert (found.kind, found.preset.overrides.mirostat_tau) == ("preset of SillyTavern", 4.0)

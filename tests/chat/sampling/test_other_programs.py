@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.chat.presets.other_programs import ImportedPreset, read_file
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.preset import SamplingPresetError
 from exlchat.chat.presets.toml_file import parse_preset, write_text
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import json_values
 from tests.patience import within
@@ -105,9 +105,9 @@ def harmless(line: str) -> bool:
     return not any(unicodedata.category(one) == "Cc" or unicodedata.bidirectional(one) in _STEERING for one in line)
 
 
-def webui(**values: Any) -> SamplingWishes:
+def webui(**values: Any) -> SamplingOverrides:
     """What text-generation-webui draws by where a preset says no more: everything off."""
-    return SamplingWishes(**{"temperature": 1.0, **values}, others_off=True)
+    return SamplingOverrides(**{"temperature": 1.0, **values}, others_off=True)
 
 
 def test_a_webui_preset_leaves_off_what_it_leaves_out(read: Read) -> None:
@@ -115,15 +115,15 @@ def test_a_webui_preset_leaves_off_what_it_leaves_out(read: Read) -> None:
     assert got.kind == "preset of text-generation-webui"
     # 1024 is its default for the range of the penalties.
     wanted = webui(temperature=0.98, top_p=0.37, top_k=100, repetition_penalty=1.18, penalty_range=1024)
-    assert got.preset.wishes == wanted
+    assert got.preset.overrides == wanted
     assert (got.preset.foreign, got.notices) == ({}, ())
     assert got.preset.description == "Midnight Enigma, of text-generation-webui"
-    assert read("Null preset.yaml", "temperature: 1\n").preset.wishes == webui()
+    assert read("Null preset.yaml", "temperature: 1\n").preset.overrides == webui()
 
 
 def test_without_sampling_it_is_greedy(read: Read) -> None:
     got = read("Debug-deterministic.yaml", "do_sample: False\n")
-    assert got.preset.wishes.temperature == 0
+    assert got.preset.overrides.temperature == 0
     assert (dict(got.preset.foreign), got.notices) == ({}, ())
 
 
@@ -163,8 +163,8 @@ encoder_repetition_penalty: 1.2
 brand_new_sampler: {a: [1, 2]}
 """,
     )
-    order = got.preset.wishes.order
-    assert got.preset.wishes == webui(
+    order = got.preset.overrides.order
+    assert got.preset.overrides == webui(
         temperature=0.7,
         dynatemp_low=0.5,
         dynatemp_high=1.5,
@@ -188,7 +188,7 @@ brand_new_sampler: {a: [1, 2]}
     )
     # Its order where a preset says none.
     steps = ("top_n_sigma", "temperature", "typical", "epsilon_cutoff", "eta_cutoff", "min_p", "mirostat", "xtc")
-    assert got.preset.wishes.apply(SamplingSettings()).steps == steps
+    assert got.preset.overrides.apply(SamplingSettings()).steps == steps
     assert got.preset.foreign["webui"] == {"encoder_repetition_penalty": 1.2, "brand_new_sampler": {"a": [1, 2]}}
     assert got.notices == (
         "all.yaml: kept, not applied: encoder_repetition_penalty 1.2, brand_new_sampler {'a': [1, 2]}",
@@ -221,7 +221,7 @@ def test_a_sampler_that_cannot_be_here_is_kept_whole(read: Read, text: str, kept
     got = read("a.yaml", f"min_p: 0.1\n{text}\n")
     assert set(got.preset.foreign["webui"]) == kept
     assert f"kept, not applied: {named}" in got.notices[0]
-    given_names = set(got.preset.wishes.given()) - {"temperature", "min_p", "guidance_scale"}
+    given_names = set(got.preset.overrides.given()) - {"temperature", "min_p", "guidance_scale"}
     assert not given_names
 
 
@@ -247,11 +247,11 @@ def test_a_sampler_that_cannot_be_here_is_kept_whole(read: Read, text: str, kept
 )
 def test_an_order_is_taken_over(read: Read, text: str, steps: tuple[str, ...]) -> None:
     got = read("a.yaml", "temperature: 1.5\nmin_p: 0.1\n" + text)
-    assert got.preset.wishes.apply(SamplingSettings()).steps == steps
+    assert got.preset.overrides.apply(SamplingSettings()).steps == steps
     assert (got.preset.foreign, got.notices) == ({}, ())
     # With one step there is nothing to order, and greedily neither.
     if text.startswith(("sampler_priority", "temperature_last")):
-        assert read("b.yaml", "min_p: 0.1\n" + text).preset.wishes.order is None
+        assert read("b.yaml", "min_p: 0.1\n" + text).preset.overrides.order is None
     assert read("c.yaml", "temperature: 0\nmin_p: 0.1\n" + text).notices == ()
 
 
@@ -279,12 +279,12 @@ def test_words_and_biases_of_sillytavern_become_tokens(read: Read) -> None:
         {"id": "d", "text": "", "value": 0},
     ]
     got = read("a.json", json.dumps({**NEUTRAL, "banned_tokens": "[1, 2]\ndelve", "logit_bias": entries}))
-    assert got.preset.wishes.banned_tokens == (1, 2, "delve")
+    assert got.preset.overrides.banned_tokens == (1, 2, "delve")
     # A plain text is a word behind a space there.
-    assert got.preset.wishes.logit_bias == ((" foo", -5.0), ("bar", 3.0), (7, 1.5), (8, 1.5))
+    assert got.preset.overrides.logit_bias == ((" foo", -5.0), ("bar", 3.0), (7, 1.5), (8, 1.5))
     assert got.notices == ()
     silent = read("c.json", json.dumps({**NEUTRAL, "banned_tokens": "delve", "send_banned_tokens": False}))
-    assert not silent.preset.wishes.banned_tokens
+    assert not silent.preset.overrides.banned_tokens
 
 
 def test_what_an_answer_is_asked_to_be_is_taken_over(read: Read) -> None:
@@ -298,16 +298,16 @@ def test_what_an_answer_is_asked_to_be_is_taken_over(read: Read) -> None:
         "json_schema": schema,
     }
     got = read("a.json", json.dumps({**NEUTRAL, **values}))
-    wishes = got.preset.wishes
-    assert wishes.banned_tokens == (3, "delve")
-    assert wishes.ban == ("a shiver ran", "eyes widen", "testament to")
-    assert (wishes.min_tokens, wishes.negative, wishes.guidance_scale) == (40, "You are rude.", 1.5)
-    assert wishes.constraint is not None
-    assert (wishes.constraint.kind, json.loads(wishes.constraint.text)) == ("json_schema", schema)
+    overrides = got.preset.overrides
+    assert overrides.banned_tokens == (3, "delve")
+    assert overrides.ban == ("a shiver ran", "eyes widen", "testament to")
+    assert (overrides.min_tokens, overrides.negative, overrides.guidance_scale) == (40, "You are rude.", 1.5)
+    assert overrides.constraint is not None
+    assert (overrides.constraint.kind, json.loads(overrides.constraint.text)) == ("json_schema", schema)
     assert got.notices == ()
     assert not set(values) & set(got.preset.foreign["sillytavern"])
     other = read("b.yaml", "min_length: 30\nguidance_scale: 2\nnegative_prompt: no lists\n")
-    assert other.preset.wishes == webui(min_tokens=30, guidance_scale=2.0, negative="no lists")
+    assert other.preset.overrides == webui(min_tokens=30, guidance_scale=2.0, negative="no lists")
     assert (other.preset.foreign, other.notices) == ({}, ())
 
 
@@ -324,21 +324,21 @@ def test_what_cannot_be_asked_is_kept_and_named(read: Read, values: dict[str, An
     got = read("a.json", json.dumps({**NEUTRAL, **values}))
     assert named in got.preset.foreign["sillytavern"]
     assert f"kept, not applied: {named}" in got.notices[0]
-    assert not {"ban", "constraint"} & got.preset.wishes.given().keys()
-    assert not got.preset.wishes.banned_tokens
+    assert not {"ban", "constraint"} & got.preset.overrides.given().keys()
+    assert not got.preset.overrides.banned_tokens
 
 
 def test_what_is_switched_off_is_not_asked(read: Read) -> None:
     silent = {"banned_tokens": '"a text"', "global_banned_tokens": '"b"', "send_banned_tokens": False}
     got = read("a.json", json.dumps({**NEUTRAL, **silent, "negative_prompt": "no", "guidance_scale": 1}))
-    assert (got.preset.wishes.ban, got.preset.wishes.negative, got.notices) == (None, None, ())
+    assert (got.preset.overrides.ban, got.preset.overrides.negative, got.notices) == (None, None, ())
 
 
 def test_a_neutral_sillytavern_preset_says_that_all_is_off(read: Read) -> None:
     got = read("Neutral.json", json.dumps(NEUTRAL))
     assert got.kind == "preset of SillyTavern"
     on = SamplingSettings(0.7, 9, 0.9, 0.1, xtc_probability=0.5, dry_multiplier=0.8, typical_p=0.5, skew=1.0)
-    assert got.preset.wishes.apply(on) == SamplingSettings()
+    assert got.preset.overrides.apply(on) == SamplingSettings()
     assert got.notices == ()
     # Orders for other backends are no "off".
     assert set(got.preset.foreign["sillytavern"]) == {
@@ -353,8 +353,8 @@ def test_a_sillytavern_preset_gives_its_values_and_names_the_rest(read: Read) ->
     values = {**NEUTRAL, "temp": 1.25, "min_p": 0.1, "top_k": -1, "rep_pen": 1.1, "rep_pen_range": 1024, "genamt": 350}
     values |= {"dynatemp": True, "min_temp": 0.5, "max_temp": 1.5, "nsigma": 1.2, "skew": 0.3, "freq_pen": 0.1}
     got = read("Universal.json", json.dumps({**values, "max_length": 8192, "dry_multiplier": 0.8, "penalty_alpha": 1}))
-    assert got.preset.wishes.max_tokens == 350
-    sampling = got.preset.wishes.apply(SamplingSettings())
+    assert got.preset.overrides.max_tokens == 350
+    sampling = got.preset.overrides.apply(SamplingSettings())
     assert replace(sampling, order=SamplingSettings().order) == SamplingSettings(
         temperature=1.25,
         min_p=0.1,
@@ -375,24 +375,24 @@ def test_a_sillytavern_preset_gives_its_values_and_names_the_rest(read: Read) ->
 def test_a_greedy_sillytavern_preset_has_nothing_to_say_about_chance(read: Read) -> None:
     values = {**NEUTRAL, "temp": 0, "top_p": 0, "top_k": 1, "do_sample": False}
     got = read("Deterministic.json", json.dumps(values))
-    assert got.preset.wishes.temperature == 0
+    assert got.preset.overrides.temperature == 0
     assert got.notices == ()
 
 
 def test_what_a_sillytavern_preset_leaves_out_stays_as_it_is(read: Read) -> None:
-    assert read("old.json", '{"temp": 0.5, "rep_pen": 1}').preset.wishes == SamplingWishes(
+    assert read("old.json", '{"temp": 0.5, "rep_pen": 1}').preset.overrides == SamplingOverrides(
         temperature=0.5, repetition_penalty=1.0
     )
 
 
 def test_one_of_several_presets_in_a_file_of_sillytavern(read: Read) -> None:
     master = {"instruct": {"name": "x"}, "preset": {**NEUTRAL, "temp": 0.9, "name": "Mine"}}
-    assert read("master.json", json.dumps(master)).preset.wishes.temperature == 0.9
+    assert read("master.json", json.dumps(master)).preset.overrides.temperature == 0.9
 
 
 def test_our_own_file_is_taken_over(read: Read) -> None:
     got = read("mine.toml", 'description = "x"\ntop_k = 3\n')
-    assert (got.kind, got.preset.description, got.preset.wishes.top_k) == ("preset", "x", 3)
+    assert (got.kind, got.preset.description, got.preset.overrides.top_k) == ("preset", "x", 3)
 
 
 @pytest.mark.parametrize(
@@ -423,11 +423,11 @@ def test_what_cannot_be_taken_over_is_kept_and_named_and_can_be_read_again(read:
     assert len(got.notices[0]) < 400
     assert harmless(got.notices[0])
     again = parse_preset(write_text(got.preset), "a.toml")
-    assert again.wishes == got.preset.wishes
+    assert again.overrides == got.preset.overrides
     assert again.foreign["webui"].keys() == got.preset.foreign["webui"].keys()
     refused = named.split(maxsplit=1)[0]
     assert refused in got.preset.foreign["webui"]
-    assert got.preset.wishes.given().get(refused) is None
+    assert got.preset.overrides.given().get(refused) is None
 
 
 @pytest.mark.parametrize(

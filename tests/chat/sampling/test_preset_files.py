@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat import paths
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
 from exlchat.chat.presets.registry import PRESETS
 from exlchat.chat.presets.toml_file import parse_preset, read_preset, write_text
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.config.schema import Settings
 from exlchat.llm.controls import STEPS
 from exlchat.llm.sampling import SamplingSettings
-from tests.chat.personas.strategies import sampling as wishes
+from tests.chat.personas.strategies import sampling as overrides
 from tests.chat.personas.strategies import texts, toml_values
 from tests.patience import within
 
@@ -35,14 +35,14 @@ sampler_priority = ["top_k", "temperature"]
 """
 
 presets = st.builds(
-    SamplingPreset, description=texts, wishes=wishes, foreign=st.dictionaries(texts, toml_values, max_size=3)
+    SamplingPreset, description=texts, overrides=overrides, foreign=st.dictionaries(texts, toml_values, max_size=3)
 )
 
 
 def test_every_key_is_read() -> None:
     assert parse_preset(FULL, "maps.toml") == SamplingPreset(
         "For maps",
-        SamplingWishes(temperature=1.0, top_k=40, top_p=0.9, min_p=0.1, max_tokens=99),
+        SamplingOverrides(temperature=1.0, top_k=40, top_p=0.9, min_p=0.1, max_tokens=99),
         {"webui": {"repetition_penalty": 1.18, "sampler_priority": ["top_k", "temperature"]}},
     )
 
@@ -62,17 +62,17 @@ others_off = true
 [logit_bias]
 " the" = -2
 """
-    wishes = parse_preset(text, "x.toml").wishes
-    assert wishes.dry_breakers == ("\n", ":")
-    assert wishes.banned_tokens == (" delve", 42)
-    assert wishes.logit_bias == ((" the", -2.0),)
-    assert wishes.order is not None
-    assert wishes.order[-2:] == ("min_p", "temperature")
-    again = write_text(SamplingPreset(wishes=wishes))
+    overrides = parse_preset(text, "x.toml").overrides
+    assert overrides.dry_breakers == ("\n", ":")
+    assert overrides.banned_tokens == (" delve", 42)
+    assert overrides.logit_bias == ((" the", -2.0),)
+    assert overrides.order is not None
+    assert overrides.order[-2:] == ("min_p", "temperature")
+    again = write_text(SamplingPreset(overrides=overrides))
     assert 'order = ["min_p", "temperature"]' in again
-    assert parse_preset(again, "x.toml").wishes == wishes
+    assert parse_preset(again, "x.toml").overrides == overrides
     # An id is no text, so a table of them is written as pairs.
-    pairs = parse_preset('logit_bias = [[5, 1.5], ["5", -1]]', "x.toml").wishes
+    pairs = parse_preset('logit_bias = [[5, 1.5], ["5", -1]]', "x.toml").overrides
     assert pairs.logit_bias == ((5, 1.5), ("5", -1.0))
 
 
@@ -142,13 +142,13 @@ def test_those_that_come_along_say_when_to_take_them_and_leave_nothing_open() ->
     for name, preset in by_id.items():
         assert 20 < len(preset.description) < 100
         # Whatever held before, what holds after it is the same.
-        assert preset.wishes.apply(busy) == preset.wishes.apply(SamplingSettings())
-        assert name not in plain or set(preset.wishes.given()) == {"temperature", "top_k", "top_p", "min_p"}
-    heat = [by_id[one].wishes.temperature for one in ("deterministic", "precise", "balanced", "creative", "wild")]
+        assert preset.overrides.apply(busy) == preset.overrides.apply(SamplingSettings())
+        assert name not in plain or set(preset.overrides.given()) == {"temperature", "top_k", "top_p", "min_p"}
+    heat = [by_id[one].overrides.temperature for one in ("deterministic", "precise", "balanced", "creative", "wild")]
     assert heat == sorted(heat)
-    assert by_id["deterministic"].wishes.apply(SamplingSettings()).greedy
+    assert by_id["deterministic"].overrides.apply(SamplingSettings()).greedy
     # Its line says that it is what holds where nothing is said.
-    assert by_id["balanced"].wishes.apply(SamplingSettings(0.1, 1, 0.1, 0.9)) == Settings().drawing()
+    assert by_id["balanced"].overrides.apply(SamplingSettings(0.1, 1, 0.1, 0.9)) == Settings().drawing()
 
 
 def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_the_users_own_go_before_those_that_come_along(tmp_path: Path) -> None:
     assert len(listed.problems) == 1
     assert "broken.toml: temperature is -1" in listed.problems[0]
     assert PRESETS.find("wild", tmp_path).path == tmp_path / "wild.toml"
-    assert PRESETS.find("My Own", tmp_path).preset.wishes.top_k == 5
+    assert PRESETS.find("My Own", tmp_path).preset.overrides.top_k == 5
     assert PRESETS.find("Creative", tmp_path).shipped
-    assert PRESETS.find(str(tmp_path / "wild.toml")).preset.wishes.temperature == 5
+    assert PRESETS.find(str(tmp_path / "wild.toml")).preset.overrides.temperature == 5
     with pytest.raises(SamplingPresetError, match="did you mean creative"):
         PRESETS.find("creativ", tmp_path)
     with pytest.raises(SamplingPresetError, match="there are My Own, wild, balanced"):

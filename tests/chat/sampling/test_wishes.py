@@ -11,30 +11,30 @@ from hypothesis import given, reject
 
 from exlchat.app.generation_settings import GenerationSettings, at_start
 from exlchat.app.options import AppOptions
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.personas.toml_file import read_persona
+from exlchat.chat.presets.overrides import WISHED, SamplingOverrides
 from exlchat.chat.presets.preset import SamplingPresetError
 from exlchat.chat.presets.toml_file import read_preset
-from exlchat.chat.presets.wishes import WISHED, SamplingWishes
-from exlchat.chat.speech import Speech
-from exlchat.chat.speech_values import SPEECH
 from exlchat.config.layers import Layer, Resolved, resolve
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.controls import CONTROLS, STEPS
 from exlchat.llm.sampling import SamplingSettings
-from tests.chat.personas.strategies import sampling as wishes
+from tests.chat.personas.strategies import sampling as overrides
 
 
 def test_there_is_a_wish_for_every_control() -> None:
     """The fields are written out, so that they are checked by type; this holds them to the table."""
-    assert [one.name for one in fields(SamplingWishes)] == [
+    assert [one.name for one in fields(SamplingOverrides)] == [
         *(one.name for one in fields(SamplingSettings)),
-        *SPEECH,
+        *ANSWER_OPTIONS,
         "max_tokens",
         "others_off",
     ]
 
 
-def over(first: SamplingWishes, second: SamplingWishes) -> Resolved:
+def over(first: SamplingOverrides, second: SamplingOverrides) -> Resolved:
     """The wishes of one over those of the other; raises `ValueError` where they contradict each other."""
     typed = AppOptions(None).with_layer(Layer("typed", first.decided()))
     return resolve(*typed.with_layer(Layer("preset", second.decided())).layers)
@@ -44,14 +44,14 @@ def wished(held: Resolved) -> dict[str, Any]:
     return {name: held.value(name) for name in WISHED if held.source(name) != "default"}
 
 
-@given(wishes, wishes)
-def test_the_first_wins_value_by_value(first: SamplingWishes, second: SamplingWishes) -> None:
+@given(overrides, overrides)
+def test_the_first_wins_value_by_value(first: SamplingOverrides, second: SamplingOverrides) -> None:
     try:
         both = wished(over(first, second))
     except ValueError:
         # They contradict each other, which is a test of its own.
         reject()
-    for name in (*CONTROLS, *SPEECH, "max_tokens"):
+    for name in (*CONTROLS, *ANSWER_OPTIONS, "max_tokens"):
         values = []
         for one in (first, second):
             off = CONTROLS[name].off if one.others_off and name in CONTROLS else None
@@ -59,14 +59,14 @@ def test_the_first_wins_value_by_value(first: SamplingWishes, second: SamplingWi
         assert both.get(name) == (values[1] if values[0] is None else values[0])
 
 
-@given(wishes)
-def test_no_wish_changes_nothing(some: SamplingWishes) -> None:
-    nothing = SamplingWishes()
+@given(overrides)
+def test_no_wish_changes_nothing(some: SamplingOverrides) -> None:
+    nothing = SamplingOverrides()
     assert wished(over(nothing, some)) == wished(over(some, nothing)) == some.decided()
 
 
-@given(wishes, wishes)
-def test_applying_both_is_applying_one_after_the_other(first: SamplingWishes, second: SamplingWishes) -> None:
+@given(overrides, overrides)
+def test_applying_both_is_applying_one_after_the_other(first: SamplingOverrides, second: SamplingOverrides) -> None:
     base = SamplingSettings(temperature=0.7, top_k=3, top_p=0.9, min_p=0.05, xtc_probability=0.5)
     try:
         one_by_one = first.apply(second.apply(base))
@@ -79,32 +79,32 @@ def test_applying_both_is_applying_one_after_the_other(first: SamplingWishes, se
 
 def test_all_else_off_leaves_nothing_of_what_was_on() -> None:
     base = SamplingSettings(temperature=0.7, xtc_probability=0.5, dry_multiplier=0.8, banned_tokens=(5,))
-    assert SamplingWishes(min_p=0.1, others_off=True).apply(base) == SamplingSettings(min_p=0.1)
-    assert SamplingWishes(min_p=0.1).apply(base).xtc_probability == 0.5
+    assert SamplingOverrides(min_p=0.1, others_off=True).apply(base) == SamplingSettings(min_p=0.1)
+    assert SamplingOverrides(min_p=0.1).apply(base).xtc_probability == 0.5
 
 
 def test_what_contradicts_what_holds_is_said_where_they_meet() -> None:
-    wish = SamplingWishes(dynatemp_high=1.5)
+    wish = SamplingOverrides(dynatemp_high=1.5)
     with pytest.raises(ValueError, match="temperature 0 takes the likeliest token") as caught:
         wish.apply(SamplingSettings(temperature=0.0))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="set one of them back"):
-        over(SamplingWishes(temperature=0.0), wish)
+        over(SamplingOverrides(temperature=0.0), wish)
     # Alone it may be: the other half of it may hold already.
-    low = SamplingWishes(dynatemp_low=0.5)
+    low = SamplingOverrides(dynatemp_low=0.5)
     assert low.apply(SamplingSettings(dynatemp_high=2.0)).dynatemp_low == 0.5
     with pytest.raises(ValueError, match=r"dynatemp_low is 0\.5"):
         low.apply(SamplingSettings())
 
 
 def test_an_order_names_all_steps_or_those_that_come_last() -> None:
-    order = SamplingWishes(order=("min_p", "temperature")).order
+    order = SamplingOverrides(order=("min_p", "temperature")).order
     assert order is not None
     assert order[-2:] == ("min_p", "temperature")
     assert set(order) == set(STEPS)
-    assert SamplingWishes(order=tuple(reversed(STEPS))).order == tuple(reversed(STEPS))
+    assert SamplingOverrides(order=tuple(reversed(STEPS))).order == tuple(reversed(STEPS))
     with pytest.raises(ValueError, match="order names 'warmth'; the steps are smoothing"):
-        SamplingWishes(order=("warmth",))
+        SamplingOverrides(order=("warmth",))
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_an_order_names_all_steps_or_those_that_come_last() -> None:
 )
 def test_what_cannot_be_is_one_short_line(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError) as caught:
-        SamplingWishes(**values)
+        SamplingOverrides(**values)
     assert said in str(caught.value)
     assert len(str(caught.value)) < 120
 
 
 def test_a_start_goes_by_what_was_typed_then_by_the_settings() -> None:
     settings = Layer("file", {"temperature": 0.4, "top_p": 0.9, "max_tokens": 100})
-    typed = Layer("typed", SamplingWishes(top_p=0.5, max_tokens=7).decided())
+    typed = Layer("typed", SamplingOverrides(top_p=0.5, max_tokens=7).decided())
     assert at_start(resolve(typed, settings), None) == GenerationSettings(
         SamplingSettings(temperature=0.4, top_p=0.5, min_p=0.05), max_tokens=7
     )
@@ -142,13 +142,13 @@ def test_a_start_goes_by_what_was_typed_then_by_the_settings() -> None:
 def test_a_schema_may_lie_in_a_file_beside_the_preset_or_persona(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text('{"type": "object"}')
     (tmp_path / "p.toml").write_text('schema = "s.json"\nban = ["delve"]\nmin_tokens = 5\n')
-    wishes = read_preset(tmp_path / "p.toml").wishes
-    assert wishes.constraint == Constraint("json_schema", '{"type": "object"}')
-    assert wishes.speak(Speech(stop=("x",))) == Speech(
-        stop=("x",), ban=("delve",), min_tokens=5, constraint=wishes.constraint
+    overrides = read_preset(tmp_path / "p.toml").overrides
+    assert overrides.constraint == Constraint("json_schema", '{"type": "object"}')
+    assert overrides.speak(AnswerOptions(stop=("x",))) == AnswerOptions(
+        stop=("x",), ban=("delve",), min_tokens=5, constraint=overrides.constraint
     )
     (tmp_path / "ada.toml").write_text('[sampling]\nschema = "s.json"\n')
-    assert read_persona(tmp_path / "ada.toml").sampling.constraint == wishes.constraint
+    assert read_persona(tmp_path / "ada.toml").sampling.constraint == overrides.constraint
     for text, wrong in (
         ('schema = "gone.json"', "there is no such file"),
         ('schema = "s.json"\nregex = "a"', "schema and regex are both there"),

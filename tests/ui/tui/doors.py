@@ -14,8 +14,8 @@ from typing import Any
 from textual import events
 
 from exlchat.app.commands.actions import Place
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import AnswerRecord, ConversationTree, Message
-from exlchat.chat.speech import Speech
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
@@ -132,7 +132,7 @@ class Stage:
         self.copied.clear()
         self.left.clear()
         calm = chat.session.generation.with_value("temperature", "0.5")
-        chat.session.generation = replace(calm, speech=Speech())
+        chat.session.generation = replace(calm, speech=AnswerOptions())
 
     def _focus(self, place: Place) -> None:
         if place == "message":
@@ -321,7 +321,7 @@ def _many(stage: Stage) -> int:
     return len(stage.chat.session.store.list_conversations())
 
 
-def speech(seen: Callable[[Speech], bool]) -> Seen:
+def speech(seen: Callable[[AnswerOptions], bool]) -> Seen:
     """What the next answers are asked to be, and that it was said."""
     return lambda stage: seen(stage.chat.session.generation.speech)
 

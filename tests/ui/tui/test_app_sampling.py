@@ -13,8 +13,8 @@ from exlchat import paths
 from exlchat.app.generation_settings import MAIN
 from exlchat.app.options import AppOptions
 from exlchat.app.services import open_services
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.registry import PRESETS
-from exlchat.chat.presets.wishes import SamplingWishes
 from exlchat.config.files import load_settings
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
@@ -264,7 +264,7 @@ async def test_values_are_saved_as_a_preset_that_can_be_taken_again(tmp_path: Pa
         await pilot.press(*"My own", "enter")
         await pilot.pause()
         assert "Saved as preset my-own" in words(chat)
-        assert PRESETS.find("my-own").preset.wishes == SamplingWishes(temperature=1.0, top_k=7, others_off=True)
+        assert PRESETS.find("my-own").preset.overrides == SamplingOverrides(temperature=1.0, top_k=7, others_off=True)
         # It stands in the list, and the chosen row is still the one that was chosen.
         assert "● my-own" in words(chat)
         await pilot.press("right")
@@ -291,12 +291,12 @@ async def test_a_preset_that_is_there_is_replaced_only_when_its_name_is_given_ag
         await pilot.press(*"other", "enter")
         await pilot.pause()
         assert (folder / "mine.toml").read_text() == "top_k = 3\n"
-        assert PRESETS.find("other").preset.wishes.top_k == 8
+        assert PRESETS.find("other").preset.overrides.top_k == 8
         await pilot.press("s", *"mine", "enter")
         await until(pilot, lambda: "mine is there already" in shown(chat))
         await pilot.press("enter")
         await pilot.pause()
-        assert PRESETS.find("mine").preset.wishes.top_k == 8
+        assert PRESETS.find("mine").preset.overrides.top_k == 8
 
 
 async def test_what_differs_is_kept_as_default_and_holds_at_the_next_start(file: Path) -> None:

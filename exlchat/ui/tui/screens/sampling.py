@@ -165,7 +165,7 @@ class SamplingScreen(ModalScreen[None]):
     def _preset_row(self, one: PresetEntry) -> Content:
         now = self._door.now
         try:
-            holds = bool(one.preset.wishes.decided()) and now.with_wishes(one.preset.wishes, one.source) == now
+            holds = bool(one.preset.overrides.decided()) and now.with_overrides(one.preset.overrides, one.source) == now
         except ValueError:
             holds = False
         about = printable(one_line(one.preset.description, 100))

@@ -17,7 +17,7 @@ MOST_TOKENS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class AnswerOptions:
     """How an answer has to be. The defaults ask for nothing.
 
     Args:
@@ -89,28 +89,28 @@ def _require_count(name: str, value: Any, most: int) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a whole number from 0 to {most:,}")
 
 
-PLAIN = Speech()
+PLAIN = AnswerOptions()
 """Asks for nothing."""
 
 
-def unpack_speech(content: Mapping[str, Any]) -> Speech:
-    """The inverse of `Speech.changed`; names that this program does not know are left out.
+def unpack_answer_options(content: Mapping[str, Any]) -> AnswerOptions:
+    """The inverse of `AnswerOptions.changed`; names that this program does not know are left out.
 
     Raises:
         ValueError, TypeError, LookupError: values that make no sense.
     """
-    known = {one.name: content[one.name] for one in fields(Speech) if one.name in content}
+    known = {one.name: content[one.name] for one in fields(AnswerOptions) if one.name in content}
     for name in ("stop", "ban"):
         known[name] = tuple(known.get(name, ()))
     if known.get("constraint") is not None:
         known["constraint"] = Constraint(known["constraint"]["kind"], known["constraint"]["text"])
     speech = replace(PLAIN, **known)
     if not _is_sound(speech):
-        raise ValueError("a speech of values of other kinds")
+        raise ValueError("answer options of other kinds")
     return speech
 
 
-def _is_sound(speech: Speech) -> bool:
+def _is_sound(speech: AnswerOptions) -> bool:
     return (
         all(type(one) in (str, int) for one in speech.stop)
         and all(type(one) is str for one in (*speech.ban, speech.begin, speech.negative))

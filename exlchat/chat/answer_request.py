@@ -1,23 +1,25 @@
-"""What of a speech has to be worked out for the model and the conversation: marks of thoughts, the negative prompt."""
+"""What of answer options is worked out for the model and the conversation: marks of thoughts, the negative prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import encode_after
 from exlchat.chat.prompt.context import Seen
+from exlchat.chat.prompt.context_window import messages_seen
 from exlchat.chat.prompt.ids import prompt_ids
-from exlchat.chat.prompt.sight import messages_seen
 from exlchat.chat.prompt_format import PromptFormat
-from exlchat.chat.speech import Speech
 from exlchat.llm.port import TextModel
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.llm.thoughts import ThinkingMarks, Thoughts
 
 
-def thoughts_of(engine: TextModel, marks: ThinkingMarks | None, speech: Speech, *, begun: str) -> Thoughts | None:
+def thoughts_of(
+    engine: TextModel, marks: ThinkingMarks | None, speech: AnswerOptions, *, begun: str
+) -> Thoughts | None:
     """Where thoughts are, and how long they may be; `None` where there are none to be looked for.
 
     Args:
@@ -45,7 +47,7 @@ def negative_ids(
     seen: Seen,
     summary: str | None,
     sampling: SamplingSettings,
-    speech: Speech,
+    speech: AnswerOptions,
     begun: Sequence[int],
 ) -> tuple[int, ...]:
     """The prompt to lean away from: what the model sees, with another system prompt or none; empty without guidance.

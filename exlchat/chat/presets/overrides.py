@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from exlchat.chat import speech_values
+from exlchat.chat import answer_option_values
+from exlchat.chat.answer_option_values import ANSWER_OPTIONS
+from exlchat.chat.answer_options import AnswerOptions, DraftChoice
 from exlchat.chat.presets.control_values import from_plain, shown
-from exlchat.chat.speech import DraftChoice, Speech
-from exlchat.chat.speech_values import SPEECH
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.controls import CONTROLS, TokenName
 from exlchat.llm.sampling import SamplingSettings
@@ -17,15 +17,15 @@ ALL_ELSE_OFF = "all else off"
 _ALWAYS = ("temperature", "top_k", "top_p", "min_p")
 """Told by their numbers even if they are off."""
 _OFF = SamplingSettings()
-WISHED = (*CONTROLS, *SPEECH, "max_tokens")
+WISHED = (*CONTROLS, *ANSWER_OPTIONS, "max_tokens")
 """What can be wished for."""
 _LARGEST = 10**9
 """More means nothing, and very much more does not fit where it goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingWishes:
-    """`None` leaves a value to whatever holds without it; the others are those of `SamplingSettings` and `Speech`.
+class SamplingOverrides:
+    """`None` leaves a value to whatever holds without it; the others are of `SamplingSettings` and `AnswerOptions`.
 
     Args:
         order: all steps, or those that come last; kept as all of them.
@@ -93,7 +93,7 @@ class SamplingWishes:
             if self.max_tokens > _LARGEST:
                 # Not said: it may have thousands of digits.
                 raise ValueError(f"max_tokens is too large; it must be at most {_LARGEST:,}")
-        self.speak(Speech())
+        self.speak(AnswerOptions())
         values = {name: from_plain(name, value) for name, value in self._controls().items()}
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -120,7 +120,7 @@ class SamplingWishes:
         """
         return replace(SamplingSettings() if self.others_off else base, **self._controls())
 
-    def speak(self, base: Speech) -> Speech:
+    def speak(self, base: AnswerOptions) -> AnswerOptions:
         """`base` with the wished values in place, of what an answer is asked to be.
 
         Raises:
@@ -136,7 +136,7 @@ class SamplingWishes:
         parts = [f"{name} {shown(name, value)}" for name, value in wished.items() if name not in off]
         parts += [f"off: {', '.join(off)}"] if off else []
         limit = [] if self.max_tokens is None else [f"max_tokens {self.max_tokens}"]
-        parts += [f"{name} {speech_values.shown(name, value)}" for name, value in self._spoken().items()]
+        parts += [f"{name} {answer_option_values.shown(name, value)}" for name, value in self._spoken().items()]
         return " · ".join([*parts, *([ALL_ELSE_OFF] if self.others_off else []), *limit])
 
     def _controls(self) -> dict[str, Any]:
@@ -144,5 +144,5 @@ class SamplingWishes:
         return {name: value for name, value in named.items() if value is not None}
 
     def _spoken(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in SPEECH}
+        named = {name: getattr(self, name) for name in ANSWER_OPTIONS}
         return {name: value for name, value in named.items() if value is not None}

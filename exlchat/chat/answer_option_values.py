@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from exlchat.chat.answer_options import DRAFTS, PLAIN
 from exlchat.chat.constraints import constraint_text, constraint_words, typed_constraint
 from exlchat.chat.presets.control_values import texts_from, texts_to
-from exlchat.chat.speech import DRAFTS, PLAIN
 from exlchat.untrusted.text import one_line
 
 Kind = Literal["texts", "text", "whole", "limit", "switch", "choice", "constraint", "maybe"]
@@ -19,8 +19,8 @@ _SHOWN_CELLS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechValue:
-    """One value of `Speech`.
+class AnswerOption:
+    """One value of `AnswerOptions`.
 
     Args:
         kind: `limit` is a whole number or none, `maybe` is on, off, or left to something else.
@@ -35,27 +35,27 @@ class SpeechValue:
     choices: tuple[str, ...] = ()
 
 
-SPEECH: Mapping[str, SpeechValue] = {
-    "stop": SpeechValue("texts", "Texts that end an answer; they are not shown."),
-    "ban": SpeechValue("texts", "Texts that never come: the answer goes back and takes another way."),
-    "min_tokens": SpeechValue("whole", "An answer does not end by itself before so many tokens."),
-    "begin": SpeechValue("text", "What every new answer begins with; the model goes on from there.", "nothing given"),
-    "constraint": SpeechValue(
+ANSWER_OPTIONS: Mapping[str, AnswerOption] = {
+    "stop": AnswerOption("texts", "Texts that end an answer; they are not shown."),
+    "ban": AnswerOption("texts", "Texts that never come: the answer goes back and takes another way."),
+    "min_tokens": AnswerOption("whole", "An answer does not end by itself before so many tokens."),
+    "begin": AnswerOption("text", "What every new answer begins with; the model goes on from there.", "nothing given"),
+    "constraint": AnswerOption(
         "constraint", "What an answer has to be: schema, regex, choice or grammar, and what it says.", "anything"
     ),
-    "think": SpeechValue(
+    "think": AnswerOption(
         "maybe", "Whether the model thinks first, where its template can be told.", "left to the template"
     ),
-    "thinking_budget": SpeechValue("limit", "Thoughts are closed after so many tokens.", "as long as it wants"),
-    "negative": SpeechValue(
+    "thinking_budget": AnswerOption("limit", "Thoughts are closed after so many tokens.", "as long as it wants"),
+    "negative": AnswerOption(
         "text",
         "The system prompt to lean away from, while guidance_scale is above 1.",
         "the conversation without a system prompt",
     ),
-    "heal": SpeechValue("switch", "A text that goes on may finish the word in which it was cut."),
-    "stop_repeating": SpeechValue("switch", "End an answer that says the same over and over."),
-    "logprobs": SpeechValue("whole", "Keep the probabilities of so many likeliest tokens with every token; 0 is off."),
-    "draft": SpeechValue(
+    "heal": AnswerOption("switch", "A text that goes on may finish the word in which it was cut."),
+    "stop_repeating": AnswerOption("switch", "End an answer that says the same over and over."),
+    "logprobs": AnswerOption("whole", "Keep the probabilities of so many likeliest tokens with every token; 0 is off."),
+    "draft": AnswerOption(
         "choice", "Who guesses tokens ahead, which makes answers faster and not different.", choices=DRAFTS
     ),
 }
@@ -68,13 +68,13 @@ def usual(name: str) -> Any:
 
 
 def from_text(name: str, text: str) -> Any:
-    """A typed value as `Speech` holds it.
+    """A typed value as `AnswerOptions` holds it.
 
     Raises:
         ValueError: it cannot be, in one line.
     """
     text = text.strip()
-    kind, word = SPEECH[name].kind, text.lower()
+    kind, word = ANSWER_OPTIONS[name].kind, text.lower()
     if kind == "texts":
         return texts_from(name, text)
     if kind in ("switch", "maybe", "choice"):
@@ -88,7 +88,7 @@ def from_text(name: str, text: str) -> Any:
 
 def to_text(name: str, value: Any) -> str:
     """As one would type it; `from_text` gives the value back."""
-    match SPEECH[name].kind:
+    match ANSWER_OPTIONS[name].kind:
         case "texts":
             return texts_to(value)
         case "text":
@@ -103,14 +103,14 @@ def to_text(name: str, value: Any) -> str:
 def shown(name: str, value: Any) -> str:
     """A value for people, in one short line."""
     if value is None or value in ((), ""):
-        return SPEECH[name].unset
-    if SPEECH[name].kind == "constraint":
+        return ANSWER_OPTIONS[name].unset
+    if ANSWER_OPTIONS[name].kind == "constraint":
         return one_line(f"{constraint_text(value)}", _SHOWN_CELLS)
     return one_line(to_text(name, value), _SHOWN_CELLS)
 
 
 def _one_of(name: str, word: str) -> Any:
-    value = SPEECH[name]
+    value = ANSWER_OPTIONS[name]
     if value.kind == "maybe" and word == "none":
         return None
     found = dict(zip(value.choices, value.choices, strict=True)) or _ON

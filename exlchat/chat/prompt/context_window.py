@@ -23,7 +23,7 @@ from exlchat.llm.port import Cancellation, Engine, TextModel
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ContextWindow:
     """A prompt that fits.
 
     Args:
@@ -66,7 +66,7 @@ def messages_seen(
     return (messages, False) if told is None else (told, True)
 
 
-def see(
+def fit_context(
     engine: Engine,
     form: PromptFormat,
     branch: Sequence[Message],
@@ -76,7 +76,7 @@ def see(
     earlier: Message | None = None,
     max_new_tokens: int | None = None,
     cancellation: Cancellation,
-) -> Generator[Summarising, None, Sight]:
+) -> Generator[Summarising, None, ContextWindow]:
     """Choose what of `branch` the model sees, and have the rest summarised if the policy says so.
 
     Everything is decided by what is on disk: asked again, it gives the same prompt.
@@ -103,9 +103,9 @@ def see(
         ids = view.ids(Seen(tuple(branch)), None)
         can_drop = len(turns_of(branch)) > 1
         require_room(len(ids), engine.info.max_seq_len, max_new_tokens=max_new_tokens, can_drop=can_drop)
-        return Sight(tuple(ids))
+        return ContextWindow(tuple(ids))
     if policy == "drop":
-        return view.sight(view.plan(summarised=False), None)
+        return view.window(view.plan(summarised=False), None)
     return (yield from view.summarised(cancellation))
 
 
@@ -155,28 +155,28 @@ class _View:
         previous = self._previous.seen_from if self._previous else None
         return plan_context(self._branch, size, self._limit, previous=previous, max_new_tokens=self._max_new_tokens)
 
-    def summarised(self, cancellation: Cancellation) -> Generator[Summarising, None, Sight]:
+    def summarised(self, cancellation: Cancellation) -> Generator[Summarising, None, ContextWindow]:
         try:
             seen = self.plan(summarised=True)
         except ContextFull:
-            return self.sight(self.plan(summarised=False), None)
+            return self.window(self.plan(summarised=False), None)
         summary, made = self._summary_of(seen), None
         if seen.first_id is not None and summary is None and self._can_summarise:
             before, told = self._told(seen)
             summary = made = yield from summarise(self._engine, self._form, seen.before[told:], before, cancellation)
         try:
-            return self.sight(seen, summary, made)
+            return self.window(seen, summary, made)
         except ContextFull:
             # The text of the summary took more ids than the model needed for it.
-            return self.sight(seen, "", made)
+            return self.window(seen, "", made)
 
-    def sight(self, seen: Seen, summary: str | None, made: str | None = None) -> Sight:
+    def window(self, seen: Seen, summary: str | None, made: str | None = None) -> ContextWindow:
         messages, told = messages_seen(self._engine, self._form, seen, summary)
         ids = prompt_ids(self._engine, messages, self._form) + list(self._begun)
         require_room(len(ids), self._limit, max_new_tokens=self._max_new_tokens)
         if summary and not told:
             summary = ""
-        return Sight(tuple(ids), seen.first_id, summary, self._notice(seen, summary), made)
+        return ContextWindow(tuple(ids), seen.first_id, summary, self._notice(seen, summary), made)
 
     @cached_property
     def _can_summarise(self) -> bool:
