@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import copy_bandwidth, graph_seconds
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS

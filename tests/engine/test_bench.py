@@ -18,9 +18,8 @@ from exlchat import paths
 from exlchat.engine import GenerationRequest, LocalEngine, ModelError, load
 from exlchat.engine.bench import measure
 from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Report, Setting, Skipped
-from exlchat.engine.bench.measure import EndlessCheckpoint, benchmark, cache_types
+from exlchat.engine.bench.measure import EndlessCheckpoint, MemoryProbe, benchmark, cache_types, copy_rates
 from exlchat.engine.bench.mixes import MeanBits
-from exlchat.engine.bench.probes import MemoryProbe, copy_rates
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.weights.checkpoint import Checkpoint
@@ -35,7 +34,7 @@ SETTINGS = BenchSettings(
 
 @pytest.fixture(autouse=True)
 def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exlchat.engine.bench.probes._COPY_BYTES", {"cpu": 2**24})
+    monkeypatch.setattr("exlchat.engine.bench.measure._COPY_BYTES", {"cpu": 2**24})
 
 
 def random_model() -> Checkpoint:

@@ -9,7 +9,7 @@ from exlchat.engine.formats import awq, gptq
 from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix
-from exlchat.engine.formats.grouped_tiles import pack_awq, pack_gptq
+from exlchat.engine.formats.packing import pack_awq, pack_gptq
 from exlchat.ext import layout
 from tests.engine.bit_streams import random_awq, random_gptq
 from tests.engine.gptq_vectors import DEVICE_CASES, device_case, format_case, weights_of

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from exlchat.engine import engine
-from exlchat.engine.weights import identity as model_identity
-from exlchat.engine.weights.checkpoint import Checkpoint
-from exlchat.engine.weights.identity import identify
+from exlchat.engine.weights import checkpoint as model_identity
+from exlchat.engine.weights.checkpoint import Checkpoint, identify
 from tests.random_models import save_random_llama
 
 SIZE = 2**20

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2 import dequantize
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.experts import Experts
 from exlchat.engine.layers.linear import Linear, SideBySide, join

@@ -21,9 +21,9 @@ from transformers import AutoTokenizer as PeerTokenizer
 from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from exlchat.engine import load
-from exlchat.engine.text.sentencepiece_model import parse
 from exlchat.engine.text.stream import TextStream
 from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.text.tokenizer_conversion import parse
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.events import Finished
 from exlchat.llm.info import ModelError

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext.layout import PackedMatrix
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.layout import PIECE_ROWS, PackedMatrix
 from exlchat.ext.plan import WARPS, Plan, make_plan

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.layout import NO_FEATURE, PIECE_ROWS, PackedMatrix, plain_scales, to_stored
 from exlchat.ext.plan import WARPS, Plan, make_plan

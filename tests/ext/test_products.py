@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from exlchat.engine.formats import exl2
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, quantize_matrix
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext.job import check_together
 from exlchat.ext.layout import to_stored
 from exlchat.ext.library import Library

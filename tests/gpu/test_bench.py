@@ -9,9 +9,8 @@ import torch
 
 from exlchat.engine import load
 from exlchat.engine.bench.figures import BenchSettings, Report
-from exlchat.engine.bench.measure import benchmark
+from exlchat.engine.bench.measure import benchmark, copy_rates
 from exlchat.engine.bench.mixes import parse_mix
-from exlchat.engine.bench.probes import copy_rates
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
 

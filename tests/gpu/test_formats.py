@@ -14,8 +14,8 @@ from exlchat.engine.formats.awq import AwqSettings
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, write_model
 from exlchat.engine.formats.grouped import GroupedLayer
-from exlchat.engine.formats.grouped_tiles import pack_grouped
 from exlchat.engine.formats.head import pack_head
+from exlchat.engine.formats.packing import pack_grouped
 from exlchat.ext.layout import PackedMatrix, decode, to_stored
 from exlchat.ext.ops import Kernels
 from tests.engine.bit_streams import random_awq, random_gptq

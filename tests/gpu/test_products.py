@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from exlchat.engine.formats.exl2 import dequantize
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.build import ensure_library
 from exlchat.ext.errors import ExtensionError

@@ -15,8 +15,8 @@ from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.formats import exl2_writer
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
-from exlchat.engine.formats.grouped_tiles import pack_gptq
 from exlchat.engine.formats.layers import LayerLoader
+from exlchat.engine.formats.packing import pack_gptq
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer

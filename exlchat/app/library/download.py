@@ -1,4 +1,7 @@
-"""A model from the hub into the library: fetched, resumed, and compared with what the hub says it is."""
+"""A model from the hub into the library: fetched, resumed, and compared with what the hub says it is.
+
+A file is taken up where an earlier try ended, even one of another run of the program.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,102 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from exlchat import paths
-from exlchat.app.library.hub import WEIGHTS, HubFile, HubModel, PullError, said_in_one_line
-from exlchat.app.library.hub_requests import file_url
+from exlchat.app.library.hub import (
+    WEIGHTS,
+    HubAnswerError,
+    HubFile,
+    HubModel,
+    PullError,
+    answer,
+    file_url,
+    said_in_one_line,
+)
 from exlchat.app.library.listing import size_text
 from exlchat.app.library.pulled import Marker, folder_for, read_marker, write_marker
-from exlchat.app.library.transfer import size_on_disk, transfer
 from exlchat.engine.formats.methods import check_config
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.weights.files import read_object
 from exlchat.llm.info import ModelError
 from exlchat.untrusted.files import UntrustedFileError, open_plain
+
+_TRIES = 5
+_PAUSE_SECONDS = 1.0
+_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+class StoppedError(Exception):
+    """Another file's transfer has failed, so that this one is not needed now."""
+
+
+def transfer(url: str, part: Path, size: int, given_up: threading.Event) -> None:
+    """Fetches what is missing of a file.
+
+    Args:
+        url: of the file on the hub, of one commit.
+        part: what is there of it; made if it is not there, and whole afterwards.
+        size: in bytes, of which no more are taken.
+        given_up: once it is set, nothing more is fetched.
+
+    Raises:
+        StoppedError: `given_up` was set.
+        HubAnswerError: the hub refuses, or sends something else.
+        Exception: of its HTTP client or the disk; `part` then keeps what has come.
+    """
+    fruitless = 0
+    part.touch()
+    while (begin := size_on_disk(part)) != size:
+        if begin > size:
+            part.unlink()
+            begin = 0
+        try:
+            _receive(url, part, begin, size, given_up)
+            if size_on_disk(part) == size:
+                return
+            raise ConnectionError("the connection was cut")
+        except Exception as error:
+            fruitless = 0 if size_on_disk(part) > begin else fruitless + 1
+            if fruitless == _TRIES or not _passes(error):
+                raise
+        given_up.wait(_PAUSE_SECONDS)
+
+
+def size_on_disk(path: Path) -> int:
+    """In bytes; 0 for what is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _receive(url: str, part: Path, begin: int, size: int, given_up: threading.Event) -> None:
+    with answer(url, begin) as response:
+        # A server that takes no ranges sends everything.
+        resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
+        left = size - begin if resumed else size
+        with part.open("ab" if resumed else "wb") as stream:
+            for block in response.iter_bytes():
+                left -= len(block)
+                if left < 0:
+                    part.unlink()
+                    raise HubAnswerError(f"the hub sends more than the {size:,} bytes that it says a file has")
+                stream.write(block)
+                if given_up.is_set():
+                    raise StoppedError
+
+
+def _passes(error: Exception) -> bool:
+    """Whether it may be another time."""
+    if isinstance(error, HubAnswerError):
+        return error.status in _PASSING or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    # The HTTP client is httpx or httpx2, by the version of huggingface_hub.
+    return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__.startswith("httpx")
+
 
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes so far, bytes in all."""

@@ -8,6 +8,7 @@ outputs of a matrix are of about equal size, and norm weights have random signs,
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
@@ -15,19 +16,38 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from exlchat.engine.bench.byte_tokenizer import tokenizer_json
 from exlchat.engine.bench.mixes import Gptq, MeanBits, Mix, OneRecipe, layer_recipes, matrix_sizes
 from exlchat.engine.bench.shapes import Shape
 from exlchat.engine.formats.sections import HEAD_RECIPES, Section, group_sizes
-from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.engine.weights.checkpoint import Checkpoint, identify
 from exlchat.engine.weights.files import LARGEST_JSON, read_bytes
-from exlchat.engine.weights.identity import identify
 from exlchat.llm.info import ModelError
+
+_LETTERS = "etaoinshrdlucmfwypvbgkqjxz"
+
+
+def tokenizer_json(vocab_size: int) -> dict[str, Any]:
+    """The content of a `tokenizer.json` with exactly `vocab_size` tokens, at least 256.
+
+    Text is encoded byte by byte, because there are no merges; the words come only from a model's random choices and
+    are of the length that tokens have on average.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = map("".join, itertools.product(_LETTERS, repeat=4))
+    tokens = itertools.islice(itertools.chain(alphabet, words), vocab_size)
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    return content
+
 
 _CONVERTER = "0.3.2"
 _SHARD_BYTES = 2**31

@@ -14,12 +14,11 @@ from torch.nn import functional
 from exlchat.engine.decode.kernels import ModelKernels
 from exlchat.engine.formats import awq, dense, exl2, gptq, grouped, mxfp4
 from exlchat.engine.formats.awq import AwqSettings
-from exlchat.engine.formats.exl2_tiles import pack_exl2
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.grouped import GroupedLayer
-from exlchat.engine.formats.grouped_tiles import pack_grouped
 from exlchat.engine.formats.head import pack_head
 from exlchat.engine.formats.inventory import QUANTIZED, is_awq
+from exlchat.engine.formats.packing import pack_exl2, pack_grouped
 from exlchat.engine.formats.quantization_config import read_quantization
 from exlchat.engine.layers.linear import Linear
 from exlchat.engine.layers.quantized_linear import QuantizedLinear, Scratch

@@ -1,7 +1,7 @@
 """The architectures that run, one row each: how they differ from Llama.
 
 Sources of the differences: the models' own code and cards; `formats/models.md` of the plan lists where an earlier
-engine deviated from them. What absent keys mean is in `family_defaults`.
+engine deviated from them. What absent keys mean is in `family`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from exlchat.engine.model.family import Aliases, Family
-from exlchat.engine.model.family_defaults import (
+from exlchat.engine.model.family import (
     COHERE,
     EXAONE,
     GEMMA,
@@ -31,6 +30,8 @@ from exlchat.engine.model.family_defaults import (
     SMOLLM3,
     STABLELM,
     STARCODER2,
+    Aliases,
+    Family,
 )
 
 _POST_NORMS = (

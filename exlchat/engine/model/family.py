@@ -1,4 +1,8 @@
-"""What a row of the table of families says: how an architecture differs from Llama."""
+"""What a row of the table of families says: how an architecture differs from Llama.
+
+Its `config.json` leaves keys out that its configuration class has defaults for: those of `transformers` 5, and of
+models that it does not have, of the code that lies beside their weights.
+"""
 
 from __future__ import annotations
 
@@ -78,3 +82,150 @@ class Family:
     window_needed: bool = False
     experts: Literal["none", "mixtral", "qwen", "qwen shared", "stacked"] = "none"
     text_model: str | None = None
+
+
+Defaults = Mapping[str, Any]
+
+LLAMA: Defaults = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "max_position_embeddings": 2048}
+GEMMA: Defaults = {
+    **LLAMA,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+}
+GEMMA2: Defaults = {
+    **GEMMA,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+GEMMA3: Defaults = {
+    **GEMMA,
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+QWEN2: Defaults = {**LLAMA, "sliding_window": 4096, "max_window_layers": 28, "max_position_embeddings": 32768}
+MISTRAL: Defaults = {**LLAMA, "sliding_window": 4096, "max_position_embeddings": 131072}
+COHERE: Defaults = {
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "logit_scale": 0.0625,
+    "max_position_embeddings": 8192,
+}
+GPT2: Defaults = {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 1024}
+MINISTRAL3: Defaults = {
+    **LLAMA,
+    "rms_norm_eps": 1e-5,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+GPT_OSS: Defaults = {
+    **LLAMA,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000.0,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "head_dim": 64,
+    "attention_bias": True,
+    "sliding_window": 128,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "swiglu_limit": 7.0,
+    "swiglu_alpha": 1.702,
+    "max_position_embeddings": 131072,
+}
+GLM: Defaults = {
+    **LLAMA,
+    "rms_norm_eps": 1.5625e-07,
+    "head_dim": 128,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": True,
+    "max_position_embeddings": 131072,
+}
+STARCODER2: Defaults = {
+    "norm_epsilon": 1e-5,
+    "hidden_act": "gelu_pytorch_tanh",
+    "rope_theta": 10000.0,
+    "use_bias": True,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 4096,
+}
+MIXTRAL: Defaults = {
+    **LLAMA,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_position_embeddings": 131072,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+QWEN2_MOE: Defaults = {
+    **QWEN2,
+    "qkv_bias": True,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+}
+QWEN3_MOE: Defaults = {
+    **QWEN2,
+    "max_window_layers": 0,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
+GRANITE: Defaults = {
+    **LLAMA,
+    "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+}
+SMOLLM3: Defaults = {
+    **LLAMA,
+    "rope_theta": 2e6,
+    "tie_word_embeddings": True,
+    "no_rope_layer_interval": 4,
+    "max_position_embeddings": 32768,
+}
+STABLELM: Defaults = {
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.25,
+    "max_position_embeddings": 4096,
+}
+EXAONE: Defaults = {
+    "layer_norm_epsilon": 1e-5,
+    "activation_function": "silu",
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from exlchat.engine.grammar import GrammarVocabulary, check_constraint
-from exlchat.engine.grammar.begun import begun_matcher
+from exlchat.engine.grammar.matcher import begun_matcher
 from exlchat.engine.sampling import Sampler, check_sampling
 from exlchat.engine.schedule.healing import Healing, healing_of
 from exlchat.engine.schedule.token_rules import TokenRules

@@ -10,9 +10,8 @@ from typing import Any
 from exlchat.engine.text import tokenizer_process
 from exlchat.engine.text.incremental_decoder import ByteFallback
 from exlchat.engine.text.token_bytes import TokenBytes, read_fallback, token_bytes
-from exlchat.engine.text.tokenizer_files import open_tokenizer
+from exlchat.engine.text.tokenizer_files import guarded, open_tokenizer
 from exlchat.engine.text.tokenizer_growth import encoding_growth
-from exlchat.engine.text.tokenizer_library import guarded
 from exlchat.engine.text.tokenizer_process import Trial
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import LoadProgress, ModelError
