@@ -21,11 +21,11 @@ extern "C" int exl_attention(const ExlAttention *job, int dependent, void *strea
     if (!job || !exl::attention_ok(*job)) return EXL_BAD_ARGUMENT;
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
     switch (exl::kind_of(job->key_format, job->value_format)) {
-        case exl::KIND_FP16: return exl::attention_fp16(*job, dependent, s);
-        case exl::KIND_FP8: return exl::attention_fp8(*job, dependent, s);
-        case exl::KIND_Q8: return exl::attention_q8(*job, dependent, s);
-        case exl::KIND_Q6: return exl::attention_q6(*job, dependent, s);
-        case exl::KIND_Q4: return exl::attention_q4(*job, dependent, s);
+        case exl::KIND_FP16: return exl::attention_of<EXL_CACHE_HALF, EXL_CACHE_HALF>(*job, dependent, s);
+        case exl::KIND_FP8: return exl::attention_of<EXL_CACHE_FLOAT8, EXL_CACHE_FLOAT8>(*job, dependent, s);
+        case exl::KIND_Q8: return exl::attention_of<EXL_CACHE_CODES8, EXL_CACHE_CODES8>(*job, dependent, s);
+        case exl::KIND_Q6: return exl::attention_of<EXL_CACHE_CODES8, EXL_CACHE_CODES4>(*job, dependent, s);
+        case exl::KIND_Q4: return exl::attention_of<EXL_CACHE_CODES4, EXL_CACHE_CODES4>(*job, dependent, s);
         default: return EXL_BAD_ARGUMENT;
     }
 }

@@ -383,4 +383,20 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     return launch(kernel, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 
+// The heads that one kind of cache allows.
+template <int KEY, int VALUE>
+int attention_of(const ExlAttention &job, int dependent, cudaStream_t stream) {
+    switch (job.head_dim) {
+        case 64: return launch_attention<KEY, VALUE, 64>(job, dependent, stream);
+        case 80:
+            // 80 is no multiple of the 32 elements that are coded together.
+            if constexpr (KEY == EXL_CACHE_HALF) return launch_attention<KEY, VALUE, 80>(job, dependent, stream);
+            return EXL_BAD_ARGUMENT;
+        case 96: return launch_attention<KEY, VALUE, 96>(job, dependent, stream);
+        case 128: return launch_attention<KEY, VALUE, 128>(job, dependent, stream);
+        case 256: return launch_attention<KEY, VALUE, 256>(job, dependent, stream);
+        default: return EXL_BAD_ARGUMENT;
+    }
+}
+
 }  // namespace exl

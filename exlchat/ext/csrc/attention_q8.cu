@@ -2,16 +2,5 @@
 #include "attention_kernel.cuh"
 
 namespace exl {
-
-int attention_q8(const ExlAttention &job, int dependent, cudaStream_t stream) {
-    constexpr int K = EXL_CACHE_CODES8, V = EXL_CACHE_CODES8;
-    switch (job.head_dim) {
-        case 64: return launch_attention<K, V, 64>(job, dependent, stream);
-        case 96: return launch_attention<K, V, 96>(job, dependent, stream);
-        case 128: return launch_attention<K, V, 128>(job, dependent, stream);
-        case 256: return launch_attention<K, V, 256>(job, dependent, stream);
-        default: return EXL_BAD_ARGUMENT;
-    }
+template int attention_of<EXL_CACHE_CODES8, EXL_CACHE_CODES8>(const ExlAttention &, int, cudaStream_t);
 }
-
-}  // namespace exl
