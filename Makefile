@@ -31,8 +31,9 @@ types: setup-dev ## mypy, strict, over the package and the tools
 	@$(BIN)/mypy
 	@$(BIN)/mypy tools
 
-imports: setup-dev ## import-linter: the house's stairs
+imports: setup-dev ## import-linter: the house's stairs; and no circle between files
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.circles
 
 format: setup-dev ## rewrite the files as ruff wants them
 	@$(BIN)/ruff check --fix .

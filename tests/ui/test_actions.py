@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exlchat.app.commands.actions import ACTIONS, Situation, completions
+from exlchat.app.commands.action import Situation
+from exlchat.app.commands.actions import ACTIONS, completions
 from exlchat.app.composer.typed_input import BadCommand, Command, Prompt, parse_input
 from exlchat.app.generation_settings import GenerationSettings
 from exlchat.chat.presets.overrides import SamplingOverrides

@@ -66,7 +66,7 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("cli/doctor/facts.py", "card_on_bus", "(device / 'class').read_text"): KERNEL,
     ("ui/terminal/standard_streams.py", "_abandon", "os.open"): "/dev/null",
     ("app/library/download.py", "_receive", "part.open"): "written, below a name of our own",
-    ("ui/line/chat.py", "LineChat.open_conversation", "self.session.open"): NO_FILE,
+    ("ui/line/view.py", "LineView.open_conversation", "self.session.open"): NO_FILE,
     (
         "app/log.py",
         "_PrivateFile",
@@ -76,10 +76,14 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("app/chat/open_conversation.py", "OpenConversation.save_anew", "self.open"): NO_FILE,
     ("app/chat/writing_files.py", "write_file", "os.open"): NEW,
     ("app/chat/tree_actions.py", "branch_off", "session.open"): NO_FILE,
-    ("ui/tui/commands.py", "Commands._doors", "screen.finding.open"): NO_FILE,
-    ("ui/tui/commands.py", "Commands._sampling", "SamplingCommands(self._screen).open"): NO_FILE,
+    ("ui/tui/commands.py", "ScreenCommands._own_ways", "self._finding.open"): NO_FILE,
+    (
+        "ui/tui/commands.py",
+        "ScreenCommands._sampling",
+        "SamplingCommands(self._screen, self._settings.take_over).open",
+    ): NO_FILE,
     ("ui/tui/finding.py", "Finding.open", "self._screen.find_bar.open"): NO_FILE,
-    ("ui/tui/screens/chat.py", "ChatScreen.open_conversation", "self.session.open"): NO_FILE,
+    ("ui/tui/chat_view.py", "ChatView.open_conversation", "self.session.open"): NO_FILE,
     ("untrusted/worker.py", "serve", "os.open"): "/dev/null",
     ("untrusted/worker.py", "_confine", "open"): KERNEL,
 }

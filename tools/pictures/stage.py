@@ -144,7 +144,7 @@ async def stage(
 
         app = ChatApp(replace(services, load_engine=load))
         app.animation_level = "none"
-        app.chat_screen.answers.growing = _PacedFigures()
+        app.chat_screen.growing = _PacedFigures()
         async with app.run_test(size=size, notifications=True) as pilot:
             await _loaded(app, pilot)
             yield Stage(app, pilot, engines[0])

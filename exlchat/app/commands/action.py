@@ -1,14 +1,22 @@
-"""What an action of the registry is, and what its availability depends on. No terminal library here."""
+"""What a command is: what is told of it, when it can be given, and what carries it out. No terminal library here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.store.conversations import StoreError
+from exlchat.paths import FolderError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from exlchat.app.view import View
 
 Place = Literal["everywhere", "composer", "message", "sidebar"]
+Handler = Callable[["View", str], None]
+"""Carries a command out, given what was typed behind it. What cannot be done is raised, as `attempt` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +40,34 @@ class Action:
     """One thing that can be done.
 
     Args:
-        id: stable name, lower case with hyphens; the app's `Commands`, composer and sidebar look it up.
+        id: stable name, lower case with hyphens, as in `[keys]`.
         title: a few words, as in the palette.
         help: one sentence, as on the help screen.
-        keys: keys that do it, as written for people ("ctrl+n"); the first is the one to show.
         slash: the command, with its slash.
         argument: what may follow the command, such as "TITLE"; brackets mean that it may be left out.
+        keys: keys that do it, as written for people ("ctrl+n"); the first is the one to show.
         place: where the keys work.
         available: whether it can be done now.
         in_palette: whether the command palette lists it (what needs an argument to be useful is not listed).
+        is_typed: whether the palette only begins the command, for somebody to type what follows it.
+        in_lines: the sentence of the help in the line mode, where that does it otherwise.
+        after: id of the action behind which it is listed; empty for the one that is declared before it.
+        handler: carries it out, unless a view has a way of its own; `None` where only those have.
     """
 
     id: str
     title: str
     help: str
-    keys: tuple[str, ...] = ()
     slash: str | None = None
     argument: str = ""
+    keys: tuple[str, ...] = ()
     place: Place = "everywhere"
     available: Callable[[Situation], bool] = _always
     in_palette: bool = True
+    is_typed: bool = False
+    in_lines: str = ""
+    after: str = ""
+    handler: Handler | None = None
 
     @property
     def usage(self) -> str:
@@ -62,3 +78,48 @@ class Action:
     def argument_required(self) -> bool:
         """Whether the slash command is useless without its argument."""
         return bool(self.argument) and not self.argument.startswith("[")
+
+
+DECLARED: dict[str, Action] = {}
+"""By id; grows as the files of commands are imported. `actions` has them in order."""
+
+
+def command(
+    name: str,
+    title: str,
+    told: str,
+    slash: str | None = None,
+    argument: str = "",
+    *,
+    keys: tuple[str, ...] = (),
+    place: Place = "everywhere",
+    when: Callable[[Situation], bool] = _always,
+    in_palette: bool = True,
+    is_typed: bool = False,
+    in_lines: str = "",
+    after: str = "",
+) -> Callable[[Handler], Handler]:
+    """Declare an action, which the decorated function carries out; arguments as of `Action`.
+
+    Called without decorating anything, it declares what only views do that have a way of their own.
+    """
+    if name in DECLARED:
+        raise ValueError(f"there is an action {name} already")
+    action = Action(name, title, told, slash, argument, keys, place, when, in_palette, is_typed, in_lines, after)
+    DECLARED[name] = action
+
+    def carried_out_by(handler: Handler) -> Handler:
+        DECLARED[name] = replace(action, handler=handler)
+        return handler
+
+    return carried_out_by
+
+
+def attempt(view: View, what: Callable[[], None]) -> bool:
+    """Do something; what cannot be done is told in one line and changes nothing. Whether it was done."""
+    try:
+        what()
+    except (StoreError, PromptError, NotPossibleError, FolderError, ValueError) as error:
+        view.tell(str(error), warning=True)
+        return False
+    return True

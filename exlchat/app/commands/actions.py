@@ -5,15 +5,52 @@ The help screen is generated from it, and the guide's answers are checked agains
 
 from __future__ import annotations
 
-from exlchat.app.commands.action import Action, Place, Situation
-from exlchat.app.commands.actions_chat import CHAT_ACTIONS
-from exlchat.app.commands.actions_places import PLACE_ACTIONS
-from exlchat.app.commands.actions_program import PROGRAM_ACTIONS
-from exlchat.app.commands.actions_speech import SPEECH_ACTIONS
+from collections import defaultdict
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-__all__ = ["ACTIONS", "BY_ID", "BY_SLASH", "Action", "Place", "Situation", "completions"]
+from exlchat.app.chat.answering import was_cut
+from exlchat.app.commands import (
+    answer_options,
+    answers,
+    cache,
+    composing,
+    conversations,
+    messages,
+    model,
+    program,
+    sampling,
+    speaking,
+)
+from exlchat.app.commands.action import DECLARED, Action, Situation, attempt
 
-ACTIONS: tuple[Action, ...] = (*CHAT_ACTIONS, *PROGRAM_ACTIONS, *SPEECH_ACTIONS, *PLACE_ACTIONS)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from exlchat.app.chat.session import ChatSession
+    from exlchat.app.view import View
+
+
+def _in_order() -> Iterator[Action]:
+    first = DECLARED["send"]
+    behind = defaultdict(list)
+    for before, one in pairwise((first, *DECLARED.values())):
+        if one is not first:
+            behind[one.after or before.id].append(one)
+
+    def and_followers(one: Action) -> Iterator[Action]:
+        yield one
+        for follower in reversed(behind[one.id]):
+            yield from and_followers(follower)
+
+    return and_followers(first)
+
+
+TOPICS = (composing, conversations, answers, messages, speaking, sampling, model, cache, program, answer_options)
+"""The files that declare them."""
+
+ACTIONS: tuple[Action, ...] = tuple(_in_order())
 """In the order to show them."""
 
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
@@ -43,3 +80,43 @@ def _has_letters(word: str, letters: str) -> bool:
     """Whether a word has these letters in this order."""
     rest = iter(word)
     return all(letter in rest for letter in letters)
+
+
+def situation_of(session: ChatSession) -> Situation:
+    """What the availability of actions depends on."""
+    last = session.last_said
+    return Situation(
+        answering=session.answering is not None or session.being_written is not None,
+        has_messages=bool(session.branch),
+        has_answer=session.last_answer is not None,
+        can_retry=last is not None,
+        answer_was_cut=last is not None and was_cut(last),
+        can_undo_delete=session.can_undo_delete,
+    )
+
+
+class Commands:
+    """Carries actions out for one view.
+
+    Args:
+        view: on which; it also says what cannot be done now.
+        own: what this view alone does, or otherwise than the registry says, by the id of the action.
+    """
+
+    def __init__(self, view: View, own: Mapping[str, Callable[[str], None]]) -> None:
+        self._view = view
+        self._own = own
+        view.session.on_refused = partial(view.tell, warning=True)
+
+    def known(self, action_id: str) -> bool:
+        """Whether the view can do an action at all."""
+        return action_id in self._own or BY_ID[action_id].handler is not None
+
+    def run(self, action_id: str, argument: str = "") -> bool:
+        """Do an action that is known; one that cannot be done says why. Whether it was done."""
+        handler = BY_ID[action_id].handler
+        own = self._own.get(action_id)
+        if own is not None:
+            return attempt(self._view, lambda: own(argument))
+        assert handler is not None, action_id
+        return attempt(self._view, lambda: handler(self._view, argument))

@@ -15,9 +15,9 @@ from exlchat.config.schema import EITHER, SETTINGS
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from exlchat.app.commands.chat_front import ChatFront
     from exlchat.app.keys.keymap import Keymap
     from exlchat.app.panels.settings_rows import SettingRow
+    from exlchat.app.view import View
     from exlchat.config.kinds import TomlValue
     from exlchat.config.layers import Resolved
 
@@ -39,9 +39,9 @@ class SettingsCommands:
     `_use_vi`.
     """
 
-    def __init__(self, front: ChatFront) -> None:
+    def __init__(self, front: View) -> None:
         self._front = front
-        self._shelf = front.services.shelf
+        self._shelf = front.shelf
         self.reading: Reading = self._shelf.reading
         """The last one that was good."""
         self.held = self.reading.held

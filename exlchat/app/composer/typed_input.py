@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.commands.actions import BY_SLASH
 
 if TYPE_CHECKING:
-    from exlchat.app.commands.actions import Action
+    from exlchat.app.commands.action import Action
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from exlchat.app.commands.actions import ACTIONS, BY_ID, Action
+from exlchat.app.commands.actions import ACTIONS, BY_ID
 from exlchat.app.keys.names import EDITING, MOVING, KeyNameError, is_typed, key_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from exlchat.app.commands.action import Action
     from exlchat.config.kinds import KeyTable
 
 PAIRS = {

@@ -16,8 +16,8 @@ from exlchat.llm.controls import CONTROLS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from exlchat.app.commands.chat_front import ChatFront
     from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.view import View
     from exlchat.chat.presets.preset import SamplingPreset
 
 _SHARES = tuple(twentieths / 20 for twentieths in range(21))
@@ -57,9 +57,9 @@ def groups(now: GenerationSettings) -> Iterator[tuple[str, list[str]]]:
         yield "What is said", names
 
 
-def start_of(front: ChatFront) -> GenerationSettings:
+def start_of(view: View) -> GenerationSettings:
     """How answers of the present model would be drawn had nobody changed that in this run."""
-    return front.services.shelf.generation(paths.bundled_model() if front.model.is_guide else None)
+    return view.shelf.generation(paths.bundled_model() if view.model.is_guide else None)
 
 
 def stepped(now: GenerationSettings, name: str, by: int) -> str | None:
@@ -177,9 +177,9 @@ def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -
         yield f"Not applied: {preset.not_applied}"
 
 
-def panel_lines(front: ChatFront) -> Iterator[str]:
+def panel_lines(view: View) -> Iterator[str]:
     """All values in lines, for where there is no panel."""
-    now, start = front.session.generation, start_of(front)
+    now, start = view.session.generation, start_of(view)
     for group, names in groups(now):
         if group:
             yield f"{group}, as usual:"

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from exlchat.llm.thoughts import Piece
-    from exlchat.ui.line.ink import Ink, Part
-    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.line.ink import Fragments, Ink, Part
     from exlchat.ui.render.markdown.blocks import Block
 
 

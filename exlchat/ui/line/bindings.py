@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prompt_toolkit.filters import Always, Condition, emacs_mode, has_focus, vi_navigation_mode
@@ -10,58 +11,69 @@ from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, merge_ke
 from prompt_toolkit.key_binding.bindings.auto_suggest import load_auto_suggest_bindings
 from prompt_toolkit.keys import Keys
 
-from exlchat.app.commands.actions import BY_SLASH, completions
-from exlchat.app.commands.chat import situation_of
+from exlchat.app.commands.actions import BY_SLASH, completions, situation_of
 from exlchat.ui.line.input_text import fence_is_open
 from exlchat.ui.line.own_keys import line_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.key_binding import KeyBindingsBase, KeyPressEvent
 
     from exlchat.app.commands.action import Action
     from exlchat.app.keys.keymap import Keymap
     from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.own_keys import LineKey
-    from exlchat.ui.line.screen import LineScreen
 
 _ANYWHERE = ("copy-or-stop", "quit", "help")
 """Actions whose keys work while something is searched, too."""
 
 
-def line_bindings(screen: LineScreen, chat: LineChat) -> KeyBindingsBase:
+@dataclass(frozen=True, slots=True)
+class TypedLine:
+    """The message that is typed, and what can be done with it."""
+
+    buffer: Buffer
+    set_text: Callable[[str], None]
+    submit: Callable[[], None]
+    paste: Callable[[str], None]
+    edit: Callable[[], Coroutine[None, None, None]]
+    suspend: Callable[[], None]
+
+
+def line_bindings(line: TypedLine, chat: LineChat) -> KeyBindingsBase:
     """The keys of the message, over those of prompt_toolkit."""
-    chosen = _Chosen(screen, chat)
+    chosen = _Chosen(line, chat)
     return merge_key_bindings(
-        [load_auto_suggest_bindings(), _typing(screen), _acting(screen, chat), DynamicKeyBindings(chosen.bindings)]
+        [load_auto_suggest_bindings(), _typing(line), _acting(line, chat), DynamicKeyBindings(chosen.bindings)]
     )
 
 
-def _typing(screen: LineScreen) -> KeyBindings:
+def _typing(line: TypedLine) -> KeyBindings:
     keys = KeyBindings()
     in_message = has_focus("message")
 
     @keys.add("enter", filter=in_message)
     def _new_line(_: KeyPressEvent) -> None:
         # Where another key sends; the one that does is bound over this one.
-        screen.buffer.insert_text("\n")
+        line.buffer.insert_text("\n")
 
     @keys.add(Keys.BracketedPaste, filter=in_message)
     def _paste(event: KeyPressEvent) -> None:
-        screen.paste(event.data)
+        line.paste(event.data)
 
     @keys.add("c-x", "c-e", filter=in_message)
     def _edit(event: KeyPressEvent) -> None:
-        event.app.create_background_task(screen.edit())
+        event.app.create_background_task(line.edit())
 
     return keys
 
 
-def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
+def _acting(line: TypedLine, chat: LineChat) -> KeyBindings:
     keys = KeyBindings()
     in_message = has_focus("message")
-    empty = Condition(lambda: not screen.buffer.text)
+    empty = Condition(lambda: not line.buffer.text)
     editing = Condition(lambda: chat.editing.active) & (emacs_mode | vi_navigation_mode)
 
     @keys.add("c-c")
@@ -79,7 +91,7 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
 
     @keys.add("c-z")
     def _suspend(_: KeyPressEvent) -> None:
-        screen.suspend()
+        line.suspend()
 
     return keys
 
@@ -87,8 +99,8 @@ def _acting(screen: LineScreen, chat: LineChat) -> KeyBindings:
 class _Chosen:
     """The keys of the registry and of the user's own, made again when other ones hold."""
 
-    def __init__(self, screen: LineScreen, chat: LineChat) -> None:
-        self._screen = screen
+    def __init__(self, line: TypedLine, chat: LineChat) -> None:
+        self._line = line
         self._chat = chat
         self._made: tuple[Keymap, KeyBindings] | None = None
 
@@ -118,40 +130,40 @@ class _Chosen:
 
     def _doing(self, key: LineKey, number: int) -> Callable[[KeyPressEvent], None] | None:
         """What the key does, the `number`th of its action; `None` where prompt_toolkit does it by itself."""
-        screen, action = self._screen, key.action
+        line, action = self._line, key.action
         match action.id:
             case "send":
-                return lambda _: _press_enter(screen, self._chat)
+                return lambda _: _press_enter(line, self._chat)
             case "new-line":
-                return lambda _: screen.buffer.insert_text("\n")
+                return lambda _: line.buffer.insert_text("\n")
             case "earlier-prompt" if action.id not in self._chat.keys.own:
                 return None
             case "earlier-prompt":
-                return (lambda _: screen.buffer.auto_up()) if number == 1 else (lambda _: screen.buffer.auto_down())
+                return (lambda _: line.buffer.auto_up()) if number == 1 else (lambda _: line.buffer.auto_down())
             case "find" | "search":
-                return lambda _: _begin_command(screen, self._chat, action)
+                return lambda _: _begin_command(line, self._chat, action)
         return lambda _: self._act(action.id)
 
     def _act(self, action_id: str) -> None:
         self._chat.commands.run(action_id)
 
 
-def _begin_command(screen: LineScreen, chat: LineChat, action: Action) -> None:
+def _begin_command(line: TypedLine, chat: LineChat, action: Action) -> None:
     """Put a command that needs a text into the line; where something is typed there, say what it needs."""
-    if screen.buffer.text:
+    if line.buffer.text:
         chat.commands.run(action.id)
     else:
-        screen.set_text(f"{action.slash} ")
+        line.set_text(f"{action.slash} ")
 
 
-def _press_enter(screen: LineScreen, chat: LineChat) -> None:
+def _press_enter(line: TypedLine, chat: LineChat) -> None:
     """Send; but complete the beginning of a command, and go on with a line that says so."""
-    buffer = screen.buffer
+    buffer = line.buffer
     text = buffer.text
     if not chat.editing.active and text.lower() not in BY_SLASH and (offered := completions(text)):
         state = buffer.complete_state
         chosen = state.current_completion if state is not None else None
-        screen.set_text(chosen.text if chosen is not None else f"{offered[0].usage.partition(' ')[0]} ")
+        line.set_text(chosen.text if chosen is not None else f"{offered[0].usage.partition(' ')[0]} ")
         return
     if buffer.document.is_cursor_at_the_end_of_line and buffer.document.char_before_cursor == "\\":
         buffer.delete_before_cursor()
@@ -159,4 +171,4 @@ def _press_enter(screen: LineScreen, chat: LineChat) -> None:
     elif fence_is_open(text) and not chat.editing.active:
         buffer.insert_text("\n")
     else:
-        screen.submit()
+        line.submit()

@@ -9,8 +9,7 @@ from prompt_toolkit.completion import Completer, Completion
 
 from exlchat import paths
 from exlchat.app.chat.tree_lines import tree_lines
-from exlchat.app.commands.actions import BY_SLASH, completions
-from exlchat.app.commands.chat import situation_of
+from exlchat.app.commands.actions import BY_SLASH, completions, situation_of
 from exlchat.app.commands.settings import DEFAULT
 from exlchat.app.generation_settings import EXPLAINED
 from exlchat.app.library.memory import NAMES as MODEL_NAMES
@@ -47,7 +46,7 @@ class CommandCompleter(Completer):
             "tree": self._branches,
             "search": self._hits,
             "compare": lambda: ((str(number), "answers") for number in range(2, MOST_ANSWERS + 1)),
-            "open": lambda: ((str(number), title) for number, title in enumerate(chat.commands.titles(), 1)),
+            "open": lambda: ((str(number), one_line(one.title, 60)) for number, one in enumerate(chat.summaries(), 1)),
             "persona": _personas,
             "preset": _presets,
             "template": _templates,

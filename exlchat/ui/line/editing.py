@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.action import attempt
 
 if TYPE_CHECKING:
-    from exlchat.ui.line.chat import LineChat
+    from exlchat.app.view import View
+    from exlchat.ui.line.paper import Paper
 
 _WHAT: Final = {"user": "your message", "assistant": "the answer", "system": "the system prompt"}
 _KEPT: Final = {
@@ -21,8 +23,9 @@ _KEPT: Final = {
 class Editing:
     """Belongs to one chat and runs on its thread. What was typed before comes back afterwards."""
 
-    def __init__(self, chat: LineChat) -> None:
-        self._chat = chat
+    def __init__(self, view: View, paper: Paper) -> None:
+        self._view = view
+        self._paper = paper
         self._message_id: str | None = None
         self._before = ""
         self.what = ""
@@ -35,7 +38,7 @@ class Editing:
 
     def typed(self) -> str:
         """What is typed and not sent: while a message is changed, what was typed before."""
-        return self._before if self.active else self._chat.paper.typed()
+        return self._before if self.active else self._paper.typed()
 
     def begin(self, back: str) -> None:
         """Put a message where it can be changed.
@@ -43,22 +46,22 @@ class Editing:
         Raises:
             NotPossibleError: there is no such message, or an answer is on its way.
         """
-        session = self._chat.session
+        session = self._view.session
         session.require_quiet()
         message = tree_actions.said_back(session, back)
         text = tree_actions.text_to_edit(session, message.id)
         if not self.active:
-            self._before = self._chat.paper.typed()
+            self._before = self._paper.typed()
         self._message_id, self.what = message.id, _WHAT[message.role]
-        self._chat.paper.begin_edit(text, self.what)
+        self._paper.begin_edit(text, self.what)
 
     def leave(self) -> bool:
         """Leave the message as it is; whether one was being changed."""
         if not self.active:
             return False
         self.forget()
-        self._chat.paper.end_edit(self._before)
-        self._chat.tell("The message stays as it is")
+        self._paper.end_edit(self._before)
+        self._view.tell("The message stays as it is")
         return True
 
     def forget(self) -> None:
@@ -67,14 +70,14 @@ class Editing:
 
     def submit(self, text: str) -> str:
         """Keep the changed message, and have it answered if it is the user's; what belongs back into the line."""
-        return "" if self._chat.commands.attempt(lambda: self._keep(text)) else text
+        return "" if attempt(self._view, lambda: self._keep(text)) else text
 
     def _keep(self, text: str) -> None:
-        chat = self._chat
+        view = self._view
         if self._message_id is None:
             raise NotPossibleError("no message is being changed")
-        message = tree_actions.edit(chat.session, self._message_id, text)
+        message = tree_actions.edit(view.session, self._message_id, text)
         self.forget()
-        chat.paper.end_edit(self._before)
-        chat.note(_KEPT[message.role])
-        chat.show_messages()
+        self._paper.end_edit(self._before)
+        view.note(_KEPT[message.role])
+        view.show_messages()

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from exlchat.chat.model import Role
-    from exlchat.ui.line.paper import Fragments
     from exlchat.ui.render.markdown.blocks import Block
     from exlchat.ui.render.markdown.document import Source
 
 Part = Literal["thinking", "answer"]
 Remark = Literal["note", "warning", "footer"]
+
+Fragments = list[tuple[str, str]]
+"""A line: prompt_toolkit styles and their text, without a line end. Only what is safe for a terminal."""
 
 PROMPT: Final = "you> "
 EDIT_PROMPT: Final = "edit> "

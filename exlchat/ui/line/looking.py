@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.cache import questions_wait_for
 from exlchat.ui.line.message_lists import (
     MOST,
     about,
     branch_lines,
+    day_of,
     found_lines,
     hit_lines,
     message_lines,
@@ -21,11 +22,13 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from exlchat.app.view import View
     from exlchat.chat.model import Message
     from exlchat.chat.prompt.inspection import Inspected
     from exlchat.chat.store.search import SearchHit
-    from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.message_lists import Listed
+    from exlchat.ui.line.paper import Paper
+    from exlchat.ui.line.scrollback import Scrollback
 
 _HIT_MARK = "#"
 
@@ -33,8 +36,10 @@ _HIT_MARK = "#"
 class Looking:
     """Belongs to one chat and runs on its thread. Failures are raised, as by `tree_actions`."""
 
-    def __init__(self, chat: LineChat) -> None:
-        self._chat = chat
+    def __init__(self, view: View, scrollback: Scrollback, paper: Paper) -> None:
+        self._view = view
+        self._scrollback = scrollback
+        self._paper = paper
         self.hits: Sequence[SearchHit] = ()
         """What the last search found, in the order of its numbers."""
 
@@ -42,7 +47,7 @@ class Looking:
 
     def messages(self) -> None:
         """The messages of the open conversation, numbered from the end."""
-        session = self._chat.session
+        session = self._view.session
         self._require_messages()
         earlier = max(len(session.branch) - MOST, 0)
         self._write(
@@ -56,7 +61,7 @@ class Looking:
         self._require_messages()
         if not text:
             raise NotPossibleError("/find needs TEXT: /find TEXT")
-        found = found_lines(self._chat.session.branch, text)
+        found = found_lines(self._view.session.branch, text)
         if not found:
             raise NotPossibleError(
                 f"no message of this conversation has “{one_line(text, 40)}”; /search TEXT looks in all"
@@ -69,17 +74,17 @@ class Looking:
 
     def source(self, back: str) -> None:
         """A message as it was written."""
-        message = tree_actions.said_back(self._chat.session, back)
-        self._chat.note(f"Message {back or 1} from the end, as it was written:\n{message.text}")
+        message = tree_actions.said_back(self._view.session, back)
+        self._view.note(f"Message {back or 1} from the end, as it was written:\n{message.text}")
 
     def tree(self, number: str) -> None:
         """All branches; with a number the message of that place in the list is shown, with the newest branch below."""
-        chat = self._chat
+        view = self._view
         if number:
-            self._show(tree_actions.numbered_in_tree(chat.session, number))
+            self._show(tree_actions.numbered_in_tree(view.session, number))
             return
-        messages = chat.session.store.read_tree(chat.session.require_open()).messages
-        listed, before = branch_lines(messages, chat.session.branch, in_words=not chat.paper.repaints)
+        messages = view.session.store.read_tree(view.session.require_open()).messages
+        listed, before = branch_lines(messages, view.session.branch, in_words=not self._paper.repaints)
         self._write(
             "All branches; /tree N shows a message, with the newest branch below it:",
             listed,
@@ -90,13 +95,13 @@ class Looking:
 
     def search(self, text: str) -> None:
         """What was found in all conversations; with #N go to one of what was found last."""
-        chat = self._chat
+        view = self._view
         if text.startswith(_HIT_MARK) and text[1:].isdecimal():
             self._go_to(int(text[1:]))
             return
         if not text:
             raise NotPossibleError("/search needs TEXT: words, or how they begin")
-        hits = chat.session.store.search(text, MOST)
+        hits = view.session.store.search(text, MOST)
         if not hits:
             raise NotPossibleError(f"nothing was found that has “{one_line(text, 40)}”")
         self.hits = hits
@@ -107,35 +112,35 @@ class Looking:
         )
 
     def _go_to(self, number: int) -> None:
-        chat = self._chat
+        view = self._view
         if not self.hits:
             raise NotPossibleError("nothing was searched yet; /search TEXT does")
         if not 1 <= number <= len(self.hits):
             raise NotPossibleError(f"the last search found {_HIT_MARK}1 to {_HIT_MARK}{len(self.hits)}")
         hit = self.hits[number - 1]
-        if hit.conversation_id != chat.session.conversation_id and not chat.open_conversation(hit.conversation_id):
+        if hit.conversation_id != view.session.conversation_id and not view.open_conversation(hit.conversation_id):
             return
         if hit.message_id is None:
-            chat.tell(f"This is “{one_line(hit.title, 60)}”")
+            view.tell(f"This is “{one_line(hit.title, 60)}”")
         else:
             self._show(hit.message_id)
 
     def _show(self, message_id: str) -> None:
         """The branch of a message, and where on it the message is; its text, where that is not among what is shown."""
-        chat = self._chat
-        if not any(one.id == message_id for one in chat.session.branch):
-            tree_actions.show(chat.session, message_id)
-            chat.show_conversation()
-        number, message = next(one for one in numbered_back(chat.session.branch) if one[1].id == message_id)
-        if number and chat.transcript.is_shown(message_id):
-            chat.tell(f"Message {number} from the end is the one — {about(message, chat.session.places)}")
+        view = self._view
+        if not any(one.id == message_id for one in view.session.branch):
+            tree_actions.show(view.session, message_id)
+            view.show_conversation()
+        number, message = next(one for one in numbered_back(view.session.branch) if one[1].id == message_id)
+        if number and self._scrollback.is_shown(message_id):
+            view.tell(f"Message {number} from the end is the one — {about(message, view.session.places)}")
         else:
             self._write_one(number, message)
 
     def _write_one(self, number: int, message: Message) -> None:
         where = f"Message {number} from the end" if number else "The system prompt"
-        self._chat.note(f"{where}:")
-        self._chat.transcript.write_again(message)
+        self._view.note(f"{where}:")
+        self._scrollback.write_again(message)
 
     # The prompt
 
@@ -143,22 +148,24 @@ class Looking:
         """The exact prompt that would be asked now, once the engine has time."""
         from exlchat.ui.line import prompt_lines
 
-        chat, session = self._chat, self._chat.session
+        view, session = self._view, self._view.session
         conversation_id = session.require_open()
-        if (wait := chat.commands.questions_wait_for()) is not None:
-            chat.tell(f"The prompt is written when {wait}")
+        if (wait := questions_wait_for(view)) is not None:
+            view.tell(f"The prompt is written when {wait}")
 
         title = session.conversation.title if session.conversation is not None else ""
 
         def show(prompt: Inspected) -> None:
-            ink = chat.paper.ink
+            ink = self._paper.ink
             lines = prompt_lines.told(prompt, conversation_id)
             if session.conversation_id != conversation_id:
                 lines.insert(0, f"Of “{one_line(title, 60)}”, which is not open now:")
             head = ink.remark("note", "\n".join(lines))
-            if chat.paper.repaints:
+            if self._paper.repaints:
                 head += ink.remark("footer", "(every second token is underlined, what the cache holds is shaded)")
-            chat.put([*head, *ink.tokens(prompt_lines.pieces(prompt)), *ink.remark("note", "The prompt ends here.")])
+            self._scrollback.put(
+                [*head, *ink.tokens(prompt_lines.pieces(prompt)), *ink.remark("note", "The prompt ends here.")]
+            )
 
         session.questions.prompt(
             conversation_id,
@@ -171,21 +178,13 @@ class Looking:
     # Lines
 
     def _write(self, head: str, listed: Sequence[Listed], tail: str) -> None:
-        ink = self._chat.paper.ink
+        ink = self._paper.ink
         lines = [fragments for one in listed for fragments in ink.marked(one.text, one.marks)]
-        self._chat.put([*ink.remark("note", head), *lines, *(ink.remark("note", tail) if tail else [])])
+        self._scrollback.put([*ink.remark("note", head), *lines, *(ink.remark("note", tail) if tail else [])])
 
     def _require_messages(self) -> None:
-        if not self._chat.session.branch:
+        if not self._view.session.branch:
             raise NotPossibleError("there are no messages yet")
-
-
-def day_of(moment: float) -> str:
-    """A day as numbers, or that it is none."""
-    try:
-        return datetime.datetime.fromtimestamp(moment).strftime("%Y-%m-%d")
-    except (OverflowError, OSError, ValueError):
-        return "long ago"
 
 
 def _many(messages: int) -> str:

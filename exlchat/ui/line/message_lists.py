@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -126,6 +127,14 @@ def hit_lines(hits: Sequence[SearchHit], days: Sequence[str]) -> list[Listed]:
         lead = f"{_number(number)}  {one_line(hit.title, 40)} ({day}{who}): "
         lines.append(Listed(f"{lead}{hit.snippet}", _moved(hit.marks, len(lead))))
     return lines
+
+
+def day_of(moment: float) -> str:
+    """A day as numbers, or that it is none."""
+    try:
+        return datetime.datetime.fromtimestamp(moment).strftime("%Y-%m-%d")
+    except (OverflowError, OSError, ValueError):
+        return "long ago"
 
 
 def _number(number: int) -> str:

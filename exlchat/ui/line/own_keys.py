@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Final
 from prompt_toolkit.keys import ALL_KEYS
 
 from exlchat.app.commands.actions import ACTIONS, BY_ID
-from exlchat.ui.line.key_words import IN_LINES, LINE_KEYS, TYPING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from exlchat.app.commands.actions import Action
+    from exlchat.app.commands.action import Action
     from exlchat.app.keys.keymap import Keymap
 
+TYPING: Final = ("send", "new-line", "earlier-prompt", "stop")
+"""Actions of the registry that belong to typing; their keys are those in force."""
+LINE_KEYS: Final = (
+    ("ctrl+c", "Stop the answer; twice in a row quits."),
+    ("ctrl+d", "Quit, on an empty line."),
+    ("ctrl+r", "Find what was typed before by a part of it."),
+    ("right", "Take the dimmed suggestion."),
+    ("tab", "Complete a command, or what follows it."),
+    ("ctrl+x ctrl+e", "Write the message in $EDITOR."),
+)
 EDITING: Final = {
     "ctrl+b": "goes back a character",
     "ctrl+f": "goes forward a character",
@@ -104,14 +113,14 @@ def line_keys(keys: Keymap, known: Callable[[str], bool]) -> Iterator[LineKey]:
 def keys_in_words(keys: Keymap, known: Callable[[str], bool]) -> list[tuple[str, str]]:
     """Keys and what they do, for the help of the line mode."""
     holding = list(line_keys(keys, known))
-    rows = [(_names(holding, action_id), what) for action_id, what in TYPING.items()]
+    rows = [(_names(holding, action_id), BY_ID[action_id].in_lines) for action_id in TYPING]
     bound = {one.name for one in holding if one.sequence is not None}
     rows += [(name, what) for name, what in LINE_KEYS if name not in bound]
     for action in ACTIONS:
         if action.place == "everywhere" and action.id not in TYPING and (names := _names(holding, action.id)):
             lost = [name for name in names.split(", ") if name in EDITING]
             without = "".join(f" Without it, {name} {EDITING[name]}." for name in lost)
-            rows.append((names, f"{IN_LINES.get(action.id, action.help)}{without}"))
+            rows.append((names, f"{action.in_lines or action.help}{without}"))
     rows += [
         (one.name, f"{BY_ID[one.action.id].title} has this key in the app; here it cannot be told from others.")
         for one in holding

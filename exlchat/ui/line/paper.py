@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from exlchat.ui.line.ink import Ink
-
-Fragments = list[tuple[str, str]]
-"""A line: prompt_toolkit styles and their text, without a line end. Only what is safe for a terminal."""
+    from exlchat.ui.line.ink import Fragments, Ink
 
 
 class Paper(Protocol):

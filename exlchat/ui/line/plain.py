@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from exlchat.ui.line.chat import LineChat
-    from exlchat.ui.line.ink import Ink
-    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.line.ink import Fragments, Ink
 
 _PROMPT = "You: "
 _EDIT_PROMPT = "Anew: "

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from exlchat.chat.model import Role
-    from exlchat.ui.line.ink import TokenPiece
-    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.line.ink import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
     from exlchat.ui.render.markdown.document import Source
 

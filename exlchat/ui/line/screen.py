@@ -27,7 +27,7 @@ from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import DynamicStyle, Style
 
 from exlchat.app.composer.file_mentions import begun_mention
-from exlchat.ui.line.bindings import line_bindings
+from exlchat.ui.line.bindings import TypedLine, line_bindings
 from exlchat.ui.line.completion import CommandCompleter
 from exlchat.ui.line.ink import EDIT_PROMPT, PROMPT
 from exlchat.ui.line.keys import BEGIN_REPORTS, END_REPORTS, learn_keys
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.output import Output
 
     from exlchat.ui.line.chat import LineChat
-    from exlchat.ui.line.ink import Ink
-    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.line.ink import Fragments, Ink
 
 _ROWS_AROUND = 6
 """What the open end leaves free: the message, its menu, the toolbar."""
@@ -95,7 +94,9 @@ class LineScreen:
         )
         self.app: Application[None] = Application(
             layout=rows.layout,
-            key_bindings=line_bindings(self, chat),
+            key_bindings=line_bindings(
+                TypedLine(self.buffer, self.set_text, self.submit, self.paste, self.edit, self.suspend), chat
+            ),
             style=DynamicStyle(lambda: self._style),
             input=source,
             output=output,
@@ -287,8 +288,8 @@ class LineScreen:
             self._output.flush()
 
     def _above(self) -> list[Fragments]:
-        tail = self._chat.answers.tail()
-        return [*tail[-self.tail_rows :], *self._chat.transcript.waiting()]
+        tail = self._chat.scrollback.tail()
+        return [*tail[-self.tail_rows :], *self._chat.scrollback.waiting()]
 
     def _below(self) -> str:
         chat = self._chat
@@ -301,7 +302,7 @@ class LineScreen:
         return toolbar_text(
             chat.facts,
             persona=persona.name if persona is not None else None,
-            place=chat.answers.place,
+            place=chat.place,
             typed=" · ".join(part for part in ("NORMAL" if normal else "", self._count.told()) if part),
             width=self._output.get_size().columns - 2,
         )

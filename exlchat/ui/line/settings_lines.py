@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 from exlchat.app.commands.settings import DEFAULT, SettingsCommands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from exlchat.app.keys.keymap import Keymap
-    from exlchat.ui.line.chat import LineChat
+    from exlchat.ui.line.view import LineView
 
 
 class LineSettings(SettingsCommands):
     """Belongs to one chat and runs on its thread."""
 
-    def __init__(self, chat: LineChat) -> None:
-        super().__init__(chat)
-        self._chat = chat
+    def __init__(self, view: LineView, use_keys: Callable[[Keymap], None]) -> None:
+        super().__init__(view)
+        self._view = view
+        self._use_keys_now = use_keys
 
     def _show_all(self) -> None:
-        self._chat.note("\n".join(self._all()))
+        self._view.note("\n".join(self._all()))
 
     def _all(self) -> Iterator[str]:
         # No start needs them.
@@ -39,19 +40,19 @@ class LineSettings(SettingsCommands):
 
     def themes(self) -> list[str]:
         """Names of the themes there are."""
-        return list(self._chat.reload_themes())
+        return list(self._view.theme_names())
 
     def _show_theme(self, name: str) -> None:
-        if name in self._chat.reload_themes():
-            self._chat.show_theme(name)
+        if name in self._view.reload_themes():
+            self._view.show_theme(name)
         else:
-            self._chat.tell(f"There is no theme {name}; there are {', '.join(self._chat.themes)}", warning=True)
+            self._view.tell(f"There is no theme {name}; there are {', '.join(self._view.themes)}", warning=True)
 
     def _show_sidebar(self, shown: bool) -> None:
         """There is none."""
 
     def _use_keys(self, keys: Keymap) -> None:
-        self._chat.use_keys(keys)
+        self._use_keys_now(keys)
 
     def _use_vi(self, wanted: bool) -> None:
-        self._chat.paper.use_vi(wanted)
+        self._view.paper.use_vi(wanted)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.model import Role
     from exlchat.config.themes import ThemeFile
-    from exlchat.ui.line.ink import TokenPiece
-    from exlchat.ui.line.paper import Fragments
+    from exlchat.ui.line.ink import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
     from exlchat.ui.render.markdown.document import Source
     from exlchat.ui.render.markdown.render import Renderer

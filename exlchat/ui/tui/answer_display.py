@@ -6,22 +6,34 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat.app.panels.figures import GrowingFigures, facts_of
-from exlchat.app.runtime.jobs import Answered, JobEnded, JobEvent
+from exlchat.app.panels.figures import StatusFacts
+from exlchat.app.runtime.jobs import (
+    Answered,
+    JobEnded,
+    JobEvent,
+    LoadBegun,
+    Loaded,
+    LoadFailed,
+    Loading,
+    LoadRefused,
+    WentBack,
+)
 from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.titling import TitleMade
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.llm.events import PrefillProgress, TextDelta
-from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_key, waiting_item, waiting_key
+from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_key, waiting_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from exlchat.app.chat.answering import Answering
     from exlchat.app.runtime.jobs import Report
+    from exlchat.app.runtime.model_state import ModelReport
     from exlchat.chat.model import Message
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.llm.info import LoadProgress, ModelInfo
+    from exlchat.ui.tui.chat_view import ChatView
 
 _SAVE_AGAIN_SECONDS = 3.0
 
@@ -29,11 +41,11 @@ _SAVE_AGAIN_SECONDS = 3.0
 class AnswerDisplay:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView, recount: Callable[[], None]) -> None:
+        """`recount` counts the tokens that are typed anew, by another model."""
         self._screen = screen
+        self._recount = recount
         self._notices_told: set[str] = set()
-        self.growing = GrowingFigures()
-        """Of the answer that is being written, in whichever conversation."""
         self._began = 0.0
 
     def take(self, report: Report) -> None:
@@ -47,7 +59,7 @@ class AnswerDisplay:
                 case Answered():
                     self._answered(report)
                 case _:
-                    self._screen.model.take(report)
+                    self._model_report(report)
         except StoreError as error:
             self._screen.tell(str(error), warning=True)
 
@@ -60,25 +72,56 @@ class AnswerDisplay:
         else:
             self._screen.tell(report.error, warning=True)
 
+    # Models
+
+    def _model_report(self, report: ModelReport) -> None:
+        told = self._screen.model.learn(report)
+        match report:
+            case LoadBegun():
+                self._show_loading()
+            case Loading(progress=progress):
+                self._show_progress(progress)
+            case Loaded(info=info):
+                self._show_loaded(info)
+            case LoadRefused() | WentBack():
+                self._screen.models.take_back()
+            case LoadFailed():
+                self._screen.models.settled()
+                self._screen.status.facts = StatusFacts(model=self._screen.model.name, activity="no model")
+                # An empty conversation shows it in the place of its first line.
+                told = told if self._screen.session.branch else None
+        if told is not None:
+            self._screen.note(told)
+        if isinstance(report, WentBack):
+            self._show_loading()
+        if isinstance(report, LoadFailed):
+            self._screen.refresh_around()
+
+    def _show_loading(self) -> None:
+        self._screen.status.facts = StatusFacts(model=self._screen.model.name, activity="loading")
+        self._screen.show_waiting()
+        self._screen.refresh_around()
+
+    def _show_progress(self, progress: LoadProgress) -> None:
+        fraction = progress.done / progress.total if progress.total else None
+        facts = replace(self._screen.status.facts, activity=progress.what or "loading", fraction=fraction)
+        self._screen.status.facts = facts
+
+    def _show_loaded(self, info: ModelInfo) -> None:
+        self._screen.status.facts = replace(
+            self._screen.status.facts,
+            model=self._screen.model.name,
+            activity="",
+            fraction=None,
+            context_max=info.max_seq_len,
+        )
+        self._screen.models.settled()
+        self._screen.refresh_around()
+        self._recount()
+        self._screen.show_figures_of(self._screen.session.last_answer)
+        self._screen.show_waiting()
+
     # Answers
-
-    def show_waiting(self) -> None:
-        """Say what the answer of the open conversation waits for, if it does."""
-        answering = self._screen.session.answering
-        if answering is None or answering.message is not None:
-            return
-        key = waiting_key(answering.conversation_id)
-        self._screen.take_away(key)
-        if (line := self._waits_for(answering)) is not None:
-            self._screen.transcript.append_message(waiting_item(answering.conversation_id, line))
-
-    def _waits_for(self, answering: Answering) -> str | None:
-        if self._screen.model.info is None and self._screen.model.failure is None:
-            return "Waiting for the model to be loaded; the message is saved."
-        writing = self._screen.session.being_written
-        if writing is not None and writing is not answering:
-            return "Waiting for the answer in another conversation to end; the message is saved."
-        return None
 
     def _job_event(self, report: JobEvent) -> None:
         session = self._screen.session
@@ -106,20 +149,20 @@ class AnswerDisplay:
         """Their texts stand side by side on a screen of their own; here is what they have in common."""
         match event:
             case AnswerStarted() as started:
-                self.growing.begin(started.prompt_tokens)
+                self._screen.growing.begin(started.prompt_tokens)
                 self._began = self._began or time.monotonic()
                 self._tell_notices(started, self._screen.tell)
             case TextDelta(token_ids=ids):
                 now = time.monotonic()
-                self.growing.add(len(ids), now)
-                if shown and (facts := self.growing.news(self._screen.status.facts, now)) is not None:
+                self._screen.growing.add(len(ids), now)
+                if shown and (facts := self._screen.growing.news(self._screen.status.facts, now)) is not None:
                     self._screen.status.facts = facts
             case AnswerClosed(error=str() as error):
                 self._screen.tell(error, warning=True)
                 self._screen.set_timer(_SAVE_AGAIN_SECONDS, self._save_again)
 
     def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
-        self.growing.begin(started.prompt_tokens)
+        self._screen.growing.begin(started.prompt_tokens)
         self._began = time.monotonic()
         message = answering.message
         if not shown or message is None:
@@ -152,12 +195,12 @@ class AnswerDisplay:
 
     def _text(self, answering: Answering, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()
-        self.growing.add(tokens, now)
+        self._screen.growing.add(tokens, now)
         if not shown or answering.message is None or not self._screen.transcript.holds(answering.message.id):
             # Another program may have moved the branch away from the answer.
             return
         self._show_fresh(answering, answering.message)
-        if (facts := self.growing.news(self._screen.status.facts, now)) is not None:
+        if (facts := self._screen.growing.news(self._screen.status.facts, now)) is not None:
             self._screen.status.facts = facts
 
     def _show_fresh(self, answering: Answering, message: Message) -> None:
@@ -193,7 +236,7 @@ class AnswerDisplay:
                         self._screen.transcript.show_as(item.key, "folded")
             else:
                 self._screen.show_messages()
-            self.show_figures_of(message)
+            self._screen.show_figures_of(message)
 
     def _job_ended(self, report: JobEnded) -> None:
         session = self._screen.session
@@ -255,13 +298,6 @@ class AnswerDisplay:
             self._screen.set_timer(_SAVE_AGAIN_SECONDS, self._save_again)
         else:
             self._screen.tell("The answer is on disk now")
-
-    # Figures
-
-    def show_figures_of(self, answer: Message | None) -> None:
-        """The figures of the newest answer of the open conversation in the status line."""
-        status, info = self._screen.status, self._screen.model.info
-        status.facts = facts_of(answer, info, status.facts, empty=not self._screen.session.branch)
 
     def _tell_status(self, *, activity: str, fraction: float | None) -> None:
         self._screen.status.facts = replace(self._screen.status.facts, activity=activity, fraction=fraction)

@@ -1,24 +1,26 @@
-"""What the actions of the registry do in the app, by whichever door they came; most of it is `chat_commands`."""
+"""What the actions of the registry do in the app, by whichever door they came; where that needs its screen."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.markup import escape
 
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.actions import ACTIONS, BY_ID
-from exlchat.app.commands.actions_speech import SPEECH_ACTIONS
-from exlchat.app.commands.chat import QUIT_WITHIN_SECONDS, TITLE_CELLS, ChatCommands
-from exlchat.app.commands.preset import use_preset
-from exlchat.app.commands.token import TokenCommands
-from exlchat.app.panels.cache import cache_line, cache_rows
+from exlchat.app.commands import sampling, speaking
+from exlchat.app.commands.action import attempt
+from exlchat.app.commands.actions import ACTIONS, BY_ID, Commands
+from exlchat.app.commands.cache import questions_wait_for
+from exlchat.app.commands.conversations import TITLE_CELLS
+from exlchat.app.commands.program import QUIT_WITHIN_SECONDS
 from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.pickers import Pickers
 from exlchat.ui.tui.screens.help import HelpScreen
-from exlchat.ui.tui.screens.rows import CacheScreen, LogScreen
+from exlchat.ui.tui.screens.models import ModelsScreen
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
 
     from textual.types import IgnoreReturnCallbackType
 
-    from exlchat.app.commands.actions import Place
+    from exlchat.app.commands.action import Place
     from exlchat.chat.model import ConversationSummary
     from exlchat.chat.prompt.inspection import Inspected
-    from exlchat.llm.info import CacheReport
-    from exlchat.ui.tui.app import ChatApp
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
+    from exlchat.ui.tui.finding import Finding
+    from exlchat.ui.tui.message_commands import MessageCommands
+    from exlchat.ui.tui.settings_commands import ScreenSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,64 +46,47 @@ class PaletteEntry:
     run: IgnoreReturnCallbackType
 
 
-class Commands(ChatCommands):
+class ScreenCommands(Commands):
     """Carries actions out on one screen."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(
+        self, screen: ChatView, on_messages: MessageCommands, finding: Finding, settings: ScreenSettings
+    ) -> None:
         self._screen = screen
+        self._on_messages = on_messages
+        self._finding = finding
+        self._settings = settings
         self._last_ctrl_c = 0.0
-        super().__init__(screen)
+        super().__init__(screen, self._own_ways())
 
-    def _doors(self) -> Mapping[str, Callable[[str], None]]:
+    def _own_ways(self) -> Mapping[str, Callable[[str], None]]:
         screen = self._screen
+        on_messages, pickers = self._on_messages, Pickers(screen)
         return {
+            "stop": lambda _: self._stop(),
             "sidebar": lambda _: self._sidebar(),
-            "model": self._screen.model_commands.run,
-            "models": lambda _: self._screen.model_commands.choose(),
-            "undo": screen.message_commands.undo,
-            "redo": screen.message_commands.redo,
+            "models": lambda _: self._models(),
             "messages": lambda _: self._messages(),
-            "find": screen.finding.open,
-            "tree": screen.pickers.tree,
-            "compare": screen.message_commands.compare,
-            "search": screen.pickers.search,
-            "edit": partial(screen.message_commands.counted, "edit"),
-            "branch": partial(screen.message_commands.counted, "branch"),
-            "cut": partial(screen.message_commands.counted, "cut"),
-            "alternative": screen.message_commands.numbered_alternative,
-            "log": lambda _: self._log(),
-            "history": lambda text: screen.pickers.history(text or screen.composer.text),
-            "editor": lambda _: self._write_in_editor(),
-            "probabilities": TokenCommands(screen, screen.message_commands.probabilities).run,
-            "persona": lambda name: self.personas.run(name) if name else screen.pickers.persona(),
-            "preset": lambda name: use_preset(screen, name) if name else screen.pickers.preset(),
-            "template": lambda name: self._template(name) if name else screen.pickers.template(),
-            "settings": screen.settings_commands.run,
-            "save-code": screen.message_commands.counted_code,
-            "source": screen.message_commands.counted_source,
+            "find": self._finding.open,
+            "tree": pickers.tree,
+            "compare": on_messages.compare,
+            "search": pickers.search,
+            "edit": partial(on_messages.counted, "edit"),
+            "branch": partial(on_messages.counted, "branch"),
+            "alternative": on_messages.numbered_alternative,
+            "history": lambda text: pickers.history(text or screen.composer.text),
+            "persona": lambda name: speaking.persona(screen, name) if name else pickers.persona(),
+            "preset": lambda name: sampling.preset(screen, name) if name else pickers.preset(),
+            "template": lambda name: speaking.template(screen, name) if name else pickers.template(),
+            "save-code": on_messages.counted_code,
+            "source": on_messages.counted_source,
             "prompt": lambda _: self._prompt(),
-            "palette": lambda _: self._app.action_command_palette(),
+            "palette": lambda _: self._screen.terminal.action_command_palette(),
             "help": lambda _: self._show_help(),
             "copy-or-stop": lambda _: self._copy_or_stop(),
-            "quit": lambda _: self._app.leave(),
             "sampling": lambda _: self._sampling(),
             "stats": lambda _: self._stats(),
         }
-
-    @property
-    def _app(self) -> ChatApp:
-        from exlchat.ui.tui.app import ChatApp
-
-        app = self._screen.app
-        assert isinstance(app, ChatApp)
-        return app
-
-    def run(self, action_id: str, argument: str = "") -> bool:
-        """Do an action; one that cannot be done says why. Whether it was done."""
-        screen = self._screen
-        if action_id == "stop" and (screen.prompt.hide_menu() or screen.message_commands.end_edit()):
-            return True
-        return super().run(action_id, argument)
 
     def run_at_cursor(self, action_id: str, key: str) -> bool:
         """Do an action to the message under the cursor of the transcript, whose item has the key."""
@@ -110,9 +96,20 @@ class Commands(ChatCommands):
             return self.run(action_id)
         elif action_id == "continue-message":
             return self.run("continue")
-        return action_id == "leave-messages" or self.attempt(
-            lambda: self._screen.message_commands.at_cursor(action_id, key)
+        return action_id == "leave-messages" or attempt(
+            self._screen, lambda: self._on_messages.at_cursor(action_id, key)
         )
+
+    def _stop(self) -> None:
+        screen = self._screen
+        if not screen.prompt.hide_menu() and not screen.end_edit():
+            screen.session.stop()
+
+    def _models(self) -> None:
+        """Show the library; what is chosen there is loaded."""
+        screen, loaded = self._screen, self._screen.model.info
+        picker = ModelsScreen(screen.shelf.listed, Path(loaded.path) if loaded else None)
+        self._screen.terminal.push_screen(picker, lambda path: screen.models.change_to(path) if path else None)
 
     def _messages(self) -> None:
         if not self._screen.session.branch:
@@ -122,15 +119,15 @@ class Commands(ChatCommands):
     def _prompt(self) -> None:
         screen = self._screen
         session = screen.session
-        if (wait := self.questions_wait_for()) is not None:
+        if (wait := questions_wait_for(screen)) is not None:
             screen.tell(f"The prompt is shown when {wait}")
 
         def show(prompt: Inspected) -> None:
-            if self._app.screen is screen:
+            if self._screen.terminal.screen is screen:
                 # No start needs it.
                 from exlchat.ui.tui.screens.prompt import PromptScreen
 
-                self._app.push_screen(PromptScreen(prompt))
+                self._screen.terminal.push_screen(PromptScreen(prompt))
 
         session.questions.prompt(
             session.require_open(),
@@ -140,39 +137,29 @@ class Commands(ChatCommands):
             thinking=session.generation.speech.think,
         )
 
-    def _write_in_editor(self) -> None:
-        composer = self._screen.composer
-        written = self._app.in_editor(composer.text)
-        if written is not None:
-            composer.take(written)
-        composer.focus()
-
     # Panels that no start needs
 
     def _sampling(self) -> None:
         from exlchat.ui.tui.sampling_commands import SamplingCommands
 
-        SamplingCommands(self._screen).open()
+        SamplingCommands(self._screen, self._settings.take_over).open()
 
     def _stats(self) -> None:
         from exlchat.ui.tui.screens.stats import StatsScreen
 
-        self._app.push_screen(StatsScreen(self._screen))
+        self._screen.terminal.push_screen(StatsScreen(self._screen))
 
     # Copying and quitting
-
-    def _copy_text(self, text: str) -> None:
-        self._app.copy_to_clipboard(text)
 
     def _copy_or_stop(self) -> None:
         screen = self._screen
         now = time.monotonic()
         if selected := screen.get_selected_text():
-            self._app.copy_to_clipboard(selected)
+            self._screen.terminal.copy_to_clipboard(selected)
             screen.clear_selection()
             screen.tell("Copied")
         elif now - self._last_ctrl_c < QUIT_WITHIN_SECONDS:
-            self._app.leave()
+            self._screen.terminal.leave()
         else:
             self._last_ctrl_c = now
             stopped = screen.session.stop()
@@ -185,50 +172,16 @@ class Commands(ChatCommands):
         if screen.sidebar_shown and screen.sidebar.has_focus:
             screen.show_sidebar(False)
         else:
-            self._list_conversations()
-
-    def _list_conversations(self) -> None:
-        self._screen.show_sidebar(True)
-        self._screen.sidebar.focus()
-
-    def _ask_title(self, conversation_id: str) -> None:
-        self._screen.ask_title(conversation_id)
-
-    # Settings
-
-    def _themes(self) -> Iterable[str]:
-        return self._app.reload_themes()
-
-    def _theme_now(self) -> str:
-        return self._app.theme
-
-    def _choose_theme(self, name: str) -> None:
-        self._app.choose_theme(name)
-
-    # The cache
-
-    def _show_cache(self, report: CacheReport, titles: Mapping[str, str], *, late: bool) -> None:
-        """In the panel; in a line where that would come between somebody and what they have gone on to."""
-        app, screen = self._app, self._screen
-        rows = list(cache_rows(report, titles))
-        if isinstance(app.screen, CacheScreen):
-            app.screen.show_rows(rows)
-        elif late and (screen.composer.text or app.screen is not screen):
-            screen.tell(cache_line(report))
-        else:
-            app.push_screen(CacheScreen(rows))
+            screen.list_conversations()
 
     # The rest
-
-    def _log(self) -> None:
-        self._app.push_screen(LogScreen(list(self._screen.services.log.rows())))
 
     def _show_help(self) -> None:
         screen = self._screen
         place: Place = (
             "message" if screen.transcript.has_focus else "sidebar" if screen.sidebar.has_focus else "everywhere"
         )
-        self._app.push_screen(HelpScreen(screen.keys, place))
+        self._screen.terminal.push_screen(HelpScreen(screen.keys, place))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:
         """Actions that can be done now."""
@@ -241,9 +194,9 @@ class Commands(ChatCommands):
 
     def palette_themes(self) -> Iterable[PaletteEntry]:
         """Themes; those of the user are read anew."""
-        for name, theme in self._app.reload_themes().items():
+        for name, theme in self._screen.terminal.reload_themes().items():
             told = escape(theme.description) or ("dark" if theme.dark else "light")
-            yield PaletteEntry(f"{THEME_PREFIX}{name}", told, partial(self._app.choose_theme, name))
+            yield PaletteEntry(f"{THEME_PREFIX}{name}", told, partial(self._screen.terminal.choose_theme, name))
 
     def palette_conversations(self, summaries: Sequence[ConversationSummary]) -> Iterable[PaletteEntry]:
         """Conversations, newest first."""
@@ -255,7 +208,7 @@ class Commands(ChatCommands):
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
-        if action.argument_required or action.id in ("system", "set") or action in SPEECH_ACTIONS:
+        if action.argument_required or action.is_typed:
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()
         else:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat.session import NotPossibleError
 
 if TYPE_CHECKING:
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 
 class Finding:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView) -> None:
         self._screen = screen
 
     def open(self, text: str = "") -> None:

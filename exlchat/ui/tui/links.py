@@ -11,13 +11,13 @@ from exlchat.chat.prompt.answer_parts import answer_parts
 if TYPE_CHECKING:
     from exlchat.chat.model import Message
     from exlchat.ui.render.links import Link
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 
 class Links:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView) -> None:
         self._screen = screen
 
     def of_message(self, message: Message) -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.action import attempt
 from exlchat.app.commands.code import code_meant, free_name, saved_line
+from exlchat.app.commands.messages import cut_from, pin_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.items import message_of
 from exlchat.ui.tui.links import Links
 from exlchat.ui.tui.screens.line import LineScreen
-from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.commands.code_files import CodeBlock
     from exlchat.chat.model import Message
-    from exlchat.chat.turn_plan import Beginning
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
     from exlchat.ui.tui.widgets.transcript_items import View
 
-_TITLE_CELLS = 60
 _EDITING = {
     "user": "Editing your message · Enter sends it beside the old one · Esc leaves it as it is",
     "assistant": "Editing the answer · Enter keeps it beside the old one · Esc leaves it as it is",
@@ -32,18 +31,11 @@ _EDITING = {
 }
 
 
-def pin_line(message: Message) -> str:
-    """What was done to a message that has just been pinned or unpinned."""
-    said = one_line(message.text, _TITLE_CELLS)
-    return f"Pinned: the model goes on seeing “{said}”" if message.pinned else f"No longer pinned: “{said}”"
-
-
 class MessageCommands:
     """Belongs to one screen and runs on its thread. Failures are raised, as by `tree_actions`."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView) -> None:
         self._screen = screen
-        self._editing: str | None = None
         self.links = Links(screen)
         self._under_cursor: dict[str, Callable[[str], None]] = {
             "copy-message": self._copy,
@@ -52,10 +44,10 @@ class MessageCommands:
             "alternative-before": partial(self._alternative, by=-1),
             "alternative-after": partial(self._alternative, by=1),
             "branch": self._branch,
-            "cut": self._cut,
+            "cut": partial(cut_from, screen),
             "pin-message": self._pin,
             "save-code": self._save_code,
-            "probabilities": self.probabilities,
+            "probabilities": screen.show_probabilities,
             "open-link": lambda message_id: self.links.of_message(self._message(message_id)),
         }
 
@@ -116,62 +108,12 @@ class MessageCommands:
         def kept(number: int | None) -> None:
             comparison.stop()
             if number is not None:
-                self._screen.commands.attempt(lambda: comparison.keep(number))
+                attempt(self._screen, lambda: comparison.keep(number))
             self._screen.show_messages()
 
         self._screen.app.push_screen(CompareScreen(comparison, self._screen.transcript.code_style), kept)
 
-    def probabilities(self, message_id: str) -> None:
-        """Show how likely each token of an answer was; one that is chosen there is gone on from."""
-        screen, session = self._screen, self._session
-        tree_actions.require_laid_open(session, message_id)
-        if screen.model.info is None and screen.model.failure is not None:
-            raise NotPossibleError(f"there is no model to compute probabilities: {screen.model.failure}")
-        # No start needs it.
-        from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
-
-        ask = partial(
-            session.questions.chances,
-            message_id,
-            template=session.template,
-            policy=session.generation.context_policy,
-        )
-
-        def taken(beginning: Beginning | None) -> None:
-            if beginning is not None:
-                screen.commands.attempt(lambda: session.take_token(message_id, beginning))
-                screen.show_messages()
-
-        screen.app.push_screen(ProbabilitiesScreen(ask, screen.commands.questions_wait_for), taken)
-
-    def undo(self, _: str) -> None:
-        """Take back what was done last."""
-        session = self._session
-        if session.deleted_last:
-            self.undo_delete()
-            return
-        change = tree_actions.undo(session)
-        self._screen.show_messages()
-        self._screen.tell(f"Undone: {change.what}; /redo does it again")
-
-    def undo_delete(self) -> None:
-        """Bring back the conversation that was deleted last."""
-        conversation_id, title = self._session.undo_delete()
-        self._screen.open_conversation(conversation_id)
-        self._screen.tell(f"“{one_line(title, _TITLE_CELLS)}” is back")
-
-    def redo(self, _: str) -> None:
-        """Do again what was undone."""
-        change = tree_actions.redo(self._session)
-        self._screen.show_messages()
-        self._screen.tell(f"Done again: {change.what}")
-
     # Editing
-
-    @property
-    def editing(self) -> bool:
-        """Whether a message is being edited in the composer."""
-        return self._editing is not None
 
     def begin_edit(self, message_id: str) -> None:
         """Put a message into the composer; what stands there comes back afterwards."""
@@ -179,29 +121,20 @@ class MessageCommands:
         session.require_quiet()
         text = tree_actions.text_to_edit(session, message_id)
         role = next(one.role for one in session.branch if one.id == message_id)
-        self._editing = message_id
+        self._screen.edited = message_id
         self._screen.prompt.begin_edit(text, _EDITING[role])
         self._screen.refresh_bindings()
 
-    def end_edit(self) -> bool:
-        """Leave the message as it is; whether one was being edited."""
-        if self._editing is None:
-            return False
-        self._editing = None
-        self._screen.prompt.end_edit()
-        self._screen.refresh_bindings()
-        return True
-
     def submit_edit(self, text: str) -> None:
         """Keep the changed message; what could not be kept stays in the composer."""
-        message_id = self._editing
+        message_id = self._screen.edited
         assert message_id is not None
         try:
             message = tree_actions.edit(self._session, message_id, text)
         except Exception:
             self._screen.composer.give_back(text)
             raise
-        self.end_edit()
+        self._screen.end_edit()
         self._screen.show_messages()
         if message.role == "assistant":
             self._screen.tell("The changed answer is kept beside the old one; /continue goes on from it")
@@ -225,11 +158,6 @@ class MessageCommands:
         tree_actions.branch_off(self._session, message_id)
         self._screen.show_conversation()
         self._screen.tell("This is a new conversation with what came before; the other one is in the sidebar")
-
-    def _cut(self, message_id: str) -> None:
-        tree_actions.delete_from(self._session, message_id)
-        self._screen.show_messages()
-        self._screen.tell("Deleted from there on; /undo brings it back")
 
     def _pin(self, message_id: str) -> None:
         message = self._message(message_id)
@@ -275,7 +203,7 @@ class MessageCommands:
 
     def _save(self, blocks: list[CodeBlock], name: str | None) -> None:
         if name is not None:
-            self._screen.commands.attempt(lambda: self._screen.tell(saved_line(blocks, name)))
+            attempt(self._screen, lambda: self._screen.tell(saved_line(blocks, name)))
 
     def _message(self, message_id: str) -> Message:
         return next(one for one in self._session.branch if one.id == message_id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.app.commands import sampling, speaking
+from exlchat.app.commands.action import attempt
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
 from exlchat.untrusted.text import one_line
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from exlchat.chat.store.search import SearchHit
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 _HITS = 60
 _TYPED = 500
@@ -27,13 +30,13 @@ _CHOOSES = "Enter chooses · Esc leaves"
 class Pickers:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView) -> None:
         self._screen = screen
 
     def _ask(self, picker: PickScreen, then: Callable[[str], None]) -> None:
         def chosen(ident: str | None) -> None:
             if ident is not None:
-                self._screen.commands.attempt(lambda: then(ident))
+                attempt(self._screen, lambda: then(ident))
 
         self._screen.app.push_screen(picker, chosen)
 
@@ -130,17 +133,17 @@ class Pickers:
         screen = self._screen
         listed = PERSONAS.all()
         by_id = {one.id: one.persona for one in listed.entries}
-        speaking = screen.session.persona
+        now = screen.session.persona
         rows = [
             Row(
                 one.id,
                 one_line(one.persona.name, 40),
                 one_line(one.persona.description or one.persona.system, 80),
-                speaking is not None and speaking.name == one.persona.name,
+                now is not None and now.name == one.persona.name,
             )
             for one in listed.entries
         ]
-        user = screen.services.shelf.settings.user_name
+        user = screen.shelf.settings.user_name
 
         def preview(ident: str) -> str:
             frozen = freeze(by_id[ident], user=user, now=datetime.now(), seed=_SHOWN_SEED)
@@ -149,11 +152,12 @@ class Pickers:
 
         for problem in listed.problems:
             screen.tell(problem, warning=True)
-        self._ask(PickScreen("Personas", narrowed(rows), hint=_CHOOSES, preview=preview), screen.commands.personas.run)
+        self._ask(
+            PickScreen("Personas", narrowed(rows), hint=_CHOOSES, preview=preview), partial(speaking.persona, screen)
+        )
 
     def preset(self) -> None:
         """The sampling presets there are, with their values."""
-        from exlchat.app.commands.preset import use_preset
         from exlchat.chat.presets.registry import PRESETS
 
         screen = self._screen
@@ -168,7 +172,7 @@ class Pickers:
             screen.tell(problem, warning=True)
         self._ask(
             PickScreen("Sampling presets", narrowed(rows), hint=_CHOOSES, preview=preview),
-            lambda ident: use_preset(screen, ident),
+            partial(sampling.preset, screen),
         )
 
     def template(self) -> None:
@@ -187,17 +191,13 @@ class Pickers:
 
         self._ask(
             PickScreen("Prompt formats", narrowed(rows), hint=_CHOOSES, preview=preview),
-            lambda name: _run(screen, "template", name),
+            partial(speaking.template, screen),
         )
 
 
 def _found(hit: SearchHit) -> Row:
     ident = f"{hit.conversation_id} {hit.message_id or ''}"
     return Row(ident, hit.snippet, f"{hit.title} · {_when(hit.created_at)}")
-
-
-def _run(screen: ChatScreen, action_id: str, argument: str) -> None:
-    screen.commands.run(action_id, argument)
 
 
 def _when(at: float) -> str:

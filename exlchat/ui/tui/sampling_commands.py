@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.presets.registry import PresetEntry
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 
 class SamplingCommands:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView, take_over: Callable[[], None]) -> None:
+        """`take_over` reads the settings anew."""
         self._screen = screen
+        self._take_over = take_over
         self._panel = SamplingScreen(self)
         self._problems_told: set[str] = set()
 
@@ -99,7 +101,7 @@ class SamplingCommands:
         """Write the values into the settings, and have the app know them."""
         model = paths.bundled_model() if self._screen.model.is_guide else None
         self._attempt(lambda: keep_as_default(self.now, model))
-        self._screen.settings_commands.take_over()
+        self._take_over()
         self._panel.read_presets()
 
     def _attempt(self, write: Callable[[], str]) -> None:

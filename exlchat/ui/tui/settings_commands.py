@@ -8,8 +8,7 @@ from exlchat.app.commands.settings import SettingsCommands
 
 if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
-    from exlchat.ui.tui.app import ChatApp
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 _NARROW_CELLS = 80
 
@@ -17,33 +16,25 @@ _NARROW_CELLS = 80
 class ScreenSettings(SettingsCommands):
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView) -> None:
         super().__init__(screen)
         self._screen = screen
-
-    @property
-    def _app(self) -> ChatApp:
-        from exlchat.ui.tui.app import ChatApp
-
-        app = self._screen.app
-        assert isinstance(app, ChatApp)
-        return app
 
     def _show_all(self) -> None:
         # No start needs it.
         from exlchat.ui.tui.screens.settings import SettingsScreen
 
-        self._app.push_screen(SettingsScreen(self))
+        self._screen.terminal.push_screen(SettingsScreen(self))
 
     def themes(self) -> list[str]:
         """Names of the themes there are."""
-        return list(self._app.reload_themes())
+        return list(self._screen.theme_names())
 
     def _show_theme(self, name: str) -> None:
-        self._app.show_theme(name)
+        self._screen.terminal.show_theme(name)
 
     def _show_sidebar(self, shown: bool) -> None:
-        self._screen.show_sidebar(shown and self._app.size.width >= _NARROW_CELLS)
+        self._screen.show_sidebar(shown and self._screen.terminal.size.width >= _NARROW_CELLS)
 
     def _use_vi(self, wanted: bool) -> None:
         self._screen.composer.use_vi(wanted)

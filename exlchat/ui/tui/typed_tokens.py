@@ -11,13 +11,13 @@ from textual.content import Content
 from exlchat.app.composer.typed_tokens import PAUSE_SECONDS, too_many, typed_tokens
 
 if TYPE_CHECKING:
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 
 class TypedTokens:
     """Belongs to one screen and runs on its thread; what counts runs on others."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __init__(self, screen: ChatView) -> None:
         self._screen = screen
         self._waits = False
 
@@ -37,7 +37,7 @@ class TypedTokens:
     async def _show(self) -> None:
         screen = self._screen
         text = screen.composer.text
-        folder = None if screen.message_commands.editing else Path.cwd()
+        folder = None if screen.editing else Path.cwd()
         typed = await asyncio.to_thread(typed_tokens, text, screen.count_tokens, folder)
         if screen.composer.text != text:
             self.changed()

@@ -17,8 +17,7 @@ from prompt_toolkit.history import History, InMemoryHistory
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from exlchat.ui.line.chat import LineChat
-from exlchat.ui.line.ink import text_of
-from exlchat.ui.line.paper import Fragments
+from exlchat.ui.line.ink import Fragments, text_of
 from exlchat.ui.line.plain import PlainPaper
 from exlchat.ui.line.run import BROKEN, converse
 from exlchat.ui.line.screen import LineScreen, terminal_output

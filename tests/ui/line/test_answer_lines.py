@@ -13,8 +13,7 @@ from exlchat import paths
 from exlchat.config.themes import load_themes
 from exlchat.llm.thoughts import Piece
 from exlchat.ui.line.answer import AnswerLines
-from exlchat.ui.line.ink import Ink, text_of
-from exlchat.ui.line.paper import Fragments
+from exlchat.ui.line.ink import Fragments, Ink, text_of
 from exlchat.ui.line.plain_ink import PlainInk
 from exlchat.ui.line.styled_ink import StyledInk
 from exlchat.ui.line.styles import fragment_style, rich_style, rules_of

@@ -192,7 +192,7 @@ async def test_the_toolbar_tells_context_rate_cache_and_branch(tmp_path: Path) -
         await line.say("hi")
         await line.idle()
         await line.say("/retry")
-        await line.until(lambda: line.chat.answers.place == (2, 2))
+        await line.until(lambda: line.chat.place == (2, 2))
         await line.idle()
         # The engine reports a quarter second to the first token, half of the prompt cached, one second of writing.
         assert re.fullmatch(
@@ -226,7 +226,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_and_another_one_can_be(tmp_
     async with line_mode(tmp_path, load=fail, loader=lambda _: lambda _: engine) as line:
         await line.sees("config.json: missing; download the model again")
         assert line.screen._below() == "scripted · no model"
-        line.chat.change_model(Load("other", lambda _: engine))
+        line.chat.engine_thread.load(Load("other", lambda _: engine))
         await line.sees("other answers from here on.")
         await line.say("Who are you?")
         await line.sees("I am the other one.")

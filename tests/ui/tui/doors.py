@@ -13,7 +13,7 @@ from typing import Any
 
 from textual import events
 
-from exlchat.app.commands.actions import Place
+from exlchat.app.commands.action import Place
 from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.llm.events import GenerationStats
@@ -111,7 +111,7 @@ class Stage:
             await chat.pop_screen()
         if screen.find_bar.display:
             screen.find_bar.action_leave()
-        screen.message_commands.end_edit()
+        screen.end_edit()
         screen.commands._last_ctrl_c = 0.0
         chat.session.deleted_last = False
         store = chat.session.store
@@ -387,11 +387,11 @@ EFFECTS: dict[str, Effect] = {
     "negative": Effect(speech(lambda one: one.negative == "Be long."), argument="Be long."),
     "draft": Effect(speech(lambda one: one.draft == "off"), argument="off"),
     "logprobs": Effect(speech(lambda one: one.logprobs == 3), argument="3"),
-    "cache": Effect(lambda s: s.opened("CacheScreen")),
+    "cache": Effect(lambda s: s.opened("RowsScreen", "Cache")),
     "cost": Effect(lambda s: "tokens" in s.heard),
     "prompt": Effect(lambda s: s.opened("PromptScreen")),
     "palette": Effect(lambda s: s.opened("Palette")),
-    "log": Effect(lambda s: s.opened("LogScreen")),
+    "log": Effect(lambda s: s.opened("RowsScreen", "Log")),
     "settings": Effect(lambda s: s.opened("SettingsScreen")),
     "help": Effect(lambda s: s.opened("HelpScreen")),
     "scroll-page": Effect(_moved, beginning),

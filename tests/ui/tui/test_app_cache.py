@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from exlchat.app.commands.cache import cache_told
 from exlchat.app.panels.cache import cache_rows, cost_line
 from exlchat.chat.prompt.cost import PromptCost
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.info import CacheReport, DiskReport
-from exlchat.ui.tui.screens.rows import CacheScreen
+from exlchat.ui.tui.screens.rows import RowsScreen
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -97,7 +98,7 @@ async def test_asked_twice_during_an_answer_the_panel_is_promised_and_opens_once
         engine.release()
         await until(pilot, lambda: "Esc closes" in shown(chat))
         await idle(pilot)
-        assert [type(one) for one in chat.screen_stack].count(CacheScreen) == 1
+        assert [type(one) for one in chat.screen_stack].count(RowsScreen) == 1
         assert engine.reports == 1
         await pilot.press("escape")
         await say(pilot, "/cache")
@@ -118,7 +119,7 @@ async def test_who_has_gone_on_is_told_in_a_line(tmp_path: Path, gone_on_to: str
         engine.release()
         line = "Cache: 132 of 400 pages taken, 9,000 of 10,000 prompt tokens reused (90%); /cache shows more"
         await until(pilot, lambda: line in told(chat))
-        assert not any(isinstance(one, CacheScreen) for one in chat.screen_stack)
+        assert not any(isinstance(one, RowsScreen) for one in chat.screen_stack)
         if gone_on_to == "typing":
             await pilot.press("q")
             assert chat.chat_screen.composer.text.count("q") == 1
@@ -130,7 +131,7 @@ async def test_a_second_report_takes_the_place_of_the_first(tmp_path: Path) -> N
     async with chat.run_test(size=(100, 40)) as pilot:
         await say(pilot, "/cache")
         await until(pilot, lambda: "7 pages made room" in shown(chat))
-        chat.chat_screen.commands._cache_told(dataclasses.replace(REPORT, evictions=8), late=True)
+        cache_told(chat.chat_screen, dataclasses.replace(REPORT, evictions=8), late=True)
         await until(pilot, lambda: "8 pages made room" in shown(chat))
         assert len(chat.screen_stack) == 2
 

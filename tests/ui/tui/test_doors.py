@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.app.commands.actions import ACTIONS, Action, Place
+from exlchat.app.commands.action import Action, Place
+from exlchat.app.commands.actions import ACTIONS
 from exlchat.app.keys.names import MOVING
 from exlchat.chat.store.conversations import ConversationStore
 from tests.ui.app_harness import app

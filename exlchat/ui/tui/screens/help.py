@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from exlchat.app.commands.actions import ACTIONS, Place
+from exlchat.app.commands.actions import ACTIONS
 from exlchat.app.keys.keymap import Keymap
 from exlchat.ui.render.themes import for_rich
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from textual import events
     from textual.app import ComposeResult
+
+    from exlchat.app.commands.action import Place
 
 _HEADINGS: dict[Place, str] = {
     "everywhere": "Keys",

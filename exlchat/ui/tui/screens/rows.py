@@ -24,10 +24,9 @@ class RowsScreen(ModalScreen[None]):
         Binding("escape,q,enter", "dismiss_panel", "Close", priority=True),
     ]
 
-    HEADING: ClassVar[str]
-
-    def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, heading: str, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__()
+        self.heading = heading
         self._rows = rows
 
     def compose(self) -> ComposeResult:
@@ -38,7 +37,7 @@ class RowsScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """Say how to leave on the frame itself, where there is always room."""
         panel = self.query_one("#rows")
-        panel.border_title = self.HEADING
+        panel.border_title = self.heading
         panel.border_subtitle = "Esc closes"
         panel.focus()
 
@@ -50,15 +49,3 @@ class RowsScreen(ModalScreen[None]):
     def action_dismiss_panel(self) -> None:
         """Close."""
         self.dismiss()
-
-
-class CacheScreen(RowsScreen):
-    """What the cache holds."""
-
-    HEADING = "Cache"
-
-
-class LogScreen(RowsScreen):
-    """What the program has said."""
-
-    HEADING = "Log"

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
+from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.panels.stats import answer_rows, engine_rows, growing_line, rates, rates_line
 from exlchat.ui.render.sparkline import bars
 from exlchat.ui.tui.screens.table import table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult, RenderResult
 
     from exlchat.llm.info import ModelInfo
-    from exlchat.ui.tui.screens.chat import ChatScreen
+    from exlchat.ui.tui.chat_view import ChatView
 
 _EVERY_SECONDS = 0.25
 
@@ -53,7 +54,7 @@ class StatsScreen(ModalScreen[None]):
     answer = getters.query_one("#stats-answer", Static)
     engine = getters.query_one("#stats-engine", Static)
 
-    def __init__(self, chat: ChatScreen) -> None:
+    def __init__(self, chat: ChatView) -> None:
         super().__init__()
         self._chat = chat
         self._asked_of: ModelInfo | None = None
@@ -90,7 +91,7 @@ class StatsScreen(ModalScreen[None]):
 
     def _show_growing(self) -> None:
         session = self._chat.session
-        writing, growing, now = session.being_written, self._chat.answers.growing, time.monotonic()
+        writing, growing, now = session.being_written, self._chat.growing, time.monotonic()
         for one in (self.query_one("#stats-now"), self.now_line, self.now_bars):
             one.display = writing is not None
         if writing is not None:
@@ -121,7 +122,7 @@ class StatsScreen(ModalScreen[None]):
             session.questions.ask_figures()
 
     def _show_engine(self) -> None:
-        figures, waits = self._chat.session.questions.figures, self._chat.commands.questions_wait_for()
+        figures, waits = self._chat.session.questions.figures, questions_wait_for(self._chat)
         width = self.app.size.width
         if (figures, waits, width) == self._engine_shown:
             return

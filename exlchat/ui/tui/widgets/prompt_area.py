@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from exlchat.app.commands.actions import Situation
+    from exlchat.app.commands.action import Situation
     from exlchat.app.composer.file_mentions import BegunMention
 
 _FILES = 30

@@ -1,0 +1,200 @@
+"""What is done with conversations as a whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exlchat import paths
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.action import command
+from exlchat.chat.store.conversations import LostFileError, StoreError
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from exlchat.app.view import View
+
+TITLE_CELLS = 60
+
+
+@command("new", "New conversation", "Start a new conversation.", "/new", keys=("ctrl+n",), after="stop")
+def new(view: View, _: str) -> None:
+    view.new_conversation()
+
+
+@command(
+    "sidebar",
+    "Conversations",
+    "Show or hide the sidebar with the conversations.",
+    "/sidebar",
+    keys=("ctrl+b",),
+    in_lines="List the conversations by number; /open N opens one.",
+)
+def show_list(view: View, _: str) -> None:
+    view.list_conversations()
+
+
+@command(
+    "open",
+    "Open a conversation",
+    "Open the Nth conversation of the list, the newest being 1; without N, go to the list.",
+    "/open",
+    "[N]",
+    in_lines="Open the Nth conversation of the list, the newest being 1; without N, write the list.",
+)
+def open_one(view: View, number: str) -> None:
+    """The one of that number in the list, newest first; without a number the list itself."""
+    if not number:
+        view.list_conversations()
+        return
+    listed = view.session.store.list_conversations()
+    if not listed:
+        raise NotPossibleError("there is no conversation yet")
+    if not number.isdecimal() or not 1 <= int(number) <= len(listed):
+        raise NotPossibleError(
+            f"{one_line(number, 20)} is no number of a conversation, from 1, the newest, to {len(listed)}"
+        )
+    view.open_conversation(listed[int(number) - 1].id)
+
+
+@command(
+    "rename",
+    "Rename this conversation",
+    "Give this conversation a title.",
+    "/rename",
+    "TITLE",
+    when=lambda now: now.has_messages,
+    after="cut",
+)
+def rename(view: View, title: str) -> None:
+    conversation_id = view.session.conversation_id
+    if conversation_id is None:
+        raise NotPossibleError("a new conversation has no title yet; write in it first")
+    if title:
+        rename_to(view, conversation_id, title)
+    else:
+        view.ask_title(conversation_id)
+
+
+def rename_to(view: View, conversation_id: str, title: str | None) -> None:
+    """Give a title that was asked for; `None` keeps the old one."""
+    if title is None:
+        return
+    try:
+        view.session.rename(conversation_id, title)
+    except StoreError as error:
+        view.tell(str(error), warning=True)
+    view.refresh_around()
+
+
+@command(
+    "save",
+    "Save this conversation",
+    "Write this conversation to FILE; alone, go on in a new database where the old one was lost.",
+    "/save",
+    "[FILE]",
+)
+def save(view: View, name: str) -> None:
+    """Write the open conversation to the file of this name; without one, go on in a database that is there."""
+    if name:
+        view.tell(f"Saved {_save_copy(view, name)}")
+    else:
+        _save_anew(view)
+
+
+def _save_copy(view: View, name: str) -> Path:
+    # No start needs them.
+    from exlchat.app.chat.writing_files import write_conversations
+    from exlchat.chat.exchange.limits import ExchangeError
+
+    session = view.session
+    tree = session.unkept.in_tree(session.store.read_tree(session.require_open()))
+    try:
+        target = paths.expanded(name)
+        if os.path.lexists(target):
+            raise NotPossibleError(f"{target} is there already; choose another name")
+        write_conversations(target, [tree])
+    except ExchangeError as error:
+        raise NotPossibleError(str(error)) from None
+    return target
+
+
+def _save_anew(view: View) -> None:
+    session = view.session
+    path = session.store.path
+    if path is None:
+        raise NotPossibleError("nothing of this session is kept; /save FILE writes this conversation to a file")
+    try:
+        session.store.require_file()
+    except LostFileError:
+        if session.busy:
+            raise NotPossibleError("an answer is on its way; Esc or ctrl+c stops it") from None
+        session.save_anew()
+    else:
+        raise NotPossibleError(f"all that is said is kept in {path}; /save FILE writes this conversation to a file too")
+    view.unsent.keep()
+    view.show_messages()
+    view.refresh_around()
+    view.tell(f"This conversation goes on in {path}; what others there were is not in it")
+
+
+@command(
+    "delete",
+    "Delete this conversation",
+    "Delete this conversation; /undo brings it back.",
+    "/delete",
+    when=lambda now: now.has_messages,
+)
+def delete(view: View, _: str) -> None:
+    if (conversation_id := view.session.conversation_id) is None:
+        raise NotPossibleError("this conversation is new and has nothing to delete")
+    delete_one(view, conversation_id)
+
+
+def delete_one(view: View, conversation_id: str) -> None:
+    """Delete a conversation with a way back."""
+    was_open = conversation_id == view.session.conversation_id
+    if was_open:
+        view.unsent.keep()
+    try:
+        title = view.session.delete(conversation_id)
+    except StoreError as error:
+        view.tell(str(error), warning=True)
+        return
+    if was_open:
+        view.show_conversation()
+    else:
+        view.refresh_around()
+    view.tell(f"Deleted “{one_line(title, TITLE_CELLS)}”; /undo brings it back")
+
+
+def undo_delete(view: View) -> None:
+    """Bring back the conversation that was deleted last."""
+    conversation_id, title = view.session.undo_delete()
+    view.open_conversation(conversation_id)
+    view.tell(f"“{one_line(title, TITLE_CELLS)}” is back")
+
+
+command(
+    "open-selected",
+    "Open",
+    "Open the conversation.",
+    keys=("enter",),
+    place="sidebar",
+    in_palette=False,
+    after="leave-messages",
+)
+command("rename-selected", "Rename", "Rename the conversation.", keys=("r",), place="sidebar", in_palette=False)
+command(
+    "delete-selected", "Delete", "Delete the conversation.", keys=("d", "delete"), place="sidebar", in_palette=False
+)
+command(
+    "undo-delete",
+    "Undo",
+    "Bring back the conversation that was deleted last.",
+    keys=("u",),
+    place="sidebar",
+    in_palette=False,
+)
+command("leave-sidebar", "Back", "Go back to the message.", keys=("escape",), place="sidebar", in_palette=False)

@@ -1,0 +1,105 @@
+"""Who speaks, and in what format the model is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.commands.action import command
+from exlchat.app.commands.cache import ask_cost
+from exlchat.llm.info import ModelError
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from exlchat.app.view import View
+
+
+@command(
+    "system",
+    "System prompt",
+    "Say who is speaking: set the system prompt of this conversation; without TEXT, show it.",
+    "/system",
+    "[TEXT]",
+    is_typed=True,
+    after="probabilities",
+)
+def system(view: View, text: str) -> None:
+    if text:
+        view.session.set_system(text)
+        if view.session.branch:
+            view.show_messages()
+        view.tell("The system prompt is set")
+        if view.session.last_said is not None:
+            ask_cost(view, "With it")
+    else:
+        prompt = view.session.system_prompt
+        view.note(f"System prompt: {prompt}" if prompt else "There is no system prompt; /system TEXT sets one")
+
+
+@command(
+    "persona",
+    "Persona",
+    "Have a persona speak from here on; without NAME, say who speaks and who there is.",
+    "/persona",
+    "[NAME]",
+    keys=("f7",),
+    in_lines="Have a persona speak from here on; without NAME, say who speaks and who there is.",
+)
+def persona(view: View, name: str) -> None:
+    """Without a name say who speaks and who there is; else that persona speaks."""
+    from exlchat.app.speaking import chosen_persona
+    from exlchat.chat.personas.persona import PersonaError
+    from exlchat.chat.personas.registry import PERSONAS
+
+    session = view.session
+    if not name:
+        who = f"Persona: {one_line(session.persona.name)}" if session.persona is not None else "No persona speaks"
+        ids = ", ".join(one.id for one in PERSONAS.all().entries)
+        view.note(f"{who}; /persona NAME changes that: {ids}")
+        return
+    try:
+        chosen = chosen_persona(name, seed=session.generation.seed, user=view.shelf.settings.user_name)
+    except PersonaError as error:
+        raise NotPossibleError(str(error)) from error
+    session.let_speak(chosen)
+    view.show_messages()
+    view.tell(f"{one_line(chosen.name)} speaks from here on{_meant_for(view, chosen.model)}")
+
+
+def _meant_for(view: View, model: str | None) -> str:
+    """How to load the model that a persona is meant for, where another one is loaded."""
+    info = view.model.info
+    if model is None or info is None:
+        return ""
+    try:
+        path = view.shelf.choose(model)
+    except ModelError as error:
+        return f"; it is meant for another model: {error}"
+    return "" if path == Path(info.path) else f"; it is meant for another model: /model {one_line(model)}"
+
+
+@command(
+    "template",
+    "Prompt template",
+    "Choose the prompt template: model, chatml, plain, or a file in the templates folder.",
+    "/template",
+    "[NAME]",
+    keys=("f8",),
+    in_lines="Choose the prompt template; without NAME, list those there are.",
+    after="preset",
+)
+def template(view: View, name: str) -> None:
+    session = view.session
+    if not name:
+        from exlchat.app.panels.template_sample import formats_there_are
+
+        lines = [f"/template NAME chooses one of these; now it is {session.template or 'model'}:"]
+        lines += [f"  {one}: {one_line(told, 100)}" for one, told in formats_there_are()]
+        view.note("\n".join(lines))
+        return
+    view.model.check_template(name)
+    session.template = None if name == "model" else name
+    view.tell(f"The prompt template is {name} from the next message on")
+    if session.last_said is not None:
+        ask_cost(view, "With it")

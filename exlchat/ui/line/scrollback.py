@@ -1,0 +1,253 @@
+"""What is written of the open conversation: each message once, as it comes or when the conversation is opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.prompt.context_window import newest_record
+from exlchat.llm.thoughts import Piece
+from exlchat.ui.line.answer import AnswerLines
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.session import ChatSession
+    from exlchat.app.runtime.model_state import ModelState
+    from exlchat.chat.model import Message
+    from exlchat.ui.line.ink import Fragments
+    from exlchat.ui.line.paper import Paper
+
+_PAINT_EVERY_SECONDS = 1 / 30
+_SHOWN = 20
+"""How many messages of a conversation are shown when it is opened."""
+_WAITING_SHOWN = 3
+
+
+class Scrollback:
+    """Belongs to one chat and runs on its thread.
+
+    Args:
+        session: whose open conversation.
+        model: which is there.
+        paper: what is written on.
+        later: calls something after some seconds.
+    """
+
+    def __init__(
+        self, session: ChatSession, model: ModelState, paper: Paper, later: Callable[[float, Callable[[], None]], None]
+    ) -> None:
+        self._session = session
+        self._model = model
+        self._paper = paper
+        self._later = later
+        self._lines: AnswerLines | None = None
+        """Of the answer that grows in the open conversation."""
+        self._message_id: str | None = None
+        self._tail: list[Fragments] = []
+        self._paint_is_due = False
+        self._written: set[str] = set()
+        self._left_out: set[str] = set()
+        """Messages that count as written because they are too far above the end."""
+        self._seen_from: str | None = None
+
+    @property
+    def speaker(self) -> str:
+        """Who answers, by name."""
+        persona = self._session.persona
+        return one_line(persona.name if persona is not None else self._model.name, 40) or "The model"
+
+    def put(self, lines: list[Fragments]) -> None:
+        """Lines behind what an answer has brought so far."""
+        self.write_finished()
+        self._paper.put(lines)
+
+    def note(self, text: str) -> None:
+        """A remark of the program."""
+        self.put(self._paper.ink.remark("note", text))
+
+    # Messages
+
+    def show_conversation(self, *, titled: bool) -> None:
+        """The last messages of the conversation that was opened, with its title where it is one to come back to."""
+        session, branch = self._session, self._session.branch
+        self._left_out = {message.id for message in branch[:-_SHOWN]}
+        self._written = set(self._left_out)
+        record = newest_record(branch)
+        self._seen_from = record.seen_from if record is not None else None
+        if session.conversation is None or not branch:
+            return
+        ink = self._paper.ink
+        lines = ink.remark("note", f"— {one_line(session.conversation.title, 60)} —") if titled else []
+        if len(branch) > _SHOWN:
+            lines += ink.remark("footer", f"— {len(branch) - _SHOWN} earlier messages —")
+        if lines:
+            self.put([*lines, *ink.gap()])
+        if record is not None and self._seen_from in self._written:
+            self.put(ink.remark("footer", seen_line(record, any_pinned=any(one.pinned for one in branch))))
+        self.show_new()
+        if branch[-1].role == "user" and session.answering is None:
+            self.note(unanswered_line("/retry"))
+
+    def show_new(self) -> None:
+        """What is on the branch and was not written yet. An answer that grows is gone on with."""
+        growing = self._session.answering
+        for message in self._session.branch:
+            if message.id in self._written:
+                continue
+            if growing is not None and growing.message is not None and growing.message.id == message.id:
+                self.go_on(growing)
+            else:
+                self._write(message)
+            self._written.add(message.id)
+
+    def show_sent(self, message: Message, *, waited: bool = False) -> None:
+        """A prompt that was just put on disk, behind what its conversation began with."""
+        if not self._paper.repaints and not waited:
+            # Whoever typed it just now has seen it, or heard it.
+            self._written.add(message.id)
+        self.show_new()
+        waits = self.waits_for()
+        if waits is not None and not self._paper.repaints:
+            self.note(waits)
+
+    def write_again(self, message: Message) -> None:
+        """A message as a whole, whether it was written before or not."""
+        self._write(message)
+        self._written.add(message.id)
+        self._left_out.discard(message.id)
+
+    def is_written(self, message_id: str) -> bool:
+        """Whether a message was written since the conversation was opened."""
+        return message_id in self._written
+
+    def is_shown(self, message_id: str) -> bool:
+        """Whether a message was put on the paper since the conversation was opened."""
+        return message_id in self._written and message_id not in self._left_out
+
+    def mark_written(self, message_id: str) -> None:
+        """A message is written as it comes."""
+        self._written.add(message_id)
+
+    def tell_waiting(self) -> None:
+        """A prompt waits; where there is an open end it is shown there."""
+        if not self._paper.repaints:
+            self.note("Your message waits for the present answer.")
+
+    def waiting(self) -> list[Fragments]:
+        """The prompts that wait, for the open end."""
+        session = self._session
+        prompts = session.waiting_prompts(session.conversation_id)
+        shown = [self._paper.ink.remark("footer", f"waits  {one_line(one, 70)}")[0] for one in prompts]
+        if len(prompts) > _WAITING_SHOWN:
+            more = self._paper.ink.remark("footer", f"and {len(prompts) - _WAITING_SHOWN} more")
+            return [*shown[:_WAITING_SHOWN], *more]
+        return shown
+
+    # The open end
+
+    def tail(self) -> list[Fragments]:
+        """What is painted again and again: the open end of the answer, or what it waits for."""
+        if self._lines is not None:
+            return self._tail
+        waits = self.waits_for()
+        return self._paper.ink.remark("footer", waits) if waits is not None else []
+
+    def waits_for(self) -> str | None:
+        """What the answer of the open conversation waits for, in a line."""
+        session, model = self._session, self._model
+        answering = session.answering
+        if answering is None or answering.message is not None:
+            return None
+        if model.info is None and model.failure is None:
+            return "Waiting for the model to be loaded; the message is saved."
+        writing = session.being_written
+        if writing is not None and writing is not answering:
+            return "Waiting for the answer in another conversation to end; the message is saved."
+        return None
+
+    def write_finished(self) -> None:
+        """Put what is finished of the growing answer on the paper, and read its open end."""
+        if self._lines is None:
+            return
+        finished, self._tail = self._lines.take(self._paper.tail_rows)
+        if finished:
+            self._paper.put(finished)
+
+    def _paint_soon(self) -> None:
+        if not self._paint_is_due:
+            self._paint_is_due = True
+            self._later(_PAINT_EVERY_SECONDS, self._paint)
+
+    def _paint(self) -> None:
+        self._paint_is_due = False
+        self.write_finished()
+        self._paper.refresh()
+
+    def go_on(self, answering: Answering, *, written: bool = False) -> None:
+        """Show an answer that grows, from its beginning; `written` is whether its text so far is on the paper."""
+        assert answering.message is not None
+        self._lines = AnswerLines(self._paper.ink, self.speaker)
+        self._message_id = answering.message.id
+        self.mark_written(answering.message.id)
+        if written:
+            self._paper.put(self._paper.ink.head("answer", self.speaker))
+            self._lines.go_on_from(answering.so_far)
+        else:
+            for piece in answering.so_far:
+                self._lines.add(piece)
+        self._paint_soon()
+
+    def grows(self, message_id: str) -> bool:
+        """Whether it is this answer that is shown to grow."""
+        return self._lines is not None and self._message_id == message_id
+
+    def add(self, pieces: Iterable[Piece]) -> None:
+        """The answer has grown."""
+        if self._lines is not None:
+            for piece in pieces:
+                self._lines.add(piece)
+            self._paint_soon()
+
+    def end(self) -> list[Fragments]:
+        """The answer grows no more; what of it is not on the paper."""
+        rest = self._lines.close() if self._lines is not None else []
+        self._lines = self._message_id = None
+        self._tail = []
+        return rest
+
+    def leave(self, why: str) -> None:
+        """Write what there is of a growing answer, before something else is shown."""
+        if self._lines is not None:
+            ink = self._paper.ink
+            self._paper.put([*self.end(), *ink.remark("footer", f"({why})"), *ink.gap()])
+
+    # One message
+
+    def _write(self, message: Message) -> None:
+        if message.role != "assistant":
+            self.put([*self._paper.ink.said(message.role, message.text), *self.end_of(message)])
+            return
+        said = answer_parts(message)
+        lines = AnswerLines(self._paper.ink, self._speaker(message))
+        if said.thinking:
+            lines.add(Piece("thought", said.thinking))
+        lines.add(Piece("answer", said.answer))
+        self.put([*lines.close(), *self.end_of(message)])
+
+    def end_of(self, message: Message) -> list[Fragments]:
+        """What is said behind a message, and what separates it from the next."""
+        ink = self._paper.ink
+        said = WRITTEN_ELSEWHERE if message.status == "streaming" else footer(message, self._session.places)
+        return [*(ink.remark("footer", f"({said})") if said else []), *ink.gap()]
+
+    def _speaker(self, message: Message) -> str:
+        record = message.record
+        if record is not None and record.persona:
+            return one_line(record.persona, 40)
+        if record is not None and record.model:
+            return one_line(record.model, 40)
+        return self.speaker

@@ -1,0 +1,332 @@
+"""What the line mode shows: one session on one paper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+from exlchat.app.chat.session import ChatSession, NotPossibleError
+from exlchat.app.chat.unsent import Unsent
+from exlchat.app.commands.cache import questions_wait_for
+from exlchat.app.commands.conversations import TITLE_CELLS
+from exlchat.app.live_themes import LiveThemes
+from exlchat.app.panels.figures import StatusFacts, facts_of
+from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.errors import told_error
+from exlchat.app.runtime.model_state import ModelState
+from exlchat.app.runtime.model_switch import ModelSwitch
+from exlchat.chat.store.conversations import StoreError
+from exlchat.config.files import SettingsError, save_setting
+from exlchat.ui.line.editing import Editing
+from exlchat.ui.line.message_lists import day_of
+from exlchat.ui.line.scrollback import Scrollback
+from exlchat.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.library.shelf import Shelf
+    from exlchat.app.log import Log
+    from exlchat.app.runtime.jobs import Report
+    from exlchat.app.services import Services
+    from exlchat.chat.answer_chances import AnswerChances
+    from exlchat.chat.model import ConversationSummary
+    from exlchat.config.themes import ThemeFile
+    from exlchat.ui.line.ink import Fragments
+    from exlchat.ui.line.paper import Paper
+
+LISTED = 30
+"""How many conversations /open lists."""
+
+
+class LineView:
+    """A `View` in lines. Runs on the thread of the event loop; what is reported and typed goes to `LineChat`."""
+
+    change_settings: Callable[[str], None]
+    """As of `View`; set by who makes the rest of the chat."""
+
+    def __init__(self, services: Services, paper: Callable[[Self], Paper], post: Callable[[Report], None]) -> None:
+        """`paper` makes what this chat is written on; `post` takes what the engine thread reports, on that thread."""
+        self.loop = asyncio.get_running_loop()
+        self.services = services
+        self.live_themes = LiveThemes(self, services.themes)
+        self.theme = services.theme
+        self.keys = services.keys
+        self.facts = StatusFacts(model=services.model_name, activity="loading")
+        self.engine_thread = EngineThread(services.load_engine, post, name=services.model_name)
+        self.session = ChatSession(
+            services.store,
+            self.engine_thread,
+            template=services.template,
+            system=services.system,
+            generation=services.generation,
+            persona=services.persona,
+            titles=services.titles,
+        )
+        self.model = ModelState(services.model_name, is_guide=services.is_guide)
+        self.paper = paper(self)
+        self.scrollback = Scrollback(self.session, self.model, self.paper, self.later)
+        self.editing = Editing(self, self.paper)
+        self.unsent = Unsent(
+            self.session,
+            services.drafts,
+            typed=self.editing.typed,
+            later=lambda seconds, keep: self.loop.call_later(seconds, keep).cancel,
+            warn=lambda line: self.tell(line, warning=True),
+        )
+        self.models = ModelSwitch(self.session, services.shelf, self.engine_thread.load, self.tell)
+        self.place: tuple[int, int] | None = None
+        """Which of how many alternatives the newest answer is."""
+        self.leaving = False
+        self.not_kept: str | None = None
+        """Why something that was written until the end is not on disk."""
+        self._background: set[asyncio.Task[None]] = set()
+
+    # What is shown
+
+    def tell(self, line: str, *, warning: bool = False) -> None:
+        """A line of the program."""
+        self.services.log.say(line, warning=warning)
+        self.put(self.paper.ink.remark("warning" if warning else "note", line))
+
+    def note(self, text: str) -> None:
+        """A remark of the program; not part of the conversation, so never on disk."""
+        self.scrollback.note(text)
+
+    def put(self, lines: list[Fragments]) -> None:
+        """Lines behind what an answer has brought so far."""
+        self.scrollback.put(lines)
+
+    def show_messages(self) -> None:
+        """Messages of the open conversation that were not shown yet."""
+        self.scrollback.show_new()
+        self.refresh_around()
+
+    def show_conversation(self) -> None:
+        """The open conversation's end, with what was typed in it and not sent."""
+        self.show(titled=True)
+
+    def show_branch(self, at: str | None = None) -> None:
+        """What is on the paper is not the branch, so its end is written anew."""
+        del at
+        self.show_conversation()
+
+    def show(self, *, titled: bool) -> None:
+        """The open conversation's end, with its title or without."""
+        if self.editing.active:
+            self.editing.forget()
+            self.paper.end_edit("")
+        self.scrollback.show_conversation(titled=titled)
+        self.paper.set_text(self.unsent.text())
+        self.show_figures()
+        self.refresh_around()
+
+    def refresh_around(self) -> None:
+        """Paint what may have changed."""
+        self.paper.refresh()
+
+    def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
+        """A line each."""
+        del title, late
+        self.note("\n".join(f"{left}: {right}" if left and right else left or right for left, right in rows))
+
+    def show_probabilities(self, message_id: str) -> None:
+        """In lines, once the engine has computed them."""
+        session, wait = self.session, questions_wait_for(self)
+        self.tell("Computing the probabilities…" if wait is None else f"The probabilities are shown when {wait}")
+        policy = session.generation.context_policy
+        session.questions.chances(message_id, self._tell_chances, template=session.template, policy=policy)
+
+    def _tell_chances(self, chances: AnswerChances | None) -> None:
+        if chances is not None:
+            # No start needs it.
+            from exlchat.app.panels.token_words import chance_lines
+
+            self.note("\n".join(chance_lines(chances)))
+
+    def show_figures(self) -> None:
+        """Those of the newest answer of the open conversation."""
+        answer = self.session.last_answer
+        self.facts = facts_of(answer, self.model.info, self.facts, empty=not self.session.branch)
+        self.place = None
+        if answer is not None:
+            try:
+                ids = [one.id for one in self.session.store.alternatives(answer.id)]
+            except StoreError:
+                return
+            if len(ids) > 1 and answer.id in ids:
+                self.place = (ids.index(answer.id) + 1, len(ids))
+
+    # Conversations
+
+    def open_conversation(self, conversation_id: str) -> bool:
+        """Leave the open conversation for another; whether that could be read."""
+        self.unsent.keep()
+        self.leave_answer()
+        try:
+            self.session.open(conversation_id)
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return False
+        self.show_conversation()
+        return True
+
+    def new_conversation(self) -> None:
+        """Leave the open conversation for a new one."""
+        self.unsent.keep()
+        self.leave_answer()
+        self.note("A new conversation begins.")
+        self.start_new()
+
+    def start_new(self) -> None:
+        """Open a new conversation, which has no title to be shown."""
+        try:
+            self.session.start_new()
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+        self.show(titled=False)
+
+    def leave_answer(self) -> None:
+        """Write what there is of an answer that grows, before something else is shown."""
+        self.scrollback.leave("the answer is kept as far as it comes" if self.leaving else "the answer goes on")
+
+    def summaries(self) -> list[ConversationSummary]:
+        """The conversations that /open lists, newest first; none when they cannot be read."""
+        try:
+            return self.session.store.list_conversations()[:LISTED]
+        except StoreError:
+            return []
+
+    def list_conversations(self) -> None:
+        """Numbered lines."""
+        listed = self.session.store.list_conversations()
+        if not listed:
+            raise NotPossibleError("there is no conversation yet")
+        opened = self.session.conversation_id
+        lines = ["/open N opens one of these:"]
+        for number, one in enumerate(listed[:LISTED], 1):
+            day = day_of(one.updated_at)
+            here = ", open now" if one.id == opened else ""
+            lines.append(f"{number:>3}  {one_line(one.title, TITLE_CELLS)} ({one.message_count} messages, {day}{here})")
+        if len(listed) > LISTED:
+            lines.append(f"and {len(listed) - LISTED} older ones; exlchat sessions search WORDS finds one")
+        self.note("\n".join(lines))
+
+    def ask_title(self, conversation_id: str) -> None:
+        """Nothing can be asked in lines."""
+        del conversation_id
+        raise NotPossibleError("/rename needs TITLE: /rename TITLE")
+
+    # What is typed
+
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> bool:
+        """Send a prompt, or let it wait for the present answer; whether it could be written."""
+        old_draft_of = self.session.draft_id
+        try:
+            message = self.session.send(text, generation=generation)
+        except StoreError as error:
+            self.tell(f"Not sent: {error}", warning=True)
+            return False
+        if old_draft_of is None:
+            self.unsent.forget_new()
+        self.unsent.keep()
+        if message is None:
+            self.scrollback.tell_waiting()
+        else:
+            self.scrollback.show_sent(message)
+        self.refresh_around()
+        return True
+
+    def write_in_editor(self) -> None:
+        """Have the message that is being typed written in the user's editor."""
+        self.paper.write_in_editor()
+
+    def copy(self, text: str) -> None:
+        """To the clipboard, where there is one."""
+        self.paper.copy(text)
+
+    def leave(self) -> None:
+        """Quit; while something is not on disk only the second time."""
+        raise NotImplementedError
+
+    @property
+    def shelf(self) -> Shelf:
+        """The models and settings of this start."""
+        return self.services.shelf
+
+    @property
+    def said(self) -> Log:
+        """What the program has said."""
+        return self.services.log
+
+    # Themes, and other threads
+
+    def theme_names(self) -> Iterable[str]:
+        """Names of the themes, read anew."""
+        return self.reload_themes()
+
+    def reload_themes(self) -> Mapping[str, ThemeFile]:
+        """Read the user's themes anew; a broken one is named, and the last good reading of it stays."""
+        return self.live_themes.read()
+
+    @property
+    def themes(self) -> Mapping[str, ThemeFile]:
+        """All themes by name, as last read without fault."""
+        return self.live_themes.themes
+
+    @property
+    def theme_in_use(self) -> str:
+        """Name of the theme that new lines are written in."""
+        return self.theme
+
+    def use_themes(self, themes: Iterable[ThemeFile]) -> None:
+        """Files have changed: new lines come in the new colours, if the theme in use is among them."""
+        if any(one.name == self.theme for one in themes):
+            self.paper.set_theme()
+            self.refresh_around()
+
+    def tell_of_theme(self, line: str, *, warning: bool) -> Callable[[], None]:
+        """A line that stays: what is given takes nothing away."""
+        self.tell(line, warning=warning)
+        return lambda: None
+
+    def show_theme(self, name: str) -> None:
+        """Use a theme that is there."""
+        self.theme = name
+        self.paper.set_theme()
+
+    def choose_theme(self, name: str) -> None:
+        """Use a theme now and from now on."""
+        self.show_theme(name)
+        self.tell(f"Theme: {name}")
+        if not self.services.kept:
+            return
+        try:
+            save_setting("theme", name)
+        except SettingsError as error:
+            self.tell(f"The theme holds for this session only: {error}", warning=True)
+
+    def in_background(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> None:
+        """Do something that takes a while on a thread of its own; `tell` takes what it gave."""
+
+        async def run() -> None:
+            try:
+                given = await asyncio.to_thread(work)
+            except Exception as error:
+                self.tell(told_error(error), warning=True)
+            else:
+                tell(given)
+
+        self.keep_running(run())
+
+    def keep_running(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside all else; what is given ends it."""
+        task = self.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """Call something after a while."""
+        self.loop.call_later(seconds, what)

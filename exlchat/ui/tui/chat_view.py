@@ -1,0 +1,406 @@
+"""What is on the one screen of the app: sidebar, transcript, composer, status line; and what the chat has it show."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual import getters
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Static
+
+from exlchat.app.chat import tree_actions
+from exlchat.app.chat.message_words import welcome_lines
+from exlchat.app.chat.session import NotPossibleError
+from exlchat.app.chat.unsent import Unsent
+from exlchat.app.commands.action import attempt
+from exlchat.app.commands.actions import situation_of
+from exlchat.app.commands.cache import questions_wait_for
+from exlchat.app.commands.conversations import rename_to
+from exlchat.app.panels.figures import GrowingFigures, facts_of
+from exlchat.app.runtime.model_state import ModelState
+from exlchat.app.runtime.model_switch import ModelSwitch
+from exlchat.chat.store.conversations import StoreError
+from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key, waiting_item, waiting_key
+from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.rows import RowsScreen
+from exlchat.ui.tui.terminal_app import TerminalApp
+from exlchat.ui.tui.widgets.composer import Composer
+from exlchat.ui.tui.widgets.find_bar import FindBar
+from exlchat.ui.tui.widgets.prompt_area import PromptArea
+from exlchat.ui.tui.widgets.sidebar import Sidebar
+from exlchat.ui.tui.widgets.status_line import StatusLine
+from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
+from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
+from exlchat.untrusted.sanitize import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from textual.app import ComposeResult
+
+    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.session import ChatSession
+    from exlchat.app.commands.action import Situation
+    from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.keys.keymap import Keymap
+    from exlchat.app.library.shelf import Shelf
+    from exlchat.app.log import Log
+    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.services import Services
+    from exlchat.chat.model import ConversationSummary
+    from exlchat.chat.model import Message as ChatMessage
+    from exlchat.chat.turn_plan import Beginning
+
+NARROW_CELLS = 80
+_SIDE_OPEN = "-side-open"
+
+
+class ChatView(Screen[None]):
+    """Shows the session; owns no conversation state of its own."""
+
+    change_settings: Callable[[str], None]
+    """As of `View`; set by who makes the screen of them."""
+
+    transcript = getters.query_one("#transcript", Transcript)
+    welcome = getters.query_one("#welcome", Welcome)
+    prompt = getters.query_one("#prompt", PromptArea)
+    composer = getters.query_one("#composer", Composer)
+    sidebar = getters.query_one("#conversations", Sidebar)
+    side = getters.query_one("#side", Vertical)
+    find_bar = getters.query_one("#find-bar", FindBar)
+    status = getters.query_one("#status", StatusLine)
+
+    def __init__(self, session: ChatSession, services: Services, engine_thread: EngineThread) -> None:
+        super().__init__(id="chat")
+        self.count_tokens = engine_thread.count
+        self.session = session
+        self.services = services
+        self.model = ModelState(services.model_name, is_guide=services.is_guide)
+        self.models = ModelSwitch(session, services.shelf, engine_thread.load, self.tell)
+        self.keys = services.keys
+        self.growing = GrowingFigures()
+        """Of the answer that is being written, in whichever conversation."""
+        self.unsent = Unsent(
+            session,
+            services.drafts,
+            typed=lambda: self.composer.typed if self.query("#composer") else None,
+            later=lambda seconds, keep: self.set_timer(seconds, keep).stop,
+            warn=lambda line: self.tell(line, warning=True),
+        )
+        self.edited: str | None = None
+        """Id of the message that is being changed in the composer."""
+        self._notes = 0
+
+    def compose(self) -> ComposeResult:
+        """Sidebar on the left; the rest in one column."""
+        # Not behind the mounting: then everything would be styled again.
+        self.set_class(self.services.sidebar and self.app.size.width >= NARROW_CELLS, _SIDE_OPEN)
+        with Horizontal():
+            with Vertical(id="side"):
+                yield Static("exlchat", id="mark", markup=False)
+                yield Sidebar(id="conversations", markup=False)
+            with Vertical(id="main"):
+                yield Transcript(id="transcript")
+                yield Welcome(id="welcome")
+                yield FindBar(id="find-bar")
+                yield PromptArea(id="prompt")
+                yield StatusLine(id="status")
+
+    # As of `View`
+
+    @property
+    def shelf(self) -> Shelf:
+        """The models and settings of this start."""
+        return self.services.shelf
+
+    @property
+    def said(self) -> Log:
+        """What the program has said."""
+        return self.services.log
+
+    @property
+    def terminal(self) -> TerminalApp:
+        """The app that this is the screen of."""
+        app = self.app
+        assert isinstance(app, TerminalApp)
+        return app
+
+    @property
+    def theme_in_use(self) -> str:
+        """Name of the theme in force."""
+        return self.app.theme
+
+    def theme_names(self) -> Iterable[str]:
+        """Names of the themes, read anew."""
+        return self.terminal.reload_themes()
+
+    def choose_theme(self, name: str) -> None:
+        """Use a theme that is there, now and from now on."""
+        self.terminal.choose_theme(name)
+
+    def copy(self, text: str) -> None:
+        """To the clipboard."""
+        self.app.copy_to_clipboard(text)
+
+    def leave(self) -> None:
+        """Quit; while something is not on disk only the second time."""
+        self.terminal.leave()
+
+    def write_in_editor(self) -> None:
+        """Have the message that is being typed written in the user's editor."""
+        written = self.terminal.in_editor(self.composer.text)
+        if written is not None:
+            self.composer.take(written)
+        self.composer.focus()
+
+    def situation(self) -> Situation:
+        """What the availability of actions depends on."""
+        return situation_of(self.session)
+
+    def use_keys(self, keys: Keymap) -> None:
+        """Have these keys do what they are for, here and in the widgets."""
+        self.keys = keys
+        self.app.set_keymap(keys.bindings())
+        self.composer.use_keys(keys)
+        self.transcript.fold_key = keys.keys("fold-code")[0]
+
+    # What is shown
+
+    def tell(self, line: str, *, warning: bool = False) -> None:
+        """A line that goes away by itself; /log has it."""
+        self.services.log.say(line, warning=warning)
+        self.notify(
+            printable(line),
+            severity="warning" if warning else "information",
+            markup=False,
+            timeout=12 if warning else 5,
+        )
+
+    def tell_desktop(self, line: str) -> None:
+        """Have the terminal say a line of the program's own outside of its window: OSC 9, and the bell for others."""
+        driver = self.app._driver
+        if driver is not None:
+            driver.write(f"\x1b]9;{printable(line)}\x07")
+        self.app.bell()
+
+    def note(self, text: str) -> None:
+        """A remark of the program in the transcript; not part of the conversation, so never on disk."""
+        if not self.session.branch:
+            self.tell(text)
+            return
+        self._notes += 1
+        self.transcript.append_message(TranscriptItem(f"note:{self._notes}", "notice", text))
+
+    def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
+        """In a panel; what was waited for in a line, where that would come between somebody and what they do."""
+        if isinstance(self.app.screen, RowsScreen) and self.app.screen.heading == title:
+            self.app.screen.show_rows(rows)
+        elif late and (self.composer.text or self.app.screen is not self):
+            self.tell(late)
+        else:
+            self.app.push_screen(RowsScreen(title, rows))
+
+    def take_away(self, key: str) -> None:
+        """Remove an item of the transcript if it is there."""
+        with contextlib.suppress(KeyError):
+            self.transcript.remove_message(key)
+
+    def show_conversation(self) -> None:
+        """Show the open conversation from its beginning to its tip, with its draft."""
+        self.end_edit()
+        self.show_messages()
+        self.composer.set_text(self.unsent.text())
+        self.show_figures_of(self.session.last_answer)
+
+    def show_messages(self, *, but: str | None = None, at: str | None = None) -> None:
+        """Show the messages of the open conversation anew: without that of the id `but`, with the cursor `at` one."""
+        session = self.session
+        items = branch_items(session.branch, session.answering, session.places)
+        hidden = () if but is None else (but, thoughts_key(but))
+        self.transcript.set_messages([item for item in items if item.key not in hidden])
+        self.show_waiting()
+        if at is not None and self.transcript.holds(at):
+            self.transcript.move_cursor_to(at)
+        else:
+            self.transcript.scroll_to_end()
+        self.refresh_around()
+
+    def show_branch(self, at: str | None = None) -> None:
+        """Another branch, with the cursor on the message that it was changed for."""
+        self.show_messages(at=at)
+
+    def show_prompt(self, prompt: ChatMessage) -> None:
+        """Add a prompt that was just put on disk."""
+        if len(self.session.branch) <= 2:
+            self.show_messages()
+            return
+        self.take_away(UNANSWERED)
+        for item in message_items(prompt, self.session.places):
+            self.transcript.append_message(item)
+        self.show_waiting()
+        self.transcript.scroll_to_end()
+        self.refresh_around()
+
+    def show_waiting(self) -> None:
+        """Say what the answer of the open conversation waits for, if it does."""
+        answering = self.session.answering
+        if answering is None or answering.message is not None:
+            return
+        self.take_away(waiting_key(answering.conversation_id))
+        if (line := self._waits_for(answering)) is not None:
+            self.transcript.append_message(waiting_item(answering.conversation_id, line))
+
+    def _waits_for(self, answering: Answering) -> str | None:
+        if self.model.info is None and self.model.failure is None:
+            return "Waiting for the model to be loaded; the message is saved."
+        writing = self.session.being_written
+        if writing is not None and writing is not answering:
+            return "Waiting for the answer in another conversation to end; the message is saved."
+        return None
+
+    def show_figures_of(self, answer: ChatMessage | None) -> None:
+        """The figures of the newest answer of the open conversation in the status line."""
+        self.status.facts = facts_of(answer, self.model.info, self.status.facts, empty=not self.session.branch)
+
+    def show_probabilities(self, message_id: str) -> None:
+        """How likely each token of an answer was; one that is chosen there is gone on from."""
+        session = self.session
+        tree_actions.require_laid_open(session, message_id)
+        if self.model.info is None and self.model.failure is not None:
+            raise NotPossibleError(f"there is no model to compute probabilities: {self.model.failure}")
+        # No start needs it.
+        from exlchat.ui.tui.screens.probabilities import ProbabilitiesScreen
+
+        ask = partial(
+            session.questions.chances,
+            message_id,
+            template=session.template,
+            policy=session.generation.context_policy,
+        )
+
+        def taken(beginning: Beginning | None) -> None:
+            if beginning is not None:
+                attempt(self, lambda: session.take_token(message_id, beginning))
+                self.show_messages()
+
+        self.app.push_screen(ProbabilitiesScreen(ask, partial(questions_wait_for, self)), taken)
+
+    def refresh_around(self) -> None:
+        """Bring everything beside the transcript up to date with the session."""
+        session = self.session
+        self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
+        self.composer.recall.set_here([message.text for message in session.branch if message.role == "user"])
+        empty = not session.branch
+        keys, model = welcome_keys(self.keys), self.model
+        self.welcome.lines = tuple(welcome_lines(model.name, is_guide=model.is_guide, keys=keys, failure=model.failure))
+        self.welcome.display = empty
+        self.transcript.display = not empty
+        writing = session.being_written
+        answering = writing.conversation_id if writing else None
+        self.sidebar.show(self.summaries(), session.conversation_id, answering, datetime.date.today())
+        self.refresh_bindings()
+
+    def show_sidebar(self, shown: bool) -> None:
+        """Show or hide the sidebar; in a narrow terminal it takes the place of the conversation."""
+        if not shown and self.sidebar.has_focus:
+            self.composer.focus()
+        self.set_class(shown, _SIDE_OPEN)
+        if shown and self.has_class("-narrow"):
+            self.sidebar.focus()
+
+    def list_conversations(self) -> None:
+        """Go to the sidebar."""
+        self.show_sidebar(True)
+        self.sidebar.focus()
+
+    @property
+    def sidebar_shown(self) -> bool:
+        """Whether the sidebar is there."""
+        return self.has_class(_SIDE_OPEN)
+
+    def summaries(self) -> list[ConversationSummary]:
+        """All conversations, newest first; none when they cannot be read."""
+        try:
+            return self.session.store.list_conversations()
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return []
+
+    # Conversations
+
+    def open_conversation(self, conversation_id: str) -> bool:
+        """Leave the open conversation for another; whether that could be read."""
+        self.unsent.keep()
+        try:
+            self.session.open(conversation_id)
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return False
+        self.show_conversation()
+        return True
+
+    def new_conversation(self) -> None:
+        """Leave the open conversation for a new one."""
+        self.unsent.keep()
+        self.start_new()
+        self.show_conversation()
+        self.composer.focus()
+
+    def start_new(self) -> None:
+        """Open a new conversation without showing it yet."""
+        try:
+            self.session.start_new()
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+
+    def ask_title(self, conversation_id: str) -> None:
+        """Ask for a new title of a conversation."""
+        try:
+            title = self.session.store.load(conversation_id).title
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return
+        asked = LineScreen("Rename", title, hint="Enter keeps · Esc leaves")
+        self.app.push_screen(asked, lambda new: rename_to(self, conversation_id, new))
+
+    # What is typed
+
+    def send(self, text: str, *, generation: GenerationSettings | None = None) -> None:
+        """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
+        session = self.session
+        old_draft_of = session.draft_id
+        try:
+            message = session.send(text, generation=generation)
+        except StoreError as error:
+            self.not_sent(text, error)
+            return
+        if old_draft_of is None:
+            self.unsent.forget_new()
+        self.unsent.keep()
+        if message is None:
+            self.refresh_around()
+        else:
+            self.show_prompt(message)
+
+    def not_sent(self, text: str, error: Exception) -> None:
+        """Back into the composer with it."""
+        self.composer.give_back(text)
+        self.tell(f"Not sent: {error}", warning=True)
+
+    @property
+    def editing(self) -> bool:
+        """Whether a message is being edited in the composer."""
+        return self.edited is not None
+
+    def end_edit(self) -> bool:
+        """Leave the message as it is; whether one was being edited."""
+        if self.edited is None:
+            return False
+        self.edited = None
+        self.prompt.end_edit()
+        self.refresh_bindings()
+        return True
