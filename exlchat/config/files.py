@@ -68,17 +68,23 @@ class Reading:
 
     def drawing_as(self, other: Reading) -> Reading:
         """With how answers are drawn as `other` says."""
-        pairs = ((self.file, other.file), (self.environment, other.environment))
-        kept = ({key: value for key, value in one.values.items() if key not in DRAWN} for one, _ in pairs)
-        drawn = ({key: value for key, value in one.values.items() if key in DRAWN} for _, one in pairs)
-        file, environment = ({**one, **two} for one, two in zip(kept, drawn, strict=True))
-        return replace(self, file=Layer("file", file), environment=Layer("environment", environment))
+        return replace(
+            self,
+            file=_drawing_as(self.file, other.file),
+            environment=_drawing_as(self.environment, other.environment),
+        )
 
     def require_sound(self) -> Reading:
         """Itself. Raises `SettingsError` for the first problem."""
         for problem in (*self.file_problems, *self.environment_problems):
             raise SettingsError(problem)
         return self
+
+
+def _drawing_as(layer: Layer, other: Layer) -> Layer:
+    kept = {key: value for key, value in layer.values.items() if key not in DRAWN}
+    drawn = {key: value for key, value in other.values.items() if key in DRAWN}
+    return replace(layer, values=kept | drawn)
 
 
 def read_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Reading:

@@ -95,10 +95,6 @@ class Resolved:
         first = self._first(key)
         return first if PLACES.index(first.place) < PLACES.index("file") else None
 
-    def layer(self, place: Place) -> Layer:
-        """What one place says; an empty layer if it is not there."""
-        return next((layer for layer in self.layers if layer.place == place), Layer(place))
-
     def replace(self, layer: Layer) -> Resolved:
         """With this layer in the place of the one that was there, if any."""
         return resolve(*(one for one in self.layers if one.place not in (layer.place, "default")), layer)
