@@ -33,8 +33,8 @@ from exlchat.engine.draft.ngram_drafter import NgramDrafter
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling.device import DeviceDraws
-from exlchat.engine.schedule.feeding import Feeder
-from exlchat.engine.schedule.run_ahead import RunAheadTokens
+from exlchat.engine.schedule.runner import Runner
+from exlchat.engine.schedule.token_sources import RunAheadTokens
 from exlchat.ext.ops import Kernels
 from exlchat.llm.events import DecodePath
 from exlchat.llm.sampling import GREEDY
@@ -51,17 +51,16 @@ class Given:
     """A model whose answer is given: everything is computed, and another token comes out."""
 
     def __init__(self, transformer: Transformer, sequence: KVSequence, kernels: Kernels) -> None:
-        self.feeder = Feeder(transformer, sequence)
+        self.runner, self.sequence = Runner(transformer), sequence
         self.step = CapturedStep(transformer, sequence.cache, kernels)
         self.rows = CapturedRows(transformer, sequence.cache, kernels)
 
     def seconds(self, prompt: list[int], answer: list[int], drafter: Drafter | None) -> tuple[float, DraftCount]:
         """Of the answer, once; and the guesses."""
-        sequence, count = self.feeder.sequence, DraftCount()
+        sequence, count = self.sequence, DraftCount()
         sequence.begin(prompt, most=0)
-        run = self.feeder.next_run()
         for start in range(0, len(prompt), 1024):
-            self.feeder.last_logits(prompt[start : start + 1024], run)
+            self.runner.last_logits(sequence, prompt[start : start + 1024])
         context = [*prompt, answer[0]]
 
         def plain() -> _GivenTokens:
@@ -184,7 +183,7 @@ def main() -> None:
     given = Given(transformer, sequence, kernels)
     small = open_model(typed.draft_shape, typed.mix, "fp16", ROOM, kernels)
     small[1].close()
-    drafting = ModelDrafter(Feeder(*small), CapturedStep(small[0], small[1].cache, kernels))
+    drafting = ModelDrafter(Runner(small[0], CapturedStep(small[0], small[1].cache, kernels)), small[1])
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
     print(f"{typed.shape}, {typed.mix}; draft model {typed.draft_shape}\n")
     print("| answer | tokens | guesses | right | tok/s without | tok/s with | times |\n|:--|--:|--:|--:|--:|--:|--:|")

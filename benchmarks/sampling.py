@@ -21,7 +21,7 @@ import torch
 from benchmarks.compiled import compiled_library
 from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.sampling.device import DeviceDraws
-from exlchat.engine.schedule.run_ahead import RunAheadTokens
+from exlchat.engine.schedule.token_sources import RunAheadTokens
 from exlchat.ext.sampling import SamplerKernels, SamplerState
 
 VOCABULARIES = {"32k": 32000, "128k": 128256, "256k": 256000}

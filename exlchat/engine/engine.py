@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +28,7 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.disk.folder import clear_pages
 from exlchat.engine.kv.hash import KEYS_AND_VALUES, root_hash
 from exlchat.engine.kv.rows import OpenRows, TorchLayerRows, kernel_rows
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import MOST_AT_ONCE, cache_kind
 from exlchat.engine.layers.operations import KernelOperations, TorchOperations
 from exlchat.engine.layers.transformer import Transformer
@@ -45,7 +44,7 @@ from exlchat.engine.placement import (
     resident_memory,
     usable_memory,
 )
-from exlchat.engine.schedule.generator import Generator
+from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.engine.text.template_files import DEFAULT, read_templates
 from exlchat.engine.text.tokenizer import Tokenizer, TokenizerToCome
 from exlchat.engine.weights.checkpoint import Checkpoint
@@ -62,14 +61,12 @@ from exlchat.llm.info import (
 )
 from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
-from exlchat.llm.thoughts import several_told_apart, told_apart
+from exlchat.llm.thoughts import Channels, several_told_apart, told_apart
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
 _CUDA_PREFILL_CHUNK = MOST_AT_ONCE
 _CPU_PREFILL_WEIGHTS = 5e10
-
-_Event = TypeVar("_Event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class _Parts:
     tokenizer: Tokenizer
     transformer: Transformer
     cache: KVCache
-    generator: Generator
+    scheduler: Scheduler
     archive: PageArchive | None
     draft: LocalEngine | None = None
 
@@ -131,34 +128,35 @@ class LocalEngine:
         return transformer.forward(torch.tensor(ids, device=transformer.device), last_only=False)
 
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
-        """Begins an answer in a thread of its own; `sink` is told its events, `Finished` or `Failed` last."""
-        running = self.generate(request)
+        """Begins an answer, beside others that run. See `Scheduler.submit`."""
+        self.capabilities.check(request)
+        channels = None if request.thoughts is None else Channels(request.thoughts)
 
-        def answer() -> None:
-            try:
-                for event in running:
-                    sink(event)
-            except Exception as error:
-                sink(Failed(error))
+        def tell(event: Event | Failed) -> None:
+            if channels is not None and isinstance(event, Failed):
+                for delta in channels.rest():
+                    sink(delta)
+            if channels is None or isinstance(event, PrefillProgress | Failed):
+                sink(event)
+                return
+            for told in channels.told(event):
+                sink(told)
 
-        threading.Thread(target=answer, name="exlchat-answer", daemon=True).start()
-        return running
+        return self._parts.scheduler.submit(request, tell)
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
-        """Events of one answer, `Finished` last. See `Generator.generate`."""
+        """Events of one answer, `Finished` last. See `Scheduler.generate`."""
         self.capabilities.check(request)
-        return self._running(told_apart(self._parts.generator.generate(request), request.thoughts))
+        running = self._parts.scheduler.generate(request)
+        return Running(told_apart(running, request.thoughts), running.cancel)
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> Running[PrefillProgress | OneOfSeveral]:
-        """Events of 1 to 8 answers to one prompt, which is read once. See `Generator.generate_several`."""
+        """Events of 1 to 8 answers to one prompt, which is read once. See `Scheduler.generate_several`."""
         self.capabilities.check(request)
-        events = self._parts.generator.generate_several(request, seeds)
-        return self._running(several_told_apart(events, request.thoughts, len(seeds)))
-
-    def _running(self, events: Iterator[_Event]) -> Running[_Event]:
-        return Running(events, self._parts.generator.cancel)
+        running = self._parts.scheduler.generate_several(request, seeds)
+        return Running(several_told_apart(running, request.thoughts, len(seeds)), running.cancel)
 
     def check(self, request: GenerationRequest) -> None:
         """Whether answers can be made so with this model, whatever the prompt, which may be empty. From any thread.
@@ -167,15 +165,15 @@ class LocalEngine:
             RequestError: in one line: a token that it does not have, or a constraint that nothing can be held to.
         """
         self.capabilities.check(request)
-        self._parts.generator.check(request.sampling, request.constraint)
+        self._parts.scheduler.check(request.sampling, request.constraint)
 
     def constraint_notice(self, constraint: Constraint) -> str | None:
         """In a line what a constraint asks for that answers are not held to, if anything."""
         return constraint_notice(constraint)
 
     def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
-        """How likely the tokens of a sequence are, `Scored` last. See `Generator.score`."""
-        return self._running(self._parts.generator.score(request))
+        """How likely the tokens of a sequence are, `Scored` last. See `Scheduler.score`."""
+        return self._parts.scheduler.score(request)
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of a prompt would not have to be computed now. The disk is not asked."""
@@ -313,7 +311,7 @@ def load(
     def other_cache() -> KVCache:
         return KVCache(spec, kv_cache, dtype, target, plan.context, root=root, rows=rows)
 
-    generator = Generator(
+    scheduler = Scheduler(
         transformer,
         tokenizer,
         cache,
@@ -321,7 +319,7 @@ def load(
         chunk,
         step=step,
         rows=passes,
-        several=None if passes is None or kernels is None else CapturedSeveral(passes, kernels, room=cache.max_seq_len),
+        batched=None if passes is None or kernels is None else CapturedSeveral(passes, kernels, room=cache.max_seq_len),
         archive=archive,
         draft_model=guesses,
         other_cache=other_cache,
@@ -331,7 +329,7 @@ def load(
     )
     name = "" if draft is None else draft.info.name
     info = dataclasses.replace(info, draft_model=name, without_draft=without_draft)
-    return LocalEngine(info, _Parts(tokenizer, transformer, cache, generator, archive, draft))
+    return LocalEngine(info, _Parts(tokenizer, transformer, cache, scheduler, archive, draft))
 
 
 def _drafter(draft: LocalEngine, tokenizer: Tokenizer, path: Path) -> ModelDrafter:
@@ -342,7 +340,7 @@ def _drafter(draft: LocalEngine, tokenizer: Tokenizer, path: Path) -> ModelDraft
         raise ModelError(
             f"{draft.info.path}: cannot draft for {path.name}: {other}; take a smaller model of the same family"
         )
-    return ModelDrafter(parts.generator.feeder, parts.generator.step)
+    return ModelDrafter(parts.scheduler.runner, KVSequence(parts.cache))
 
 
 def _check_head(bits: int | None, *, kernels: bool) -> None:

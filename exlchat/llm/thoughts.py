@@ -5,7 +5,7 @@ Thoughts stand at the beginning of an answer only: a mark behind its first word 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -191,7 +191,7 @@ def told_apart(events: Iterator[Event], thoughts: Thoughts | None) -> Iterator[E
         events: with all texts in one channel.
         thoughts: how they are marked; `None` leaves the events as they are.
     """
-    return events if thoughts is None else _told_apart(events, _Channels(thoughts))
+    return events if thoughts is None else _told_apart(events, Channels(thoughts))
 
 
 def several_told_apart(
@@ -200,10 +200,10 @@ def several_told_apart(
     """The same of so many answers."""
     if thoughts is None:
         return events
-    return _several_told_apart(events, [_Channels(thoughts) for _ in range(answers)])
+    return _several_told_apart(events, [Channels(thoughts) for _ in range(answers)])
 
 
-def _told_apart(events: Iterator[Event], channels: _Channels) -> Iterator[Event]:
+def _told_apart(events: Iterator[Event], channels: Channels) -> Iterator[Event]:
     with _closing(events):
         try:
             for event in events:
@@ -217,7 +217,7 @@ def _told_apart(events: Iterator[Event], channels: _Channels) -> Iterator[Event]
 
 
 def _several_told_apart(
-    events: Iterator[PrefillProgress | OneOfSeveral], channels: Sequence[_Channels]
+    events: Iterator[PrefillProgress | OneOfSeveral], channels: Sequence[Channels]
 ) -> Iterator[PrefillProgress | OneOfSeveral]:
     with _closing(events):
         try:
@@ -233,13 +233,14 @@ def _several_told_apart(
             raise
 
 
-class _Channels:
-    """Of one answer."""
+class Channels:
+    """Of one answer, event by event."""
 
     def __init__(self, thoughts: Thoughts) -> None:
         self._splitter = ThoughtSplitter(thoughts.marks, thoughts.begun)
 
     def told(self, event: TextDelta | Finished) -> Iterator[TextDelta | Finished]:
+        """An event with each text in its channel."""
         if isinstance(event, Finished):
             yield from self.rest()
             yield event
@@ -251,6 +252,7 @@ class _Channels:
         yield from deltas
 
     def rest(self) -> list[TextDelta]:
+        """What was held back."""
         return _deltas(self._splitter.finish())
 
 
@@ -263,8 +265,9 @@ def _closing(events: Iterator[object]) -> Iterator[None]:
     try:
         yield
     finally:
-        if isinstance(events, Generator):
-            events.close()
+        close = getattr(events, "close", None)
+        if close is not None:
+            close()
 
 
 def _overlap(text: str, mark: str) -> int:

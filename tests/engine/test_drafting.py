@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, RequestError, SamplingSettings, TextDelta, load
 from exlchat.engine.draft.drafting import MOST_ROWS, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
-from exlchat.engine.schedule.generator import Generator
+from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.paths import bundled_model
+from tests.engine.retired import retired
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))
@@ -46,9 +47,9 @@ class Oracle:
         return following
 
 
-def with_draft(engine: LocalEngine, drafter: object) -> Generator:
+def with_draft(engine: LocalEngine, drafter: object) -> Scheduler:
     parts = engine._parts
-    return Generator(parts.transformer, parts.tokenizer, parts.cache, (), 8, draft_model=drafter)  # type: ignore[arg-type]
+    return Scheduler(parts.transformer, parts.tokenizer, parts.cache, (), 8, draft_model=drafter)  # type: ignore[arg-type]
 
 
 def finish(events: Iterator[object]) -> Finished:
@@ -72,7 +73,7 @@ def test_guesses_right_or_wrong_change_no_token(engine: LocalEngine, sampling: S
     else:
         assert stats.accepted < stats.drafted
     # The cache holds what was said, and no guess.
-    cached = drafted.feeder.sequence.ids
+    cached = retired(engine._parts.cache).ids
     assert cached == [*PROMPT, *plain.token_ids[:-1]][: len(cached)]
 
 
@@ -103,7 +104,7 @@ def test_an_answer_ends_within_a_check_as_without_one(engine: LocalEngine, after
     while said < after:
         said += isinstance(next(events), TextDelta)
     events.close()  # type: ignore[attr-defined]
-    cached = list(generator.feeder.sequence.ids)
+    cached = retired(engine._parts.cache).ids
     assert cached == [*PROMPT, *plain.token_ids][: len(cached)]
     assert len(cached) <= len(PROMPT) + after
 

@@ -135,7 +135,7 @@ def test_reuse_gives_the_same_logits_where_chunks_fall_alike(model_dir: Path, cu
     answers = [finish(engine.generate(GenerationRequest(prompt, max_new_tokens=40))) for engine in (fresh, used)]
     assert [answer.stats.cached_tokens for answer in answers] == [0, cut]
     assert answers[0].token_ids == answers[1].token_ids
-    logits = [engine._parts.generator._reader._last.logits for engine in (fresh, used)]
+    logits = [engine._parts.scheduler._maker.reader._last.logits for engine in (fresh, used)]
     assert torch.equal(*logits)
 
 
@@ -146,7 +146,7 @@ def test_reuse_gives_nearly_the_same_logits_elsewhere(model_dir: Path, cut: int)
     finish(used.generate(GenerationRequest(prompt[:cut] + ids(2, 300), max_new_tokens=1)))
     for engine in (fresh, used):
         finish(engine.generate(GenerationRequest(prompt, max_new_tokens=1)))
-    one, other = (engine._parts.generator._reader._last.logits for engine in (fresh, used))
+    one, other = (engine._parts.scheduler._maker.reader._last.logits for engine in (fresh, used))
     assert float((one - other).norm() / one.norm()) < 1e-5
 
 

@@ -18,7 +18,6 @@ from exlchat.engine import (
     GenerationRequest,
     LocalEngine,
     ModelError,
-    RequestError,
     SamplingSettings,
     TextDelta,
     load,
@@ -26,10 +25,11 @@ from exlchat.engine import (
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError, probabilities
 from exlchat.engine.sampling.device import DeviceDraws
-from exlchat.engine.schedule.generator import Generator
+from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.ext.functions import CDraw
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, TokenRing
+from tests.engine.retired import retired
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))
@@ -108,9 +108,9 @@ def other(model_dir: Path) -> LocalEngine:
     return load(model_dir, device="cpu", kv_cache="fp32", prefill_chunk=8)
 
 
-def with_device(engine: LocalEngine, device: Device) -> Generator:
+def with_device(engine: LocalEngine, device: Device) -> Scheduler:
     parts = engine._parts
-    return Generator(parts.transformer, parts.tokenizer, parts.cache, (), 8, step=device)
+    return Scheduler(parts.transformer, parts.tokenizer, parts.cache, (), 8, step=device)
 
 
 def model_device(engine: LocalEngine, sampling: SamplingSettings, seconds: float = 0.0) -> Device:
@@ -131,7 +131,7 @@ def model_device(engine: LocalEngine, sampling: SamplingSettings, seconds: float
     return device
 
 
-def counting(engine: LocalEngine, seconds: float = 0.0) -> tuple[Device, Generator]:
+def counting(engine: LocalEngine, seconds: float = 0.0) -> tuple[Device, Scheduler]:
     """Each token is the one before plus one, whatever the model says."""
     device = Device(lambda token, _position, _draw: ((token + 1) % 384, DRAWN), seconds)
     return device, with_device(engine, device)
@@ -152,7 +152,7 @@ def test_both_paths_give_the_same_answer_and_the_same_cache(
     generator = with_device(other, model_device(other, sampling))
     ahead = finish(generator.generate(request))
     assert (ahead.token_ids, ahead.text, ahead.reason) == (waiting.token_ids, waiting.text, waiting.reason)
-    assert generator.feeder.sequence.ids == engine._parts.generator.feeder.sequence.ids
+    assert retired(other._parts.cache).ids == retired(engine._parts.cache).ids
     assert (waiting.stats.decode_path, ahead.stats.decode_path) == ("synchronous", "run-ahead")
 
 
@@ -196,7 +196,7 @@ def test_a_stop_costs_one_step_in_vain(engine: LocalEngine) -> None:
     last = finish(generator.generate(GenerationRequest(PROMPT, stop=[stop])))
     assert (last.reason, len(last.token_ids)) == ("stop_token", 6)
     assert device.launches == 6 + 1
-    assert len(generator.feeder.sequence) == len(PROMPT) + 6
+    assert len(retired(engine._parts.cache)) == len(PROMPT) + 6
 
 
 def test_the_device_works_while_the_consumer_does_not(engine: LocalEngine) -> None:
@@ -229,10 +229,11 @@ def test_the_context_ends_the_answer(model_dir: Path) -> None:
 def test_cancel_ends_within_a_token_and_waits_for_the_device(engine: LocalEngine) -> None:
     device, generator = counting(engine, seconds=0.002)
     deltas = 0
-    for event in generator.generate(GenerationRequest(PROMPT)):
+    running = generator.generate(GenerationRequest(PROMPT))
+    for event in running:
         deltas += isinstance(event, TextDelta)
         if deltas == 4:
-            generator.cancel()
+            running.cancel()
     assert isinstance(event, Finished)
     assert (event.reason, len(event.token_ids)) == ("cancelled", 4)
     assert device.reported == device.launches
@@ -249,17 +250,18 @@ def test_closing_the_iterator_waits_for_the_device(engine: LocalEngine) -> None:
     assert device.reported == device.launches
 
 
-def test_a_newer_request_ends_an_unfinished_one(engine: LocalEngine) -> None:
-    device, generator = counting(engine, seconds=0.01)
-    old = generator.generate(GenerationRequest(PROMPT))
+def test_a_newer_request_takes_turns_with_an_unfinished_one(engine: LocalEngine) -> None:
+    """The step is one answer's at a time."""
+    device, generator = counting(engine, seconds=0.001)
+    old = generator.generate(GenerationRequest(PROMPT, max_new_tokens=80))
     while not isinstance(next(old), TextDelta):
         pass
-    newer = generator.generate(GenerationRequest([5, 6, 7], max_new_tokens=5))
+    newer = finish(generator.generate(GenerationRequest([5, 6, 7], max_new_tokens=40)))
+    assert device.reported == device.launches or len(newer.token_ids) == 40
+    last = finish(old)
+    for one, count in ((newer, 40), (last, 80)):
+        assert [(token - one.token_ids[0]) % 384 for token in one.token_ids] == list(range(count))
     assert device.reported == device.launches
-    first = next(newer)
-    with pytest.raises(RequestError, match="newer request"):
-        list(old)
-    assert len(finish(iter([first, *newer])).token_ids) == 5
 
 
 def test_logits_that_are_no_numbers_are_an_error_of_the_model(engine: LocalEngine) -> None:

@@ -185,5 +185,5 @@ def test_it_can_be_given_up_between_chunks(model_dir: Path) -> None:
     left = engine.score(ScoreRequest(IDS, 1))
     next(left)
     assert finish(engine.generate(GenerationRequest(IDS, max_new_tokens=3))).stats.new_tokens == 3
-    with pytest.raises(RequestError, match="newer request"):
-        list(left)
+    # One that is left is not ended by another.
+    assert isinstance(list(left)[-1], Scored)

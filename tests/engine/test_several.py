@@ -29,9 +29,8 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
 from exlchat.engine.sampling.device_rules import DeviceRules
-from exlchat.engine.schedule import several
-from exlchat.engine.schedule.several import SideBySide
-from exlchat.engine.schedule.several_ahead import Row, SeveralAhead
+from exlchat.engine.schedule import work
+from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead, BatchRow
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.constraint import Constraint
@@ -45,7 +44,7 @@ from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, w
 from tests.random_models import edit_json, save_random_llama
 
 if TYPE_CHECKING:
-    from exlchat.engine.decode.answer_step import AnswerStep
+    from exlchat.engine.schedule.token_sources import DecodeStep
 
 PROMPT = list(range(10, 310))  # more than a page, and a part of one
 WARM = SamplingSettings(temperature=1.0)
@@ -226,9 +225,9 @@ def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine
         change = {**change, "thoughts": limit}
     request = dataclasses.replace(GenerationRequest(PROMPT, WARM, max_new_tokens=40, alternatives=1), **change)
     parts = engine._parts
-    generator, passes = parts.generator, Passes(parts.transformer)
-    rules = DeviceRules(generator._means.vocabulary)
-    together = SideBySide(passes, cast("AnswerStep", None), rules)
+    generator, passes = parts.scheduler, Passes(parts.transformer)
+    rules = DeviceRules(generator._plans.vocabulary)
+    together = BatchedHostDraws(passes, cast("DecodeStep", None), rules)
     alone_ = {seed: alone(engine, request, seed) for seed in range(5)}
     generator._together = together
     try:
@@ -247,7 +246,7 @@ def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine
 
 
 class Drawing:
-    """A `SeveralStep`: passes that draw as the device does, and feed themselves."""
+    """A `BatchedStep`: passes that draw as the device does, and feed themselves."""
 
     def __init__(self, transformer: Transformer, sampling: SamplingSettings) -> None:
         self._transformer, self._sampling = transformer, sampling
@@ -255,7 +254,7 @@ class Drawing:
         self.sizes: list[int] = []
         self.begun: list[int] = []
 
-    def begin(self, rows: Sequence[Row]) -> None:
+    def begin(self, rows: Sequence[BatchRow]) -> None:
         self._rows = rows
         self._fed = [(row.context[-1], len(row.context) - 1, row.draws.c_draw()) for row in rows]
         for ring in self._rings:
@@ -284,8 +283,8 @@ class Drawing:
 @contextmanager
 def drawing(engine: LocalEngine, sampling: SamplingSettings = WARM) -> Iterator[Drawing]:
     """The engine's answers are drawn on the device."""
-    generator, step = engine._parts.generator, Drawing(engine._parts.transformer, sampling)
-    generator._ahead = SeveralAhead(step, DeviceRules(generator._means.vocabulary))
+    generator, step = engine._parts.scheduler, Drawing(engine._parts.transformer, sampling)
+    generator._ahead = BatchedRunAhead(step, DeviceRules(generator._plans.vocabulary))
     try:
         yield step
     finally:
@@ -317,7 +316,7 @@ def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: LocalEngine,
         assert found[seed].token_ids == again[seed].token_ids == one.token_ids
         assert (found[seed].text, found[seed].reason) == (one.text, one.reason)
         assert found[seed].stats.decode_path == "run-ahead" or len(one.token_ids) == 1
-    assert engine._parts.generator._ahead is None
+    assert engine._parts.scheduler._ahead is None
     if not change:
         assert step.sizes == [6] * 59 * 2
         assert step.begun == [6, 6]
@@ -340,7 +339,7 @@ def test_who_has_no_room_for_what_runs_ahead_ends_and_the_others_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `test_what_ends_leaves_its_room_to_the_others`."""
-    monkeypatch.setattr(several, "_LONG_ANSWER", 100)
+    monkeypatch.setattr(work, "_LONG_ANSWER", 100)
     small = load(folder, device="cpu", max_seq_len=1280, cache_tokens=1280)
     request = GenerationRequest(PROMPT, WARM)
     with drawing(small):
@@ -398,8 +397,8 @@ def test_who_falls_behind_catches_up(folder: Path) -> None:
     texts = {index: engine.decode([index]) for index in range(20, 380)}
     banned = next(index for index, text in texts.items() if len(text) >= 2 and text.isascii() and text.isalpha())
     digit = next(index for index, text in texts.items() if len(text) == 1 and text.isascii() and text.isdigit())
-    generator, step = engine._parts.generator, Scripted(engine, banned, digit)
-    generator._ahead = SeveralAhead(step, DeviceRules(generator._means.vocabulary))
+    generator, step = engine._parts.scheduler, Scripted(engine, banned, digit)
+    generator._ahead = BatchedRunAhead(step, DeviceRules(generator._plans.vocabulary))
     request = GenerationRequest(PROMPT[:20], WARM, max_new_tokens=300, banned=[texts[banned]])
     deepest = 0
     for told in engine.generate_several(request, [0, 1, 2]):
@@ -423,7 +422,7 @@ def test_a_report_that_never_comes_ends_that_request_alone(engine: LocalEngine) 
     assert found[0].token_ids == alone(engine, request, SEEDS[0]).token_ids
 
 
-def test_a_newer_request_ends_what_the_device_draws(engine: LocalEngine) -> None:
+def test_a_newer_request_shares_the_passes_of_what_the_device_draws(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=300)
     with drawing(engine):
         events = engine.generate_several(request, SEEDS)
@@ -431,10 +430,10 @@ def test_a_newer_request_ends_what_the_device_draws(engine: LocalEngine) -> None
         assert isinstance(told[-1], OneOfSeveral)
         short = dataclasses.replace(request, max_new_tokens=9)
         found = ends(engine.generate_several(short, SEEDS))
-        with pytest.raises(RequestError, match="newer request"):
-            list(events)
+        rest = ends(iter([*told, *events]))
     for index, seed in enumerate(SEEDS):
         assert found[index].token_ids == alone(engine, short, seed).token_ids
+        assert rest[index].token_ids == alone(engine, request, seed).token_ids
 
 
 def test_what_the_host_has_to_know_is_not_drawn_ahead(engine: LocalEngine) -> None:
@@ -454,7 +453,7 @@ def test_what_is_bounded_has_all_of_its_room_or_they_come_one_behind_the_other(f
 
 def test_what_ends_leaves_its_room_to_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five pages: two hold the prompt, of which the answers share one; three are left for both."""
-    monkeypatch.setattr(several, "_LONG_ANSWER", 100)
+    monkeypatch.setattr(work, "_LONG_ANSWER", 100)
     small = load(folder, device="cpu", max_seq_len=1280, cache_tokens=1280)
     found = ends(small.generate_several(GenerationRequest(PROMPT, WARM), SEEDS[:2]))
     assert [one.reason for one in found.values()] == ["context_full"] * 2
@@ -507,7 +506,7 @@ def test_cancelled_ones_all_say_so(engine: LocalEngine) -> None:
     assert all(len(one.token_ids) < 10 for one in found.values())
 
 
-def test_closing_gives_the_pages_back_and_a_newer_request_ends_them(engine: LocalEngine) -> None:
+def test_closing_gives_the_pages_back_and_a_newer_request_ends_none(engine: LocalEngine) -> None:
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=300)
     events = engine.generate_several(request, SEEDS)
     for told in events:
@@ -515,8 +514,8 @@ def test_closing_gives_the_pages_back_and_a_newer_request_ends_them(engine: Loca
             break
     assert len({page for page in engine._parts.cache.pool.listed if page.users}) > 2
     wanted = alone(engine, request, 3)
-    with pytest.raises(RequestError, match="newer request"):
-        list(events)
+    assert next(events)
+    events.close()
     assert len({page for page in engine._parts.cache.pool.listed if page.users}) <= 3
     assert alone(engine, request, 3).token_ids == wanted.token_ids
 

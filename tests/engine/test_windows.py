@@ -19,6 +19,7 @@ from exlchat.engine.kv.sizes import cache_bytes, window_slots
 from exlchat.engine.kv.windows import WindowSlots
 from exlchat.ext.kv_formats import KINDS
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
+from tests.engine.retired import retired
 from tests.engine.test_kv_cache import CPU, spec
 from tests.random_models import edit_json, save_tokenizer
 
@@ -107,7 +108,7 @@ def test_a_prefix_whose_window_is_gone_is_computed_again(mistral: tuple[Path, Mi
 def test_a_long_answer_keeps_only_its_window(mistral: tuple[Path, MistralForCausalLM]) -> None:
     engine = load(mistral[0], device="cpu", kv_cache="fp32", max_seq_len=4096, cache_tokens=4096, prefill_chunk=256)
     finish(engine, ids(1, 1000), 900)
-    sequence = engine._parts.generator.feeder.sequence
+    sequence = retired(engine._parts.cache)
     assert len(sequence) == 1899
     held = sequence._in_window
     # At the last border, 1792, the next token saw 1493 and on.
@@ -187,7 +188,7 @@ def test_room_for_a_copied_page_is_not_taken_from_its_own_window(mistral: tuple[
     again = finish(engine, cut, 20)
     assert again.stats.cached_tokens == 1050
     assert again.token_ids == finish(open_engine(), cut, 20).token_ids
-    fresh, used = open_engine(), engine._parts.generator._reader._last.logits
+    fresh, used = open_engine(), engine._parts.scheduler._maker.reader._last.logits
     finish(fresh, cut, 1)
-    wanted = fresh._parts.generator._reader._last.logits
+    wanted = fresh._parts.scheduler._maker.reader._last.logits
     assert float((used - wanted).norm() / wanted.norm()) < 1e-5

@@ -51,7 +51,7 @@ class Always(DraftLength):
 def engine() -> LocalEngine:
     draft = load(FLOAT if FLOAT.is_dir() else EXL2, device="cuda", max_seq_len=4096)
     engine = load(EXL2, device="cuda", max_seq_len=4096, draft=draft)
-    drafters = engine._parts.generator._sources._drafters
+    drafters = engine._parts.scheduler._sources._drafters
     drafters.update({name: (drafter, Always(0.05)) for name, (drafter, _) in drafters.items()})
     return engine
 

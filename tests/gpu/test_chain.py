@@ -13,8 +13,7 @@ from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws, c_chain
-from exlchat.engine.schedule.masked_tokens import MaskedTokens
-from exlchat.engine.schedule.run_ahead import RunAheadTokens
+from exlchat.engine.schedule.token_sources import MaskedTokens, RunAheadTokens
 from exlchat.ext.chain import FOREVER, TokenRules, token_words
 from exlchat.ext.job import Job
 from exlchat.ext.library import Library

@@ -99,7 +99,7 @@ def test_eight_take_as_many_passes_as_one(
         work = getattr(whole, name)
         monkeypatch.setattr(whole, name, lambda *given: (passes.append(1), work(*given))[1])
 
-    generator = engine._parts.generator
+    generator = engine._parts.scheduler
     assert generator._ahead is not None
     assert generator._together is not None
     counted(generator._ahead.step, "launch")

@@ -1,4 +1,4 @@
-"""The whole decode step as one CUDA graph: what `run_ahead.RunAheadTokens` launches.
+"""The whole decode step as one CUDA graph: what `token_sources.RunAheadTokens` launches.
 
 It is captured once: pages stay where they are, and a table on the device says which of them belong to the sequence.
 Each way of drawing (`device_sampling.DrawKind`) has a graph of its own, so that none pays for what another needs; and
@@ -31,7 +31,7 @@ NO_MEMORY = "no memory for the decode step beside weights and cache; take a smal
 
 
 class CapturedStep:
-    """A `run_ahead.DecodeStep`.
+    """A `token_sources.DecodeStep`.
 
     Args:
         transformer, cache: of one model for which `fit.why_not` gives `None`.
@@ -108,7 +108,7 @@ class CapturedStep:
         self._chain.tables.show(self._cache.tables, [self._sequence.row])
 
     def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
-        """See `run_ahead.DecodeStep` and, for `masked`, `masked_tokens.MaskedStep`.
+        """See `token_sources.DecodeStep`.
 
         The first answer of a kind captures its graph, some tens of milliseconds.
 
@@ -126,7 +126,7 @@ class CapturedStep:
         self._set(kind, context, draws)
 
     def begin_draw(self, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> None:
-        """See `masked_tokens.MaskedStep`."""
+        """See `token_sources.DecodeStep`."""
         self._prepare_apart()
         self._set("adjusted" if mask is not None and draws.kind == "plain" else draws.kind, context, draws)
         self._chain.logits[0].copy_(logits)

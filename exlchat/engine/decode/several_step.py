@@ -1,4 +1,4 @@
-"""A pass of a token of each of several sequences with the draws behind it, as CUDA graphs: a `SeveralStep`.
+"""A pass of a token of each of several sequences with the draws behind it, as CUDA graphs: a `BatchedStep`.
 
 What each row comes to is what a step alone gives, to the last bit. A number of rows is captured for each way of drawing
 when it is first asked for.
@@ -15,7 +15,7 @@ from exlchat.engine.decode.verify_step import CapturedRows
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.sampling.device import DrawKind
-from exlchat.engine.schedule.several_ahead import Row
+from exlchat.engine.schedule.batch import BatchRow
 from exlchat.ext.chain import ChainState
 from exlchat.ext.ops import Kernels
 from exlchat.ext.sampling import SamplerState, TokenRing
@@ -23,7 +23,7 @@ from exlchat.llm.info import ModelError
 
 
 class CapturedSeveral:
-    """A `several_ahead.SeveralStep`.
+    """A `batch.BatchedStep`.
 
     Args:
         rows: whose passes these are; they share their tensors, so only one of both has work under way.
@@ -36,26 +36,26 @@ class CapturedSeveral:
         self._kernels = kernels
         self._room = room
         self._states: list[SamplerState] = []
-        self._chains: list[ChainState] = []
+        self._chains: dict[int, ChainState] = {}
         self._sequences: list[KVSequence] = []
-        self._kind: DrawKind = "plain"
-        self._graphs: dict[tuple[int, DrawKind], torch.cuda.CUDAGraph] = {}
-        self._jobs: dict[tuple[int, DrawKind], list[Launch]] = {}
+        self._kinds: tuple[DrawKind, ...] = ()
+        self._graphs: dict[tuple[DrawKind, ...], torch.cuda.CUDAGraph] = {}
+        self._jobs: dict[tuple[DrawKind, ...], list[Launch]] = {}
         """They keep alive what the graphs point to."""
 
     @torch.inference_mode()
-    def begin(self, rows: Sequence[Row]) -> None:
-        """See `SeveralStep`."""
-        (self._kind,) = {row.draws.kind for row in rows}
+    def begin(self, rows: Sequence[BatchRow]) -> None:
+        """See `BatchedStep`."""
+        self._kinds = tuple(row.draws.kind for row in rows)
         chain = self._rows.plan
         try:
-            self._open_slots(len(rows))
+            self._open_slots()
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
         for slot, row in enumerate(rows):
             self._states[slot].ring.clear()
             self._states[slot].set(row.draws.c_draw())
-            if self._kind != "plain":
+            if self._kinds[slot] != "plain":
                 self._chains[slot].set(row.draws.c_chain(), row.context, row.draws.rules)
         chain.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
         chain.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
@@ -63,35 +63,36 @@ class CapturedSeveral:
 
     @torch.inference_mode()
     def launch(self) -> None:
-        """See `SeveralStep`."""
+        """See `BatchedStep`."""
         self._rows.show(self._sequences)
-        key = len(self._sequences), self._kind
+        key = self._kinds
         if key in self._graphs:
             self._graphs[key].replay()
             return
         # CUDA loads kernels when they are first launched, which must not fall into a capture.
-        jobs = self._jobs[key] = [*self._rows.plan.jobs(key[0], "own"), *self._draw_jobs(*key)]
+        jobs = self._jobs[key] = [*self._rows.plan.jobs(len(key), "own"), *self._draw_jobs()]
         launch_all(jobs, dependent=False)
         work = captured(self._rows.device, lambda: launch_all(jobs, dependent=self._rows.dependent))
         self._graphs[key] = work
 
     def ring(self, row: int) -> TokenRing:
-        """See `SeveralStep`."""
+        """See `BatchedStep`."""
         return self._states[row].ring
 
     def running(self) -> bool:
-        """See `SeveralStep`."""
+        """See `BatchedStep`."""
         return not torch.cuda.current_stream(self._rows.device).query()
 
-    def _open_slots(self, count: int) -> None:
+    def _open_slots(self) -> None:
         device, vocab = self._rows.device, self._rows.plan.logits.shape[1]
-        while len(self._states) < count:
+        while len(self._states) < len(self._kinds):
             self._states.append(SamplerState(device))
-        while self._kind != "plain" and len(self._chains) < count:
-            self._chains.append(ChainState(vocab, self._room, device))
+        for slot, kind in enumerate(self._kinds):
+            if kind != "plain" and slot not in self._chains:
+                self._chains[slot] = ChainState(vocab, self._room, device)
 
-    def _draw_jobs(self, count: int, kind: DrawKind) -> list[Launch]:
-        return [job for slot in range(count) for job in self._draw(slot, kind)]
+    def _draw_jobs(self) -> list[Launch]:
+        return [job for slot, kind in enumerate(self._kinds) for job in self._draw(slot, kind)]
 
     def _draw(self, slot: int, kind: DrawKind) -> list[Launch]:
         step, state = self._rows.plan, self._states[slot]

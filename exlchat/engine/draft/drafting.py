@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from exlchat.engine.schedule.token_source import TokenSource
+from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.llm.events import DecodePath
 
 # Chances that are left out before guesses that did not pay are tried again; twice as many each time, up to the last.

@@ -129,11 +129,12 @@ class KVCache:
         self.close_retired()
         self._close_retired = close
 
-    def close_retired(self) -> None:
-        """Another sequence begins."""
+    def close_retired(self) -> bool:
+        """Another sequence begins, or needs pages; whether there was one."""
         close, self._close_retired = self._close_retired, None
         if close is not None:
             close()
+        return close is not None
 
     def take_slot(self) -> TableSlot:
         """A row of the tables, the one that was given back last."""

@@ -132,9 +132,7 @@ class KVSequence:
             raise ModelError(f"the context holds {self.cache.max_seq_len:,} tokens, and {length:,} were wanted")
         _ = self.cache.memory
         try:
-            while len(self.pages) < needed:
-                self._take()
-            self._hold_window(len(self.ids), length)
+            self._fill(needed, length)
         except PoolFullError:
             raise PoolFullError(
                 f"the cache has no room for {length:,} tokens in one conversation; load with a larger --cache-tokens"
@@ -202,6 +200,16 @@ class KVSequence:
         self._appended = (start, start + new.shape[2])
         exact_from = self._exact.first if self._exact.end == start else start
         return self.cache.rows(self._placed).append(layer, start, exact_from, new)
+
+    def _fill(self, pages: int, length: int) -> None:
+        try:
+            while len(self.pages) < pages:
+                self._take()
+            self._hold_window(len(self.ids), length)
+        except PoolFullError:
+            if not self.cache.close_retired():
+                raise
+            self._fill(pages, length)
 
     def _use(self, page: Page) -> None:
         page.owners.add(self._owner)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exlchat.engine.sampling.device import DeviceDraws
-from exlchat.engine.schedule.answering import Answering, AnswerParts
+from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.text.vocabulary import Vocabulary
 from exlchat.ext.chain import FOREVER, TokenRules
 from exlchat.llm.sampling import SamplingSettings
@@ -28,13 +28,14 @@ class DeviceRules:
         self._sets: dict[tuple[str, ...], Tensor] = {}
         self._last: tuple[object, TokenRules] | None = None
 
-    def draws(self, parts: AnswerParts, answer: Answering) -> DeviceDraws:
+    def draws(self, state: GenerationState) -> DeviceDraws:
         """How the device draws the next token of an answer, and those behind it."""
+        parts = state.parts
         sampling = parts.request.sampling
         return DeviceDraws(
             sampling,
             parts.clock.seed,
-            index=answer.count,
+            index=state.count,
             attempt=parts.sampler.attempt,
             rules=self.of(sampling, parts.stop_ids, parts.request.min_new_tokens),
             mu=parts.sampler.surprise,  # the host has drawn the first token

@@ -6,24 +6,25 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from exlchat.engine.schedule.feeding import Feeder
+from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.schedule.runner import Runner
 
 
 class Guidance:
     """Of one answer.
 
     Args:
-        feeder: of the same transformer with a sequence of its own.
+        sequence: its own.
         prompt: ids to lean away from.
         chunk: tokens that are computed at once.
     """
 
-    def __init__(self, feeder: Feeder, prompt: Sequence[int], chunk: int) -> None:
-        self._feeder = feeder
+    def __init__(self, runner: Runner, sequence: KVSequence, prompt: Sequence[int], chunk: int) -> None:
+        self._runner = runner
+        self._sequence = sequence
         self._prompt = list(prompt)
         self._chunk = chunk
-        self._run = feeder.next_run()
-        feeder.sequence.begin(self._prompt, most=len(self._prompt) - 1)
+        sequence.begin(self._prompt, most=len(self._prompt) - 1)
         self._last: Tensor | None = None
 
     def logits(self, answer: Sequence[int]) -> Tensor:
@@ -32,7 +33,7 @@ class Guidance:
         Raises:
             ModelError: memory ran out, or there is no room for so many tokens.
         """
-        ids, cache = [*self._prompt, *answer], self._feeder.sequence
+        ids, cache = [*self._prompt, *answer], self._sequence
         same = 0
         for mine, wanted in zip(cache.ids, ids, strict=False):
             if mine != wanted:
@@ -41,6 +42,10 @@ class Guidance:
         if same < len(cache) or (same == len(ids) and self._last is None):
             same = cache.cut(min(same, len(ids) - 1))
         for start in range(same, len(ids), self._chunk):
-            self._last = self._feeder.last_logits(ids[start : start + self._chunk], self._run)
+            self._last = self._runner.last_logits(self._sequence, ids[start : start + self._chunk])
         assert self._last is not None
         return self._last
+
+    def close(self) -> None:
+        """It is asked no more."""
+        self._sequence.retire()

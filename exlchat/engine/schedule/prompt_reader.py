@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exlchat.engine.kv.archive import PageArchive
 from exlchat.engine.kv.sequence import KVSequence
-from exlchat.engine.schedule.feeding import Feeder
+from exlchat.engine.schedule.runner import Runner
 from exlchat.llm.events import PrefillProgress
 from exlchat.llm.request import GenerationRequest
 
@@ -19,48 +19,47 @@ class PromptReader:
     """Of one model.
 
     Args:
-        feeder: into its cache.
-        chunk: tokens computed between two looks at the cancel flag.
-        cancelled: whether somebody wants it to end.
+        chunk: tokens that are computed at once.
         archive: pages of earlier runs.
     """
 
-    def __init__(self, feeder: Feeder, chunk: int, cancelled: Callable[[], bool], archive: PageArchive | None) -> None:
+    def __init__(self, runner: Runner, chunk: int, archive: PageArchive | None) -> None:
         self.chunk = chunk
-        """Tokens computed between two looks at the cancel flag."""
-        self._feeder = feeder
-        self._cancelled = cancelled
+        """Tokens that are computed at once."""
+        self._runner = runner
         self._archive = archive
         self._last = _LastPrompt([], torch.empty(0))
 
-    def begin(self, ids: list[int], most: int, owner: str) -> int:
-        """Leaves the sequence so far for the longest known beginning of another, of at most so many; how long it is."""
-        sequence = self._feeder.sequence
-        sequence.close()
+    def begin(
+        self, sequence: KVSequence, ids: list[int], most: int, *, owner: str, cancelled: Callable[[], bool]
+    ) -> int:
+        """Begins a sequence with what is known of `ids`, at most so many; how many they are."""
+        sequence.cache.close_retired()
         if self._archive is not None:
-            self._archive.restore(ids, most, self._cancelled)
+            self._archive.restore(ids, most, cancelled)
         found = sequence.begin(ids, most=most, owner=owner)
         sequence.cache.note_prompt(len(ids), found)
         return found
 
-    def read(self, request: GenerationRequest, run: int) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
+    def read(
+        self, sequence: KVSequence, request: GenerationRequest, cancelled: Callable[[], bool]
+    ) -> Iterator[tuple[PrefillProgress, Tensor | None]]:
         """Computes what the cache does not hold, chunk by chunk; float32 logits `[vocab]` come with the last chunk.
 
         Of the prompt that was asked last the logits are still there: a second answer to it starts at once, and from the
         same numbers to the last bit. Of any other, the last token is computed at least.
         """
-        self._feeder.check(run)
         prompt, last = list(request.prompt_ids), self._last
         most = len(prompt) if prompt == last.ids else len(prompt) - 1
-        cached = done = self.begin(prompt, most, request.owner)
+        cached = done = self.begin(sequence, prompt, most, owner=request.owner, cancelled=cancelled)
         yield PrefillProgress(done, len(prompt), cached), last.logits if done == len(prompt) else None
-        while done < len(prompt) and not self._cancelled():
+        while done < len(prompt) and not cancelled():
             chunk = prompt[done : done + self.chunk]
-            logits = self._feeder.last_logits(chunk, run)
+            logits = self._runner.last_logits(sequence, chunk)
             done += len(chunk)
             if done == len(prompt):
                 self._last = _LastPrompt(prompt, logits)
-                self._feeder.sequence.cache.pool.keep_warm(prompt[: request.beginning])
+                sequence.cache.pool.keep_warm(prompt[: request.beginning])
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def note(self, tokens: int, seconds: float) -> None:
@@ -68,9 +67,9 @@ class PromptReader:
         if self._archive is not None:
             self._archive.note_prefill(tokens, seconds)
 
-    def keep(self, sequence: KVSequence, run: int) -> None:
-        """The pages of a sequence, for later runs, unless a newer request has begun."""
-        if self._archive is not None and self._feeder.is_newest(run):
+    def keep(self, sequence: KVSequence) -> None:
+        """The pages of a sequence, for later runs."""
+        if self._archive is not None:
             self._archive.keep(sequence.filled)
 
 

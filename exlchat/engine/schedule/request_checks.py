@@ -1,11 +1,11 @@
-"""What is wrong with a request by itself, whatever the model."""
+"""What is wrong with a request, before anything is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from exlchat.engine.text.stream import folded
-from exlchat.llm.request import GenerationRequest, RequestError
+from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.thoughts import Thoughts
 
 _MOST_ALTERNATIVES = 100
@@ -16,6 +16,30 @@ def check_request(request: GenerationRequest) -> None:
     """Raises `RequestError` in one line for what is out of range or contradicts itself."""
     for problem in _problems(request):
         raise RequestError(problem)
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, max_seq_len: int) -> None:
+    """Raises `RequestError` for a prompt that is empty, too long, or holds ids that the model does not have."""
+    if not ids:
+        raise RequestError("the prompt is empty; it needs at least one token")
+    if len(ids) > max_seq_len:
+        raise RequestError(
+            f"the prompt has {len(ids):,} tokens and the context holds {max_seq_len:,}; "
+            "shorten it or load with a larger --context"
+        )
+    wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        raise RequestError(f"the prompt holds id {wrong}, but the model has {vocab_size:,} embeddings")
+
+
+def check_score(request: ScoreRequest, vocab_size: int, max_seq_len: int) -> None:
+    """As `check_ids`; also where `start` is none of the places."""
+    check_ids(request.ids, vocab_size, max_seq_len)
+    if not 1 <= request.start <= len(request.ids) or request.top < 1:
+        raise RequestError(
+            f"start is {request.start} and top is {request.top}; they must be from 1 to {len(request.ids):,}, "
+            "and at least 1"
+        )
 
 
 def _problems(request: GenerationRequest) -> Iterator[str]:

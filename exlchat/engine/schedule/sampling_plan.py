@@ -20,7 +20,7 @@ from exlchat.llm.sampling import SamplingSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class SamplingPlan:
     """Of one answer.
 
     Args:
@@ -33,7 +33,7 @@ class Means:
     seed: int
 
 
-class MeansMaker:
+class SamplingPlans:
     """Of one model.
 
     Args:
@@ -56,15 +56,15 @@ class MeansMaker:
         except ValueError as error:
             raise RequestError(str(error)) from None
 
-    def of(self, request: GenerationRequest, seed: int | None) -> Means:
-        """For one answer to a request. Raises `RequestError` where it asks for what cannot be."""
+    def of(self, request: GenerationRequest, seed: int | None) -> SamplingPlan:
+        """Of one answer to a request. Raises `RequestError` where it asks for what cannot be."""
         rules, healing = self._rules(request)
         seed = secrets.randbits(63) if seed is None else seed
         try:
             sampler = Sampler(request.sampling, seed, self.vocabulary.for_settings(request.sampling))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        return Means(rules, healing, sampler, seed)
+        return SamplingPlan(rules, healing, sampler, seed)
 
     def stop_ids(self, request: GenerationRequest) -> frozenset[int]:
         """All that end its answer. A tokenizer may know tokens that the model has no embedding for: they never come."""

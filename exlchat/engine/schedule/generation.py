@@ -1,24 +1,25 @@
-"""One answer: tokens from a source, text from tokens, and why it ends."""
+"""One answer while it is made: tokens from a source, text from tokens, and why it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
 from exlchat.engine.kv.pool import PoolFullError
-from exlchat.engine.sampling import NothingAllowedError, Sampler
+from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.sampling import NothingAllowedError, NotNumbersError, Sampler
 from exlchat.engine.schedule.answer_clock import AnswerClock
-from exlchat.engine.schedule.feeding import Feeder
 from exlchat.engine.schedule.guidance import Guidance
 from exlchat.engine.schedule.healing import Healing
 from exlchat.engine.schedule.repetition_watch import RepetitionWatch
+from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.scoring import chances
 from exlchat.engine.schedule.thought_watch import ThoughtWatch
 from exlchat.engine.schedule.token_rules import TokenRules
-from exlchat.engine.schedule.token_source import TokenSource
+from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.text.stream import TextStream
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.llm.constraint import ConstraintError
@@ -29,54 +30,51 @@ from exlchat.llm.request import GenerationRequest
 _Made = TypeVar("_Made")
 
 
-class OpenSource(Protocol):
-    """See `sources.Sources`."""
-
-    def open(self, parts: AnswerParts, answer: Answering) -> TokenSource:
-        """A source behind the last token of an answer, which is not in the cache yet."""
-
-
 @dataclass(frozen=True, slots=True)
-class AnswerParts:
+class GenerationParts:
     """What an answer is made with.
 
     Args:
-        run: number of the request, see `Feeder`.
+        sequence: holds the prompt.
         cancelled: whether somebody wants it to end.
-        sources: where tokens come from.
+        several: whether it is one of several to a prompt, which never guess.
     """
 
     request: GenerationRequest
-    feeder: Feeder
-    run: int
+    runner: Runner
+    sequence: KVSequence
     tokenizer: Tokenizer
     sampler: Sampler
     rules: TokenRules
     clock: AnswerClock
     stop_ids: frozenset[int]
     cancelled: Callable[[], bool]
-    sources: OpenSource
     guidance: Guidance | None = None
     healing: Healing | None = None
+    several: bool = False
 
 
-class Answering:
+class GenerationState:
     """Makes one answer.
 
     Args:
         parts: the sampler has begun with the prompt.
-        prompt: its ids, all in the cache.
         logits: float32 `[vocab]`, behind the prompt.
+        open_source: gives tokens behind the last one of the answer, which is not in the sequence yet.
     """
 
-    def __init__(self, parts: AnswerParts, prompt: list[int], logits: Tensor) -> None:
+    def __init__(
+        self, parts: GenerationParts, logits: Tensor, open_source: Callable[[GenerationState], TokenSource]
+    ) -> None:
         request = parts.request
-        self._parts = parts
+        prompt = list(request.prompt_ids)
+        self.parts = parts
+        self._open_source = open_source
         self._prompt_length = len(prompt)
         self._prompt_logits = logits
-        self.context = list(prompt)
+        self.context = prompt.copy()
         """Prompt and answer so far."""
-        self.room = parts.feeder.sequence.cache.max_seq_len
+        self.room = parts.sequence.cache.max_seq_len
         """Tokens that the context holds: fewer where other sequences hold all other pages."""
         self.reason: FinishReason | None = None
         self.text = ""
@@ -108,28 +106,38 @@ class Answering:
         """How many they are."""
         return len(self.context) - self._prompt_length
 
-    def make_room(self) -> None:
-        """For one token more, beside other sequences; where the pages are used up, the context is full.
+    @property
+    def most(self) -> int:
+        """How many tokens may still come."""
+        room, asked = self.room - len(self.context), self.parts.request.max_new_tokens
+        return room if asked is None else min(room, asked - self.count)
 
-        Raises:
-            RequestError: a newer request has begun.
-        """
-        feeder = self._parts.feeder
-        feeder.check(self._parts.run)
+    def reserve(self) -> None:
+        """Room for one token more. Raises `PoolFullError`."""
+        self.parts.sequence.reserve(min(len(self.context) + 1, self.room))
+
+    def take_room(self) -> None:
+        """As `reserve`; where the pages are used up, the context is full."""
         try:
-            feeder.sequence.reserve(min(len(self.context) + 1, self.room))
+            self.reserve()
         except PoolFullError:
-            self.room = feeder.sequence.capacity
+            self.room = self.parts.sequence.capacity
 
     def close(self) -> None:
         """Nobody wants more of it."""
+        self.leave_source()
+        if self.parts.guidance is not None:
+            self.parts.guidance.close()
+
+    def leave_source(self) -> None:
+        """What it has begun to compute is not wanted; it may go on by another source."""
         if self._source is not None:
             self._source.close()
             self._source = None
 
     def draw(self, logits: Tensor) -> int:
         """The next token of float `[vocab]`, by all that holds for it."""
-        parts, request = self._parts, self._parts.request
+        parts, request = self.parts, self.parts.request
         guidance = None if parts.guidance is None else parts.guidance.logits(self.ids)
         allowed = parts.rules.allowed
         if allowed is not None:
@@ -145,11 +153,11 @@ class Answering:
         Between two of them nobody waits for anything, so that several answers can take turns.
         """
         token = self._first_token(lambda: self._prompt_logits)
-        while token is not None and token not in self._parts.stop_ids:
+        while token is not None and token not in self.parts.stop_ids:
             text = self._take(token)
             if self._stream.back:
                 token = self._again(self._stream.back)
-                if self._parts.cancelled():
+                if self.parts.cancelled():
                     self.reason = "cancelled"
                     break
                 continue
@@ -167,12 +175,12 @@ class Answering:
                 token = self._next(token)
         else:
             self.reason = self.reason or "stop_token"
-        self.close()
+        self.leave_source()
         yield self._told_text(self._stream.finish(), last=True)
 
     def _take(self, token: int) -> str:
         """Adds a token; the text that may be shown now."""
-        parts = self._parts
+        parts = self.parts
         parts.clock.token()
         parts.sampler.accept(token)
         parts.rules.accept(token)
@@ -183,14 +191,14 @@ class Answering:
             self._watch.push(token)
         text = self._stream.push(token)
         self._thoughts.push(text)
-        if self._parts.request.constraint is not None:
+        if self.parts.request.constraint is not None:
             parts.rules.grammar_holds = not self._thoughts.inside
         return text
 
     def _again(self, back: int) -> int:
         """Another token in the place of the first of the last `back`, which led to a banned string."""
-        self.close()
-        parts, kept = self._parts, len(self.context) - back
+        self.leave_source()
+        parts, kept = self.parts, len(self.context) - back
         dropped = self.context[kept]
         del self.context[kept:]
         del self.chances[kept - self._prompt_length :]
@@ -205,61 +213,63 @@ class Answering:
 
     def _logits_here(self) -> Tensor:
         """Behind the context, computed again as far as need be."""
-        feeder = self._parts.feeder
-        feeder.check(self._parts.run)
-        there = min(len(feeder.sequence), max(len(self.context) - 1, self._prompt_length))
-        there = feeder.sequence.cut(there)
+        sequence = self.parts.sequence
+        there = sequence.cut(min(len(sequence), max(len(self.context) - 1, self._prompt_length)))
         if there < len(self.context):
-            return feeder.last_logits(self.context[there:], self._parts.run)
+            return self.parts.runner.last_logits(sequence, self.context[there:])
         return self._prompt_logits
 
     def _first_token(self, logits: Callable[[], Tensor]) -> int:
         """Draws from logits that no source has given."""
-        feeder = self._parts.feeder
-        feeder.check(self._parts.run)
-        return self._explained(lambda: feeder.explained(self.draw, logits()))
+        return self._explained(lambda: self.draw(logits()))
 
     def _begin_next(self) -> None:
         """What can be done for the next token before anybody asks for it."""
-        rules = self._parts.rules
-        if self._source is not None and self._opened_under != rules.hold:
-            self.close()
+        if self._source is not None and self._opened_under != self.parts.rules.hold:
+            self.leave_source()
         if self._source is None:
-            self._opened_under = rules.hold
-            self._source = self._explained(lambda: self._parts.sources.open(self._parts, self))
-            self._parts.clock.path = self._source.path
-        self._source.go_on()
+            self._opened()
+        else:
+            self._source.go_on()
+
+    def _opened(self) -> TokenSource:
+        if self._source is None:
+            self._opened_under = self.parts.rules.hold
+            self._source = self._explained(lambda: self._open_source(self))
+            self.parts.clock.path = self._source.path
+            self._source.go_on()
+        return self._source
 
     def _next(self, token: int) -> int:
-        self._parts.feeder.check(self._parts.run)
-        source = self._source
-        assert source is not None
-        return self._explained(lambda: self._parts.feeder.explained(source.follow, token))
+        return self._explained(lambda: self._opened().follow(token))
 
     def _explained(self, compute: Callable[[], _Made]) -> _Made:
         try:
             return compute()
+        except NotNumbersError as error:
+            dtype = self.parts.runner.transformer.dtype
+            raise ModelError(f"{error}; the weights are damaged or overflow in {dtype}") from error
         except (NothingAllowedError, ConstraintError) as error:
             raise ModelError(f"the answer cannot go on: {error}") from error
 
     def _close_thoughts(self) -> Iterator[TextDelta | None]:
         """The closing mark, as if the model had said it."""
-        limit = self._parts.request.thoughts
+        limit = self.parts.request.thoughts
         assert limit is not None
-        self.close()
+        self.leave_source()
         self._drawn = None
         for token in limit.closing_ids:
             text = self._take(token)
             yield self._told_text(text)
             self.reason = self.reason or self._limit()
         self._thoughts.close()
-        if self._parts.request.constraint is not None:
-            self._parts.rules.grammar_holds = True
+        if self.parts.request.constraint is not None:
+            self.parts.rules.grammar_holds = True
 
     def _why_end(self) -> FinishReason | None:
         if self._stream.stopped:
             return "stop_string"
-        if self._parts.rules.finished:
+        if self.parts.rules.finished:
             return "stop_token"
         if self._watch is not None and self._watch.stuck:
             return "repeating"
@@ -267,8 +277,8 @@ class Answering:
 
     def _limit(self) -> FinishReason | None:
         """Why the answer must end before another token, if it must."""
-        request = self._parts.request
-        if self._parts.cancelled():
+        request = self.parts.request
+        if self.parts.cancelled():
             return "cancelled"
         if request.max_new_tokens is not None and self.count >= request.max_new_tokens:
             return "max_new_tokens"
