@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from exlchat.chat.personas.bounded_json import read_json
 from exlchat.chat.personas.card import KEPT, backfill, card_of_persona, kept_text, persona_of_card
+from exlchat.chat.personas.card_values import read_json
 from exlchat.chat.personas.decorators import split_decorators
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import Character, Persona, PersonaError

@@ -1,10 +1,12 @@
-"""Single values of a card, which may be of any kind: what makes no sense is as if it were not there."""
+"""Values of a card, which may be of any kind: what makes no sense is as if it were not there."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from exlchat.chat.personas.persona import PersonaError
+from exlchat.untrusted import json_reader
 from exlchat.untrusted.text import storable
 
 _LARGEST = 10**9
@@ -35,3 +37,19 @@ def number_value(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= _LARGEST and math.isfinite(value) else None
+
+
+LARGEST = 16_000_000
+"""Bytes."""
+
+
+def read_json(data: bytes, where: str, *, largest: int = LARGEST) -> Any:
+    """As `json_reader.read_json`; `where` names the file in errors.
+
+    Raises:
+        PersonaError: too large, too deep, another encoding, or not JSON.
+    """
+    try:
+        return json_reader.read_json(data, most=largest)
+    except json_reader.JsonError as error:
+        raise PersonaError(f"{where}: {error}") from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat.chat.personas import zip_members
-from exlchat.chat.personas.bounded_json import LARGEST
+from exlchat.chat.personas.card_values import LARGEST
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.zip_members import Member
 

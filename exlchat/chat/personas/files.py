@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from exlchat.chat.personas import card_files, charx, png, zip_members
-from exlchat.chat.personas.bounded_json import read_json
 from exlchat.chat.personas.card import KEPT, newer_than_known, persona_of_card, version_of
 from exlchat.chat.personas.card_beside import with_older
-from exlchat.chat.personas.card_lorebook import lorebook_of
-from exlchat.chat.personas.lore_notices import not_followed, patterns_not_used
+from exlchat.chat.personas.card_lorebook import lorebook_of, not_followed, patterns_not_used
+from exlchat.chat.personas.card_values import read_json
 from exlchat.chat.personas.lorebook import Lorebook
 from exlchat.chat.personas.other_programs import is_webui_character, persona_of_aichat, persona_of_webui, yaml_value
 from exlchat.chat.personas.persona import Persona, PersonaError

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from exlchat.chat.model import Message
+
 ALWAYS = 100.0
 """Per cent."""
 
@@ -111,3 +113,20 @@ class Lore:
 def told_text(text: str, lore: Sequence[Lore]) -> str:
     """What the model sees of a message with which `lore` is told: the lore, a blank line, the message."""
     return "\n\n".join([*(one.text for one in lore), text])
+
+
+def text_for_model(message: Message) -> str:
+    """What the model sees of a message: the lore that was told with it, then its text."""
+    return told_text(message.text, noted_lore(message))
+
+
+def noted_lore(message: Message) -> tuple[Lore, ...]:
+    """The lore that was told with a message; what is damaged is passed over."""
+    noted = message.persona.get("lore") if message.persona is not None else None
+    if not isinstance(noted, list):
+        return ()
+    return tuple(
+        Lore(one["entry"], one["text"])
+        for one in noted
+        if isinstance(one, dict) and isinstance(one.get("entry"), int) and isinstance(one.get("text"), str)
+    )

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from exlchat.chat.model import Conversation, ConversationTree, Message, Role
 from exlchat.chat.personas.frozen import FrozenPersona
-from exlchat.chat.personas.told import Spoken
 
 
 class BeginningStore(Protocol):
@@ -67,7 +66,7 @@ def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> 
     return _message(parent_id, "system", persona.system_text, now, persona.as_json())
 
 
-def persona_of(messages: Sequence[Spoken]) -> FrozenPersona | None:
+def persona_of(messages: Sequence[Message]) -> FrozenPersona | None:
     """Who speaks at the end of a branch; `None` where no persona does, or a plain system prompt came after it.
 
     Raises:
@@ -79,7 +78,7 @@ def persona_of(messages: Sequence[Spoken]) -> FrozenPersona | None:
     return FrozenPersona.from_json(last.persona)
 
 
-def greeting_place(messages: Sequence[Spoken]) -> int | None:
+def greeting_place(messages: Sequence[Message]) -> int | None:
     """Which of the persona's greetings stands on the branch, 0 the first; `None` if none of them does."""
     persona = persona_of(messages)
     said = next((one for one in messages if one.role == "assistant"), None)

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Any
 
 from exlchat.chat.model import Message
-from exlchat.chat.personas.told import text_for_model
+from exlchat.chat.personas.lorebook import text_for_model
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.prompt.thinking import split_stored
 from exlchat.chat.prompt_format import MARK, PromptError, PromptFormat

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from exlchat.chat.model import Message
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
-from exlchat.chat.personas.lorebook import Lore, Lorebook, LoreEntry
+from exlchat.chat.personas.lore_of_turn import lore_note
+from exlchat.chat.personas.lorebook import Lore, Lorebook, LoreEntry, noted_lore
 from exlchat.chat.personas.macros import Macros, clock_values
 from exlchat.chat.personas.opening import (
     greeting_place,
@@ -20,8 +21,6 @@ from exlchat.chat.personas.opening import (
     takes_over,
 )
 from exlchat.chat.personas.persona import Character, Example, Persona, PersonaError
-from exlchat.chat.personas.telling import lore_note
-from exlchat.chat.personas.told import noted_lore
 from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.personas.strategies import personas, texts

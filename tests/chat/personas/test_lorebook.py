@@ -13,10 +13,9 @@ from exlchat.chat.model import Message
 from exlchat.chat.personas.decorators import Decorators, split_decorators
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.lore_activation import triggered
-from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, told_text
+from exlchat.chat.personas.lore_of_turn import lore_note, lore_to_tell
+from exlchat.chat.personas.lorebook import Lorebook, LoreEntry, text_for_model, told_text
 from exlchat.chat.personas.opening import opening_tree, takes_over
-from exlchat.chat.personas.telling import lore_note, lore_to_tell
-from exlchat.chat.personas.told import text_for_model
 from tests.patience import within
 
 WORDS = ["dragon", "castle", "map", "queen", "rain", "Dragon", "old"]
