@@ -61,6 +61,7 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ext/compiling.py", "_finish", "entry.job.output.read_bytes"): BUILT,
     ("ext/driver.py", "ask_driver", "ctypes.CDLL"): "the driver's own library, found by the system's linker",
     ("ext/library.py", "open_library", "ctypes.CDLL"): "code of our own: whoever can write it needs no pipe",
+    ("ext/functions.py", "", "(SOURCES / HEADER).read_text"): PACKAGED,
     ("ext/library.py", "source_abi", "header.read_text"): PACKAGED,
     ("ext/record.py", "source_hash", "path.read_bytes"): PACKAGED,
     ("app/commands/code_files.py", "save_code", "path.open"): NEW,
