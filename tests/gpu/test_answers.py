@@ -64,7 +64,7 @@ def finish(events: Iterator[object]) -> Finished:
 
 def prompts(engine: LocalEngine, count: int, tokens: int = 700) -> list[list[int]]:
     """Beginnings of our own files, which the model's training text is like."""
-    files = sorted(HOUSE.glob("*.py"))[:count]
+    files = sorted(HOUSE.rglob("*.py"))[:count]
     return [engine.encode(file.read_text("utf-8"))[:tokens] for file in files]
 
 
