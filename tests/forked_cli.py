@@ -155,5 +155,9 @@ def _program(arguments: Sequence[str]) -> Any:
 
 if __name__ == "__main__":
     # What the commands import when they run.
+    import exlchat.cli.main
+    import exlchat.cli.themes.command
+    import exlchat.engine.engine
+    import exlchat.ui.headless.ask  # noqa: F401
 
     _serve()

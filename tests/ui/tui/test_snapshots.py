@@ -25,7 +25,9 @@ from exlchat.ui.tui.screens.pick import PickScreen
 from exlchat.ui.tui.screens.prompt import PromptScreen
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
+from tests.patience import PATIENCE
 from tests.ui.app_harness import app, chat_app, idle, say, shown, until
+from tests.ui.settling import have_pilots_wait, settled
 from tests.ui.tui.doors import talk_tree
 
 Compare = Callable[..., bool]
@@ -92,7 +94,7 @@ async def conversation(pilot: Pilot[int]) -> None:
     view.append_message(TranscriptItem("cut", "assistant", "And then", "stopped · /continue goes on", "partial"))
     view.append_message(TranscriptItem("system", "system", "Answer in few words."))
     view.append_message(TranscriptItem("notice", "notice", "A remark of exlchat itself."))
-    await pilot.pause()
+    await still(pilot)
 
 
 async def welcome(pilot: Pilot[int]) -> None:
@@ -217,18 +219,15 @@ async def found(pilot: Pilot[int]) -> None:
 
 async def on_the_last_message(pilot: Pilot[int]) -> None:
     """The cursor is there and painted: what opens over it next would keep it from being."""
+    # The cursor begins at the last message that is seen, so it has to be seen.
+    await still(pilot)
     await pilot.press("ctrl+up")
     await still(pilot)
 
 
 async def still(pilot: Pilot[int]) -> None:
-    """Wait until nothing has changed on the screen for a while, not even a colour."""
-    seen, since = [], time.monotonic()
-    while time.monotonic() - since < 0.3:
-        await pilot.pause(0.03)
-        now = pilot.app.screen._compositor.render_strips()
-        if now != seen:
-            seen, since = now, time.monotonic()
+    """Wait until nothing is on its way to any screen."""
+    assert await settled(pilot.app, PATIENCE)
 
 
 def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
@@ -241,11 +240,13 @@ def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
 
     async def run(pilot: Pilot[int]) -> None:
         chat.animation_level = "none"
-        await until(pilot, lambda: chat.engine_thread.loaded and bool(chat.chat_screen.query("#composer")))
+        await until(pilot, lambda: chat.chat_screen.model.info is not None)
         chat.choose_theme(theme)
-        await pilot.pause()
+        await still(pilot)
         chat.chat_screen.composer.cursor_blink = False
         await stage(pilot)
+        # Before a screen is composed it has no fields.
+        await still(pilot)
         for field in chat.screen.query(Input):
             field.cursor_blink = False
         await still(pilot)
@@ -258,7 +259,8 @@ def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pictures show of the machine: its time zone, and a folder with one file."""
+    """What the pictures show of the machine: its time zone, and a folder with one file. Its speed is not to be seen."""
+    have_pilots_wait(monkeypatch)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     work = tmp_path / "work"
@@ -290,9 +292,17 @@ STAGES = (
 )
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("theme", ["exlchat-dark", "rime"])
-@pytest.mark.parametrize("stage", STAGES)
+THEMES = ("exlchat-dark", "rime")
+SIZES = ((80, 24), (120, 40))
+CASES = [
+    # Each stage in both themes and both sizes: colours do not depend on the size.
+    pytest.param(stage, theme, size, id=f"{stage.__name__}-{theme}-{size[0]}x{size[1]}")
+    for place, stage in enumerate(STAGES)
+    for theme, size in zip(THEMES, SIZES if place % 2 else SIZES[::-1], strict=True)
+]
+
+
+@pytest.mark.parametrize(("stage", "theme", "size"), CASES)
 def test_screen(tmp_path: Path, snap_compare: Compare, stage: Stage, theme: str, size: tuple[int, int]) -> None:
     chat, run = staged(tmp_path, theme, stage)
     assert snap_compare(chat, terminal_size=size, run_before=run)
