@@ -11,7 +11,7 @@ from exlchat.chat.store.journal import AnswerJournal
 from exlchat.chat.store.kept_chances import pack_chances
 from exlchat.chat.turn_plan import Plan
 from exlchat.llm.events import Finished, TextDelta
-from exlchat.llm.thoughts import Piece, ThinkingMarks, ThoughtSplitter
+from exlchat.llm.thoughts import ThinkingMarks, ThoughtSplitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class AnswerStarted:
     prompt_tokens: int
     notices: tuple[str, ...] = ()
     context_notice: str | None = None
-    begun: tuple[Piece, ...] = ()
+    begun: tuple[TextDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def _status(finished: Finished | None) -> MessageStatus:
     return "partial" if finished is None or finished.reason == "cancelled" else "complete"
 
 
-def begun_pieces(text: str, marks: ThinkingMarks | None) -> tuple[Piece, ...]:
+def begun_pieces(text: str, marks: ThinkingMarks | None) -> tuple[TextDelta, ...]:
     """What an answer begins with, thoughts told apart."""
     if marks is not None:
         return ThoughtSplitter(marks, text).before
-    return (Piece("answer", text),) if text else ()
+    return (TextDelta(text),) if text else ()

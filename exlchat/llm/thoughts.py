@@ -55,14 +55,6 @@ class Thoughts:
         return ThoughtSplitter(self.marks, self.begun).thinking
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some text of an answer."""
-
-    channel: Channel
-    text: str
-
-
 class ThoughtSplitter:
     """Tells thoughts, marks and answer apart, as text comes: together the pieces are the text, to the last character.
 
@@ -92,17 +84,17 @@ class ThoughtSplitter:
         """Whether the text goes on inside thoughts."""
         return self._state == "thought"
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[TextDelta]:
         """What is certain with `text` behind what came before."""
         self._held += text
-        pieces: list[Piece] = []
+        pieces: list[TextDelta] = []
         while self._step(pieces):
             pass
         return self._told(pieces)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[TextDelta]:
         """What was held back."""
-        pieces: list[Piece] = []
+        pieces: list[TextDelta] = []
         while self._state == "between" and self._between(pieces, final=True):
             self._step(pieces)
         if self._state == "thought":
@@ -114,21 +106,21 @@ class ThoughtSplitter:
         self._state, self.ended = "answer", True
         return self._told(pieces)
 
-    def _so_far(self, begun: str) -> tuple[Piece, ...]:
+    def _so_far(self, begun: str) -> tuple[TextDelta, ...]:
         pieces = self.feed(begun)
         self._silent = len(self._held)
         held = self._held if (self._begun if self.thinking else self._plain) else self._held.lstrip()
-        pieces.append(Piece("thought" if self.thinking else "answer", held))
+        pieces.append(TextDelta(held, channel="thought" if self.thinking else "answer"))
         return tuple(piece for piece in pieces if piece.text and piece.channel != "mark")
 
-    def _step(self, pieces: list[Piece]) -> bool:
+    def _step(self, pieces: list[TextDelta]) -> bool:
         """Whether there may be more to find in what is held."""
         if self._state == "answer":
             self._take(len(self._held), "answer", pieces)
             return False
         return self._between(pieces) if self._state == "between" else self._within(pieces)
 
-    def _between(self, pieces: list[Piece], *, final: bool = False) -> bool:
+    def _between(self, pieces: list[TextDelta], *, final: bool = False) -> bool:
         bare = self._held.lstrip()
         white = len(self._held) - len(bare)
         marks = sorted((self._marks.opening, *self._marks.heads), key=len, reverse=True)
@@ -148,7 +140,7 @@ class ThoughtSplitter:
         self._state, self.ended = "answer", True
         return True
 
-    def _within(self, pieces: list[Piece]) -> bool:
+    def _within(self, pieces: list[TextDelta]) -> bool:
         thoughts, found, _ = self._held.partition(self._marks.closing)
         if found:
             said = thoughts.rstrip()
@@ -159,28 +151,28 @@ class ThoughtSplitter:
         self._thoughts(thoughts[: len(thoughts) - _overlap(thoughts, self._marks.closing)].rstrip(), pieces)
         return False
 
-    def _thoughts(self, text: str, pieces: list[Piece]) -> None:
+    def _thoughts(self, text: str, pieces: list[TextDelta]) -> None:
         """Takes them; white space before their first word is none of theirs."""
         shown = text if self._begun else text.lstrip()
         self._begun = self._begun or bool(shown)
         self._take(len(text) - len(shown), "mark", pieces)
         self._take(len(shown), "thought", pieces)
 
-    def _take(self, count: int, channel: Channel, pieces: list[Piece]) -> None:
+    def _take(self, count: int, channel: Channel, pieces: list[TextDelta]) -> None:
         if count:
-            pieces.append(Piece(channel, self._held[:count]))
+            pieces.append(TextDelta(self._held[:count], channel=channel))
         self._held = self._held[count:]
 
-    def _told(self, pieces: list[Piece]) -> list[Piece]:
+    def _told(self, pieces: list[TextDelta]) -> list[TextDelta]:
         """Those of one channel as one, without what was there before."""
-        told: list[Piece] = []
+        told: list[TextDelta] = []
         for piece in pieces:
             text = piece.text[self._silent :]
             self._silent -= len(piece.text) - len(text)
             if text and told and told[-1].channel == piece.channel:
-                told[-1] = Piece(piece.channel, told[-1].text + text)
+                told[-1] = replace(piece, text=told[-1].text + text)
             elif text:
-                told.append(Piece(piece.channel, text))
+                told.append(replace(piece, text=text))
         return told
 
 
@@ -245,7 +237,7 @@ class Channels:
             yield from self.rest()
             yield event
             return
-        deltas = _deltas(self._splitter.feed(event.text))
+        deltas = self._splitter.feed(event.text)
         if event.token_ids or event.chances:
             last = deltas.pop() if deltas else TextDelta("")
             deltas.append(replace(last, token_ids=event.token_ids, chances=event.chances))
@@ -253,11 +245,7 @@ class Channels:
 
     def rest(self) -> list[TextDelta]:
         """What was held back."""
-        return _deltas(self._splitter.finish())
-
-
-def _deltas(pieces: Sequence[Piece]) -> list[TextDelta]:
-    return [TextDelta(piece.text, channel=piece.channel) for piece in pieces]
+        return self._splitter.finish()
 
 
 @contextmanager

@@ -26,8 +26,9 @@ from exlchat.chat.prompt.thinking import (
     unpack_marks,
 )
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format, with_thinking
+from exlchat.llm.events import TextDelta
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import Piece, ThinkingMarks, ThoughtSplitter
+from exlchat.llm.thoughts import ThinkingMarks, ThoughtSplitter
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer
 
@@ -76,7 +77,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
-def shown(pieces: list[Piece]) -> list[Piece]:
+def shown(pieces: list[TextDelta]) -> list[TextDelta]:
     return [piece for piece in pieces if piece.channel != "mark"]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from exlchat.llm.thoughts import Piece
+from exlchat.llm.events import TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from exlchat.app.runtime.jobs import Job
     from exlchat.chat.model import Message
-    from exlchat.chat.turn import AnswerStarted, TextDelta
+    from exlchat.chat.turn import AnswerStarted
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Answering:
     message: Message | None = None
     thoughts: list[str] = field(default_factory=list)
     answer: list[str] = field(default_factory=list)
-    fresh: Sequence[Piece] = ()
+    fresh: Sequence[TextDelta] = ()
     for_several: bool = False
     several: dict[int, Answering] = field(default_factory=dict)
 
@@ -46,9 +46,9 @@ class Answering:
         return self.job.conversation_id
 
     @property
-    def so_far(self) -> tuple[Piece, ...]:
+    def so_far(self) -> tuple[TextDelta, ...]:
         """All of its text as it is now, without marks."""
-        both = Piece("thought", "".join(self.thoughts)), Piece("answer", "".join(self.answer))
+        both = TextDelta("".join(self.thoughts), channel="thought"), TextDelta("".join(self.answer))
         return tuple(piece for piece in both if piece.text)
 
     def begin(self, started: AnswerStarted) -> None:
@@ -59,10 +59,9 @@ class Answering:
 
     def add(self, delta: TextDelta) -> None:
         """More of it has come."""
-        shown = delta.text and delta.channel != "mark"
-        self._take((Piece(delta.channel, delta.text),) if shown else ())
+        self._take((delta,) if delta.text and delta.channel != "mark" else ())
 
-    def _take(self, pieces: Sequence[Piece]) -> None:
+    def _take(self, pieces: Sequence[TextDelta]) -> None:
         self.fresh = pieces
         for piece in pieces:
             (self.thoughts if piece.channel == "thought" else self.answer).append(piece.text)

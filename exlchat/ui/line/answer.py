@@ -9,7 +9,7 @@ from exlchat.ui.render.markdown.blocks import Code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.llm.thoughts import Piece
+    from exlchat.llm.events import TextDelta
     from exlchat.ui.line.ink import Fragments, Ink, Part
     from exlchat.ui.render.markdown.blocks import Block
 
@@ -28,7 +28,7 @@ class AnswerLines:
         self._finished: list[Fragments] = []
         self._written: list[Fragments] = []
 
-    def go_on_from(self, pieces: Sequence[Piece]) -> None:
+    def go_on_from(self, pieces: Sequence[TextDelta]) -> None:
         """Begin with text that is on the paper already: its lines are left out, but for what more text changes."""
         before = AnswerLines(self._ink, self._speaker)
         for piece in pieces:
@@ -36,7 +36,7 @@ class AnswerLines:
             self.add(piece)
         self._written = before.close()
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TextDelta) -> None:
         """More text."""
         part: Part = "thinking" if piece.channel == "thought" else "answer"
         if self._section is None or self._section.part != part:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.context_window import newest_record
-from exlchat.llm.thoughts import Piece
+from exlchat.llm.events import TextDelta
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.untrusted.text import one_line
 
@@ -205,7 +205,7 @@ class Scrollback:
         """Whether it is this answer that is shown to grow."""
         return self._lines is not None and self._message_id == message_id
 
-    def add(self, pieces: Iterable[Piece]) -> None:
+    def add(self, pieces: Iterable[TextDelta]) -> None:
         """The answer has grown."""
         if self._lines is not None:
             for piece in pieces:
@@ -234,8 +234,8 @@ class Scrollback:
         said = answer_parts(message)
         lines = AnswerLines(self._paper.ink, self._speaker(message))
         if said.thinking:
-            lines.add(Piece("thought", said.thinking))
-        lines.add(Piece("answer", said.answer))
+            lines.add(TextDelta(said.thinking, channel="thought"))
+        lines.add(TextDelta(said.answer))
         self.put([*lines.close(), *self.end_of(message)])
 
     def end_of(self, message: Message) -> list[Fragments]:

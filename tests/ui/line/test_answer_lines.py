@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exlchat import paths
 from exlchat.config.themes import load_themes
-from exlchat.llm.thoughts import Piece
+from exlchat.llm.events import TextDelta
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.ui.line.ink import Fragments, Ink, text_of
 from exlchat.ui.line.plain_ink import PlainInk
@@ -46,7 +46,7 @@ def written(ink: Ink, pieces: Sequence[str], room: int) -> list[Fragments]:
     lines = AnswerLines(ink, "guide")
     out: list[Fragments] = []
     for piece in pieces:
-        lines.add(Piece("answer", piece))
+        lines.add(TextDelta(piece))
         out += lines.take(room)[0]
     return out + lines.close()
 
@@ -83,7 +83,7 @@ def test_formulas_are_readable_in_styles_and_as_written_in_plain_words() -> None
 def test_long_code_leaves_the_open_end_line_by_line() -> None:
     ink = styled()
     lines = AnswerLines(ink, "guide")
-    lines.add(Piece("answer", "```python\n" + "".join(f"x = {number}\n" for number in range(50))))
+    lines.add(TextDelta("```python\n" + "".join(f"x = {number}\n" for number in range(50))))
     finished, tail = lines.take(10)
     assert len(tail) <= 10
     assert text_of(finished).startswith("python\nx = 0\n")
@@ -94,8 +94,8 @@ def test_long_code_leaves_the_open_end_line_by_line() -> None:
 
 def test_thoughts_and_answer_each_have_their_mark() -> None:
     lines = AnswerLines(styled(), "guide")
-    lines.add(Piece("thought", "I think.\n\n- so"))
-    lines.add(Piece("answer", "I say."))
+    lines.add(TextDelta("I think.\n\n- so", channel="thought"))
+    lines.add(TextDelta("I say."))
     assert text_of(lines.close()) == "┊ guide thinks:\n┊ I think.\n┊\n┊ • so\n\nI say.\n"
 
 
