@@ -59,7 +59,7 @@ class EngineThread:
         self._engine: Engine | None = None
         self._current: Job | Question | Load | None = Load(name, load)
         self._good: Load | None = None
-        self._stop_current = False
+        self._given_up = False
         # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
         self._thread = threading.Thread(target=self._run, name="exlchat-engine", daemon=True)
 
@@ -112,7 +112,7 @@ class EngineThread:
             if waiting is not None:
                 self._jobs[waiting] = load
             elif isinstance(self._current, Load):
-                self._stop_current = True
+                self._given_up = True
                 self._jobs.appendleft(load)
             else:
                 self._jobs.append(load)
@@ -128,7 +128,6 @@ class EngineThread:
         with self._changed:
             self._closing = True
             self._jobs.clear()
-            self._stop_current = True
             if isinstance(self._current, Job | Question):
                 self._current.cancellation.cancel()
             self._changed.notify()
@@ -170,7 +169,7 @@ class EngineThread:
             # What is given up for another is still what to go back to.
             self._good = load
         line = self._problem(load)
-        if self._stop_current or self._closing:
+        if self._given_up or self._closing:
             return
         if line is None:
             self._unload()
@@ -229,7 +228,7 @@ class EngineThread:
                     engine.close()
 
     def _report_loading(self, progress: LoadProgress) -> None:
-        if self._closing or self._stop_current:
+        if self._closing or self._given_up:
             raise _GivenUpError
         self._post(Loading(progress))
 
@@ -240,7 +239,7 @@ class EngineThread:
             if self._closing:
                 return None
             self._current = self._jobs.popleft()
-            self._stop_current = False
+            self._given_up = False
             return self._current
 
     def _answer(self, question: Question) -> None:
