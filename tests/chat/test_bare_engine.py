@@ -9,10 +9,10 @@ import pytest
 from exlchat.app.runtime.jobs import Question
 from exlchat.app.runtime.requests import EngineFigures, Questions
 from exlchat.chat.answer_chances import answer_chances
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.several_answers import several_answers
-from exlchat.chat.speech import Speech
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import TurnError, TurnOptions, answer
 from exlchat.llm.constraint import Constraint
@@ -143,7 +143,7 @@ def test_what_a_request_may_not_ask_for_is_refused_in_a_line(
 def test_a_constraint_is_refused_and_no_answer_is_left(
     engine: BareEngine, store: ConversationStore, asked: str
 ) -> None:
-    options = TurnOptions(GREEDY, speech=Speech(constraint=Constraint("choice", "a")))
+    options = TurnOptions(GREEDY, speech=AnswerOptions(constraint=Constraint("choice", "a")))
     with pytest.raises(RequestError, match="cannot do constraint"):
         list(answer(store, engine, asked, options))
     assert [one.role for one in store.load(asked).branch] == ["user"]
