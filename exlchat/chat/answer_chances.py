@@ -12,10 +12,10 @@ from exlchat.chat.prompt.context import ContextPolicy
 from exlchat.chat.prompt.ids import prompt_ids
 from exlchat.chat.prompt.inspection import to_ask
 from exlchat.chat.prompt.layout import single_texts, token_texts
+from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.reproduce import changed, prompt_by_record
 from exlchat.chat.speaking import TurnError
-from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import unpack_chances
 from exlchat.chat.turn_plan import Beginning

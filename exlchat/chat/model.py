@@ -8,13 +8,19 @@ from typing import Any, Literal
 
 from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.prompt.thought_meter import Thought
-from exlchat.chat.titles import TitleBy
 from exlchat.llm.events import FinishReason, GenerationStats
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.untrusted.text import one_line, storable
 
 Role = Literal["system", "user", "assistant"]
 MessageStatus = Literal["complete", "streaming", "partial"]
+
+TITLE_LENGTH = 60
+UNTITLED = "New conversation"
+
+TitleBy = Literal["user", "model", "first line"]
+"""Who gave a title. A user's is never replaced, a model's only by a user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +148,12 @@ class ConversationTree:
     archived: bool = False
     draft: str = ""
     foreign: Mapping[str, Any] = field(default_factory=dict)
+
+
+def clean_title(text: str) -> str | None:
+    """A title of a text: the first line that is not blank, shortened; `None` when there is none."""
+    for line in storable(text).splitlines():
+        title = one_line(line, TITLE_LENGTH)
+        if title:
+            return title
+    return None

@@ -14,9 +14,9 @@ from exlchat.chat.prompt.answer_ids import begun_text, with_own_ids
 from exlchat.chat.prompt.context import Seen, seen_since
 from exlchat.chat.prompt.context_window import messages_seen
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
+from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.speaking import speaker_names
-from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.rows import pack_ids
 from exlchat.llm.port import Engine, TextModel

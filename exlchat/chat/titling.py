@@ -7,14 +7,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from exlchat import paths
-from exlchat.chat.model import Message
+from exlchat.chat.model import Message, clean_title
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
+from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import THINK, opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
-from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.titles import clean_title
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from exlchat.chat.prompt.formats import FORMATS, guess
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
+from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat
-from exlchat.chat.stop_conditions import stop_conditions
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer
 from tests.chat.test_families import CONVERSATIONS

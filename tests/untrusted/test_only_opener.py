@@ -32,7 +32,7 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("chat/repair/salvage.py", "_written", "new.open"): TEMPORARY,
     ("chat/repair/salvage.py", "_linked", "shutil.copy2"): DATABASE,
     ("chat/repair/salvage.py", "_on_disk", "os.open"): "a folder",
-    ("chat/exchange/llm_database.py", "open_llm", "sqlite3.connect"): "proved plain a line before, and read only",
+    ("chat/exchange/llm_logs.py", "open_llm", "sqlite3.connect"): "proved plain a line before, and read only",
     ("chat/exchange/raw.py", "archive_members", "zipfile.ZipFile"): "given what `open_plain` has opened",
     ("chat/exchange/raw.py", "_member", "archive.open"): "a member of an archive",
     ("chat/personas/zip_members.py", "entries", "zipfile.ZipFile"): "given bytes",

@@ -1,11 +1,11 @@
-"""Messages one after another, some with alternatives: what most programs write."""
+"""How importers grow a conversation: messages one after another, and trees of which some nodes are no messages."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from exlchat.chat.model import Message, Role
 
@@ -89,3 +89,41 @@ class Chain:
 def no_empty(**fields: Any) -> dict[str, Any]:
     """The fields that say something, for `foreign`."""
     return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
+
+
+class TreeNode(Protocol):
+    """A node of a file's tree."""
+
+    parent: str | None
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it becomes a message."""
+
+
+Node = TypeVar("Node", bound=TreeNode)
+
+
+class Above(Generic[Node]):
+    """The nearest ancestor that is a message, and the nodes between; these belong to the first that asks for them."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+        self._found: dict[str, str | None] = {}
+
+    def of(self, node: Node) -> tuple[str | None, list[Node]]:
+        """The ancestor's id and the nodes, oldest first.
+
+        An ancestor that is missing is named, so that the tree is mended there; a circle ends where it closes.
+        """
+        between: dict[str, Node] = {}
+        at = node.parent
+        while at is not None and at not in self._found and at not in between:
+            above = self._nodes.get(at)
+            if above is None or above.is_message:
+                break
+            between[at] = above
+            at = above.parent
+        kept = self._found[at] if at is not None and at in self._found else at
+        self._found.update(dict.fromkeys(between, kept))
+        return kept, list(reversed(between.values()))

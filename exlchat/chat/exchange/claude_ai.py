@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from exlchat.chat.exchange.above import Above
-from exlchat.chat.exchange.chain import no_empty
+from exlchat.chat.exchange.chain import Above, no_empty
 from exlchat.chat.exchange.importing import Importer, Notes, objects_that
 from exlchat.chat.exchange.limits import MESSAGES, ExchangeError
 from exlchat.chat.exchange.parse import Parsed

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from exlchat.chat.presets.kobold import KOBOLD, is_kobold
+from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.chat.presets.preset import SamplingPreset, SamplingPresetError
-from exlchat.chat.presets.samplers import SILLYTAVERN, WEBUI, Dialect
-from exlchat.chat.presets.taking_over import TakenOver, take_over
+from exlchat.chat.presets.samplers import FIRST_NAMES, MISSING_NAMES, SILLYTAVERN, STEP_NAMES, WEBUI, Dialect
 from exlchat.chat.presets.toml_file import LARGEST_FILE, parse_preset
 from exlchat.chat.toml_values import shown_value
+from exlchat.llm.controls import CONTROLS
+from exlchat.llm.sampling import SamplingSettings, order_with_last
 from exlchat.untrusted import files
 from exlchat.untrusted.json_reader import JsonError, read_json
 from exlchat.untrusted.text import one_line, storable
@@ -149,3 +151,171 @@ def _text(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SamplingPresetError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+
+
+_DRAWN = ("Temperature", "Truncation")
+_DECIDING = ("temperature", "top_k")
+_LAST = ("temperature", "dynamic_temperature", "quadratic_sampling")
+"""What `temperature_last` puts at the end of the order, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What was made of a preset.
+
+    Args:
+        overrides: the values.
+        refused: keys of samplers that are here, with values that are not possible.
+        done: keys that are followed without being a value: switches of others, orders.
+    """
+
+    overrides: SamplingOverrides
+    refused: frozenset[str]
+    done: frozenset[str]
+
+
+def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
+    """What a preset's values, by its own keys, mean here."""
+    leading = {
+        key: one for key, one in dialect.usual.items() if key not in dialect.led or dialect.leaders_on(key, values)
+    }
+    values = {**leading, **{key: one for key, one in values.items() if one is not None}}
+    if values.get("send_banned_tokens") is False:
+        values.pop("banned_tokens", None)
+        values.pop("global_banned_tokens", None)
+    given, refused = _given(values, dialect)
+    spoken = _spoken(values, dialect, refused)
+    if values.get("do_sample") is False:
+        given["temperature"] = 0.0
+    if given.get("temperature") == 0 or given.get("top_k") == 1:
+        # The most likely token is taken whatever else is said.
+        idle = {name for name, one in CONTROLS.items() if one.group in _DRAWN and name not in _DECIDING}
+        given = {name: one for name, one in given.items() if name not in idle or one == CONTROLS[name].off}
+        refused = {key for key in refused if dialect.ours.get(key) not in idle and key not in dialect.flags}
+        done = {*dialect.flags, dialect.order_key, "temperature_last"}
+        return TakenOver(_overrides(given, spoken, refused, dialect), frozenset(refused), frozenset(done))
+    flags = {key for key in dialect.flags if key in values and key not in refused}
+    followed = {key for key in flags if values[key] in dialect.flags[key]}
+    overrides, orders = _ordered(values, _overrides(given, spoken, refused, dialect), dialect)
+    return TakenOver(overrides, frozenset(refused), frozenset(followed | orders))
+
+
+def _overrides(
+    given: Mapping[str, Any], spoken: Mapping[str, Any], refused: set[str], dialect: Dialect
+) -> SamplingOverrides:
+    if dialect.others_off:
+        off = {name for name, one in CONTROLS.items() if name in given and given[name] == one.off}
+        usual = {} if any(dialect.ours.get(key) == "temperature" for key in refused) else {"temperature": 1.0}
+        given = usual | {name: one for name, one in given.items() if name not in off}
+    return SamplingOverrides(**given, **spoken, others_off=dialect.others_off)
+
+
+def _given(values: Mapping[str, Any], dialect: Dialect) -> tuple[dict[str, Any], set[str]]:
+    """The values of ours, and the keys of those that cannot be taken over."""
+    given: dict[str, Any] = {}
+    refused: set[str] = set()
+    for key, name in dialect.ours.items():
+        if key not in values:
+            continue
+        if key in dialect.led and not _followed(key, values, dialect):
+            _switch_off(name, given)
+        elif dialect.is_off(key, values):
+            given.setdefault(name, CONTROLS[name].off)
+        else:
+            try:
+                given[name] = dialect.read(key, values[key])
+            except ValueError:
+                refused.add(key)
+    if given.get("dynatemp_low", 0.0) > given.get("dynatemp_high", float("inf")):
+        refused |= {key for key, name in dialect.ours.items() if name == "dynatemp_low" and key in values}
+    _refuse_whole(values, dialect, given, refused)
+    return given, refused
+
+
+def _spoken(values: Mapping[str, Any], dialect: Dialect, refused: set[str]) -> dict[str, Any]:
+    """What an answer is asked to be; the keys that cannot be followed are refused."""
+    spoken: dict[str, Any] = {}
+    for key, (name, read) in dialect.spoken.items():
+        if key not in values or key in refused or dialect.is_off(key, values):
+            continue
+        try:
+            value = read(values[key])
+            value = spoken.get(name, ()) + value if isinstance(value, tuple) else value
+            SamplingOverrides(**{name: value})
+        except ValueError:
+            refused.add(key)
+        else:
+            if value != ():
+                spoken[name] = value
+    return spoken
+
+
+def _followed(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:
+    """Whether something that leads a key is on, and in a way that is known here."""
+    leaders = dialect.leaders_on(key, values)
+    return any(one not in dialect.flags or values[one] in dialect.flags[one] for one in leaders)
+
+
+def _switch_off(name: str, given: dict[str, Any]) -> None:
+    """A sampler that a switch has off is off here; of what only belongs to one, nothing is said."""
+    if CONTROLS[name].leader is None and name not in ("penalty_range",):
+        given.setdefault(name, CONTROLS[name].off)
+
+
+def _refuse_whole(values: Mapping[str, Any], dialect: Dialect, given: dict[str, Any], refused: set[str]) -> None:
+    """A sampler of which one value cannot be is not applied with another in its place: all of it is refused."""
+    for leader in {
+        CONTROLS[dialect.ours[key]].leader or dialect.ours[key] for key in refused if _is_control(key, dialect)
+    }:
+        family = {name for name, one in CONTROLS.items() if leader in (name, one.leader)}
+        for key, name in dialect.ours.items():
+            if name in family and key in values and not dialect.is_off(key, values):
+                refused.add(key)
+        for name in family:
+            given.pop(name, None)
+    refused |= {one for key in list(refused) for one in dialect.leaders_on(key, values) if one in dialect.flags}
+
+
+def _is_control(key: str, dialect: Dialect) -> bool:
+    return dialect.ours.get(key) in CONTROLS
+
+
+# The order
+
+
+def _ordered(
+    values: Mapping[str, Any], overrides: SamplingOverrides, dialect: Dialect
+) -> tuple[SamplingOverrides, set[str]]:
+    """The overrides with the order of the preset, and which of its keys about that are followed in full."""
+    sampling = overrides.apply(SamplingSettings())
+    listed = dialect.listed(values)
+    last = values.get("temperature_last") is True
+    order = list(dialect.order) if listed is None else listed
+    if last:
+        order = [one for one in order if one not in _LAST] + list(_LAST)
+    if set(order) - STEP_NAMES.keys() - FIRST_NAMES.keys() - MISSING_NAMES:
+        return overrides, set()
+    places = {
+        STEP_NAMES[name]: place for place, name in enumerate(order) if name in STEP_NAMES and _is_meant(name, sampling)
+    }
+    steps = sorted(sampling.steps, key=lambda step: places.get(step, len(order)))
+    if order and tuple(steps) != sampling.steps:
+        overrides = replace(overrides, order=order_with_last(steps))
+    followed = {"temperature_last"}
+    if listed is not None and not _penalties_inside(order, sampling):
+        followed.add(dialect.order_key)
+    return overrides, followed if order else set()
+
+
+def _is_meant(name: str, sampling: SamplingSettings) -> bool:
+    """Of the two temperatures of an order only one is on."""
+    if name == "dynamic_temperature":
+        return sampling.dynatemp_high > 0
+    return name != "temperature" or sampling.dynatemp_high == 0
+
+
+def _penalties_inside(order: list[str], sampling: SamplingSettings) -> bool:
+    """Whether something that comes before all steps here, and is on, comes behind one of them there."""
+    steps = [place for place, name in enumerate(order) if STEP_NAMES.get(name) in sampling.steps]
+    first = [place for place, name in enumerate(order) if name in FIRST_NAMES and sampling.is_on(FIRST_NAMES[name])]
+    return bool(steps and first) and max(first) > min(steps)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
+from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import THINK, opens_thinking, split_stored
 from exlchat.chat.prompt_format import PromptError, PromptFormat
-from exlchat.chat.stop_conditions import stop_conditions
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine, TextModel
 from exlchat.llm.request import GenerationRequest

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from exlchat.chat.model import AnswerRecord, Conversation, ConversationTree, Message, MessageStatus, Role
+from exlchat.chat.model import AnswerRecord, Conversation, ConversationTree, Message, MessageStatus, Role, clean_title
 from exlchat.chat.store import changes, statements, tree_rows
 from exlchat.chat.store.branches import Branches
 from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
 from exlchat.chat.store.file import new_id, reads, writes
 from exlchat.chat.store.listing import Listing
 from exlchat.chat.store.search import search
-from exlchat.chat.titles import clean_title
 from exlchat.untrusted.text import storable
 
 __all__ = ["ConversationStore", "LostFileError", "StoreError"]

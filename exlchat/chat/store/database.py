@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from exlchat.chat.model import clean_title
 from exlchat.chat.store.backup import back_up, backups
 from exlchat.chat.store.schema import MIGRATIONS
-from exlchat.chat.titles import clean_title
 from exlchat.untrusted.files import UntrustedFileError, check_plain
 
 APPLICATION_ID = 0x65786C63

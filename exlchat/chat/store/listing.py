@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from exlchat.chat.model import ConversationSummary, Message
+from exlchat.chat.model import ConversationSummary, Message, clean_title
 from exlchat.chat.store import changes
 from exlchat.chat.store.changes import Step, What
 from exlchat.chat.store.database import MissingRowError, explained
@@ -16,7 +16,6 @@ from exlchat.chat.store.file import StoreFile, reads, writes
 from exlchat.chat.store.rows import shown_time, shown_title
 from exlchat.chat.store.statements import automatic_title, load_message, update_conversation
 from exlchat.chat.store.tree_rows import clean_tags
-from exlchat.chat.titles import clean_title
 from exlchat.untrusted.text import storable
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from functools import lru_cache
 from typing import Any
 
 from exlchat.chat.answer_options import PLAIN, AnswerOptions, unpack_answer_options
-from exlchat.chat.model import AnswerRecord, Message
+from exlchat.chat.model import UNTITLED, AnswerRecord, Message
 from exlchat.chat.prompt.thinking import unpack_marks
 from exlchat.chat.prompt.thought_meter import Thought
 from exlchat.chat.store.database import RefusedError
 from exlchat.chat.store.schema import MESSAGE
-from exlchat.chat.titles import UNTITLED
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from exlchat.chat.model import MessageStatus, Role
-from exlchat.chat.titles import TitleBy
+from exlchat.chat.model import MessageStatus, Role, TitleBy
 
 Value = str | bytes | float | None
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from exlchat.chat.model import AnswerRecord, Conversation, Message, MessageStatus
+from exlchat.chat.model import UNTITLED, AnswerRecord, Conversation, Message, MessageStatus, clean_title
 from exlchat.chat.store.database import MissingRowError
 from exlchat.chat.store.rows import (
     MESSAGE_COLUMNS,
@@ -17,7 +17,6 @@ from exlchat.chat.store.rows import (
     require_kinds,
     unpack_message,
 )
-from exlchat.chat.titles import UNTITLED, clean_title
 from exlchat.untrusted.text import storable
 
 _COLUMNS = ", ".join(MESSAGE_COLUMNS)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from exlchat.chat.exchange.branch import active_branch
-from exlchat.chat.exchange.html_text import rendered
+from exlchat.chat.exchange.html_page import rendered
 from exlchat.chat.exchange.writing import Format, written
 from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.llm.sampling import SamplingSettings
