@@ -88,3 +88,11 @@ def test_texts_are_told_in_their_channels_and_are_the_answer_together(engine: Lo
     assert thoughts.split() == words[1:3]
     behind = "".join(one.text for one in deltas if isinstance(one, TextDelta) and one.channel == "answer")
     assert behind.split() == words[4:]
+
+
+def test_closing_one_with_thoughts_ends_its_work(engine: LocalEngine) -> None:
+    thoughts = Thoughts(ThinkingMarks("<x>", "</x>", opened=True))
+    request = GenerationRequest(engine.encode("How do I quit?"), max_new_tokens=4000, thoughts=thoughts)
+    with engine.generate(request) as events:
+        assert next(one for one in events if isinstance(one, TextDelta) and one.text).channel != "answer"
+    assert not engine._parts.scheduler.step(), "nothing is left to do"
