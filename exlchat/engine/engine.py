@@ -177,11 +177,13 @@ class LocalEngine:
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of a prompt would not have to be computed now. The disk is not asked."""
-        return self._parts.cache.known(ids)
+        with self._parts.scheduler.lock:
+            return self._parts.cache.known(ids)
 
     def cache_report(self) -> CacheReport:
         """The pages of the cache and what they have saved."""
-        report, archive = self._parts.cache.report(), self._parts.archive
+        with self._parts.scheduler.lock:
+            report, archive = self._parts.cache.report(), self._parts.archive
         return report if archive is None else dataclasses.replace(report, disk=archive.report)
 
     def memory_report(self) -> MemoryReport:
@@ -199,6 +201,7 @@ class LocalEngine:
 
     def unload(self) -> None:
         """Closes, and gives all memory back, a GPU's to the driver. Only `info` may be asked afterwards."""
+        self._parts.scheduler.close()
         self.close()
         if self._parts.draft is not None:
             self._parts.draft.unload()

@@ -165,6 +165,14 @@ def test_submitted_ones_run_beside_one_that_is_read(engine: LocalEngine, folder:
         assert said(sink.last) == said(alone(folder, request))
 
 
+def test_unloading_ends_what_was_submitted(engine: LocalEngine) -> None:
+    sinks = [Listener() for _ in range(3)]
+    for sink in sinks:
+        engine.submit(GenerationRequest(list(range(10, 40))), sink)
+    engine.unload()
+    assert [sink.last.reason for sink in sinks] == ["cancelled"] * 3
+
+
 def test_who_waits_for_room_comes_when_there_is_some(folder: Path) -> None:
     """The pool holds one of them."""
     small = load(folder, device="cpu", kv_cache="fp32", max_seq_len=512, cache_tokens=512)

@@ -87,7 +87,8 @@ class Scheduler:
             open_source=self._open_source,
             other_cache=other_cache,
         )
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while a step computes: who asks about the cache from another thread takes it."""
         self._coming: deque[Work] = deque()
         self._going: list[Work] = []
         self._read_last = False
@@ -114,7 +115,7 @@ class Scheduler:
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
         """As `add`, and the steps are taken in a thread of the scheduler's own."""
         work = self._answer(request, sink)  # type: ignore[arg-type]
-        with self._lock:
+        with self.lock:
             self._coming.append(work)
             self._submitted.add(work)
             if self._thread is None:
@@ -172,7 +173,7 @@ class Scheduler:
 
     def step(self) -> bool:
         """Computes a chunk of one prompt, or a token of each answer; whether there is more to do."""
-        with self._lock:
+        with self.lock:
             self._admit()
             reading = [work for work in self._going if work.reading]
             answering = [work for work in self._going if not work.reading]
@@ -186,11 +187,20 @@ class Scheduler:
 
     def drop(self, work: Work) -> None:
         """Nobody wants it any more, and it is told nothing; returns when nothing works for it."""
-        with self._lock:
+        with self.lock:
             if work in self._coming:
                 self._coming.remove(work)
             if work in self._going:
                 self._end(work)
+
+    def close(self) -> None:
+        """Cancels everything, and waits for the scheduler's own thread."""
+        with self.lock:
+            for work in (*self._coming, *self._going):
+                work.cancel()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     @property
     def _vocab_size(self) -> int:
@@ -240,7 +250,7 @@ class Scheduler:
     def _serve(self) -> None:
         while True:
             self.step()
-            with self._lock:
+            with self.lock:
                 self._submitted = {work for work in self._submitted if not work.ended}
                 if not self._submitted:
                     self._thread = None
