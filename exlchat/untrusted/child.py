@@ -21,7 +21,7 @@ from typing import Any
 
 from exlchat.untrusted.worker import LENGTH, OUT_OF_MEMORY
 
-WALL_SECONDS = 15.0
+WALL_SECONDS = 60.0
 """Of waiting for an answer, on a machine that may be busy; processor time is bounded by the child itself."""
 
 _PIECE = 2**20
