@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from exlchat.app.chat.answering import Answering
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.chat.unsent import Unsent
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.library.shelf import Shelf
     from exlchat.app.log import Log
-    from exlchat.app.runtime.model_state import ModelState
+    from exlchat.app.panels.figures import GrowingFigures, StatusFacts
+    from exlchat.app.runtime.model_state import ModelReport, ModelState
     from exlchat.app.runtime.model_switch import ModelSwitch
+    from exlchat.chat.model import Message
+    from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
 
 
 class View(Protocol):
@@ -43,6 +47,16 @@ class View(Protocol):
     def unsent(self) -> Unsent:
         """What is typed and not sent."""
 
+    @property
+    def growing(self) -> GrowingFigures:
+        """Figures of the answer that is being written, in whichever conversation."""
+
+    facts: StatusFacts
+    """Figures of model and answer, shown as they are set."""
+
+    def later(self, seconds: float, what: Callable[[], None], /) -> object:
+        """Call something after a while, unless the view has gone by then."""
+
     # What the program says
 
     def tell(self, line: str, *, warning: bool = False) -> None:
@@ -60,6 +74,9 @@ class View(Protocol):
         """
 
     # What is shown of conversations
+
+    def show_figures(self) -> None:
+        """Those of the newest answer of the open conversation."""
 
     def show_messages(self) -> None:
         """The open branch has got messages, or lost them."""
@@ -116,3 +133,50 @@ class View(Protocol):
 
     def choose_theme(self, name: str) -> None:
         """Use a theme that is there, now and from now on."""
+
+
+class AnswerView(Protocol):
+    """Where a view draws answers: what is told of the open conversation only, if not said otherwise."""
+
+    def begin(self, answering: Answering, notices: Sequence[str], *, moved: bool) -> None:
+        """An answer is on disk.
+
+        Args:
+            answering: with its message, and the text that it goes on from.
+            notices: what is to be said before it.
+            moved: whether the model no longer sees a part of the conversation that it saw before.
+        """
+
+    def grow(self, answering: Answering) -> bool:
+        """It has grown by its `fresh` pieces; whether it is among what is shown."""
+
+    def close(self, closed: AnswerClosed) -> None:
+        """It has ended, and has gone if it is not kept."""
+
+    def one_of_several(
+        self, one: Answering | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
+    ) -> None:
+        """One of several answers to a message, counted from 0, has begun, grown or ended."""
+
+    def ended(self, answering: Answering, *, failed: bool, prompt: Message | None, seconds: float) -> None:
+        """What was asked for in any conversation is done.
+
+        Args:
+            answering: what that was.
+            failed: whether it came to nothing.
+            prompt: the one that waited and is asked now.
+            seconds: since the answer began, where nothing waited.
+        """
+
+    @property
+    def can_take_back(self) -> bool:
+        """Whether nothing is typed where a prompt could be put back."""
+
+    def take_back(self, prompt: str) -> None:
+        """Put a prompt where messages are typed, because it was not taken."""
+
+    def failed(self, line: str) -> None:
+        """Say why there is no answer."""
+
+    def model_changed(self, report: ModelReport, told: str | None) -> None:
+        """A model is being loaded, has been, or cannot be; `told` is what people are to be told of it."""

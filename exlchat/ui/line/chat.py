@@ -11,7 +11,11 @@ from exlchat.app.chat.leaving import kept_or_why
 from exlchat.app.chat.message_words import welcome_lines
 from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
+from exlchat.app.presenter import Presenter
+from exlchat.app.runtime.jobs import JobEvent
+from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store.conversations import StoreError
+from exlchat.chat.turn import AnswerClosed
 from exlchat.ui.line.answers import Answers
 from exlchat.ui.line.commands import LineCommands
 from exlchat.ui.line.settings_lines import LineSettings
@@ -38,6 +42,7 @@ class LineChat(LineView):
         super().__init__(services, paper, self._post)
         self.change_settings = LineSettings(self, self.use_keys).run
         self.answers = Answers(self)
+        self.presenter = Presenter(self, self.answers)
         self.commands = LineCommands(self, self.answers.comparing)
         self._warned_of_loss = False
         self._following: asyncio.Task[None] | None = None
@@ -106,7 +111,18 @@ class LineChat(LineView):
     def _post(self, report: Report) -> None:
         """Called on the engine thread."""
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.answers.take, report)
+            self.loop.call_soon_threadsafe(self._take, report)
+
+    def _take(self, report: Report) -> None:
+        if not self.leaving:
+            self.presenter.take(report)
+            return
+        match report:
+            case (
+                JobEvent(event=AnswerClosed(error=str() as error))
+                | JobEvent(event=OneAnswer(event=AnswerClosed(error=str() as error)))
+            ):
+                self.not_kept = error
 
     # Leaving
 

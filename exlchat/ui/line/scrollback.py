@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.app.presenter import waits_for
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.context_window import newest_record
 from exlchat.llm.events import TextDelta
@@ -120,10 +121,6 @@ class Scrollback:
         self._written.add(message.id)
         self._left_out.discard(message.id)
 
-    def is_written(self, message_id: str) -> bool:
-        """Whether a message was written since the conversation was opened."""
-        return message_id in self._written
-
     def is_shown(self, message_id: str) -> bool:
         """Whether a message was put on the paper since the conversation was opened."""
         return message_id in self._written and message_id not in self._left_out
@@ -158,16 +155,7 @@ class Scrollback:
 
     def waits_for(self) -> str | None:
         """What the answer of the open conversation waits for, in a line."""
-        session, model = self._session, self._model
-        answering = session.answering
-        if answering is None or answering.message is not None:
-            return None
-        if model.info is None and model.failure is None:
-            return "Waiting for the model to be loaded; the message is saved."
-        writing = session.being_written
-        if writing is not None and writing is not answering:
-            return "Waiting for the answer in another conversation to end; the message is saved."
-        return None
+        return waits_for(self._session, self._model)
 
     def write_finished(self) -> None:
         """Put what is finished of the growing answer on the paper, and read its open end."""

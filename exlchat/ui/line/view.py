@@ -10,7 +10,7 @@ from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.live_themes import LiveThemes
-from exlchat.app.panels.figures import StatusFacts, facts_of
+from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of
 from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.errors import told_error
 from exlchat.app.runtime.model_state import ModelState
@@ -53,7 +53,7 @@ class LineView:
         self.live_themes = LiveThemes(self, services.themes)
         self.theme = services.theme
         self.keys = services.keys
-        self.facts = StatusFacts(model=services.model_name, activity="loading")
+        self._facts = StatusFacts(model=services.model_name, activity="loading")
         self.engine_thread = EngineThread(services.load_engine, post, name=services.model_name)
         self.session = ChatSession(
             services.store,
@@ -76,6 +76,8 @@ class LineView:
             warn=lambda line: self.tell(line, warning=True),
         )
         self.models = ModelSwitch(self.session, services.shelf, self.engine_thread.load, self.tell)
+        self.growing = GrowingFigures()
+        """Of the answer that is being written, in whichever conversation."""
         self.place: tuple[int, int] | None = None
         """Which of how many alternatives the newest answer is."""
         self.leaving = False
@@ -121,6 +123,16 @@ class LineView:
         self.paper.set_text(self.unsent.text())
         self.show_figures()
         self.refresh_around()
+
+    @property
+    def facts(self) -> StatusFacts:
+        """Figures of model and answer, for the bar."""
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: StatusFacts) -> None:
+        self._facts = facts
+        self.paper.refresh()
 
     def refresh_around(self) -> None:
         """Paint what may have changed."""
@@ -328,5 +340,5 @@ class LineView:
         return task
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
-        """Call something after a while."""
-        self.loop.call_later(seconds, what)
+        """Call something after a while, unless the chat has been left by then."""
+        self.loop.call_later(seconds, lambda: None if self.leaving else what())

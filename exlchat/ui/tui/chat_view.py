@@ -20,7 +20,8 @@ from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import situation_of
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import rename_to
-from exlchat.app.panels.figures import GrowingFigures, facts_of
+from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of
+from exlchat.app.presenter import waits_for
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
 from exlchat.chat.store.conversations import StoreError
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from textual.app import ComposeResult
+    from textual.timer import Timer
 
-    from exlchat.app.chat.answering import Answering
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.commands.action import Situation
     from exlchat.app.generation_settings import GenerationSettings
@@ -88,7 +89,7 @@ class ChatView(Screen[None]):
             session,
             services.drafts,
             typed=lambda: self.composer.typed if self.query("#composer") else None,
-            later=lambda seconds, keep: self.set_timer(seconds, keep).stop,
+            later=lambda seconds, keep: self.later(seconds, keep).stop,
             warn=lambda line: self.tell(line, warning=True),
         )
         self.edited: str | None = None
@@ -214,7 +215,7 @@ class ChatView(Screen[None]):
         self.end_edit()
         self.show_messages()
         self.composer.set_text(self.unsent.text())
-        self.show_figures_of(self.session.last_answer)
+        self.show_figures()
 
     def show_messages(self, *, but: str | None = None, at: str | None = None) -> None:
         """Show the messages of the open conversation anew: without that of the id `but`, with the cursor `at` one."""
@@ -251,20 +252,26 @@ class ChatView(Screen[None]):
         if answering is None or answering.message is not None:
             return
         self.take_away(waiting_key(answering.conversation_id))
-        if (line := self._waits_for(answering)) is not None:
+        if (line := waits_for(self.session, self.model)) is not None:
             self.transcript.append_message(waiting_item(answering.conversation_id, line))
 
-    def _waits_for(self, answering: Answering) -> str | None:
-        if self.model.info is None and self.model.failure is None:
-            return "Waiting for the model to be loaded; the message is saved."
-        writing = self.session.being_written
-        if writing is not None and writing is not answering:
-            return "Waiting for the answer in another conversation to end; the message is saved."
-        return None
-
-    def show_figures_of(self, answer: ChatMessage | None) -> None:
+    def show_figures(self) -> None:
         """The figures of the newest answer of the open conversation in the status line."""
-        self.status.facts = facts_of(answer, self.model.info, self.status.facts, empty=not self.session.branch)
+        empty = not self.session.branch
+        self.facts = facts_of(self.session.last_answer, self.model.info, self.facts, empty=empty)
+
+    @property
+    def facts(self) -> StatusFacts:
+        """What the status line shows."""
+        return self.status.facts
+
+    @facts.setter
+    def facts(self, facts: StatusFacts) -> None:
+        self.status.facts = facts
+
+    def later(self, seconds: float, what: Callable[[], None]) -> Timer:
+        """Call something after a while; stopped, not at all."""
+        return self.set_timer(seconds, what)
 
     def show_probabilities(self, message_id: str) -> None:
         """How likely each token of an answer was; one that is chosen there is gone on from."""

@@ -17,6 +17,7 @@ from exlchat.app.commands.conversations import delete_one, undo_delete
 from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
 from exlchat.app.panels.figures import StatusFacts
+from exlchat.app.presenter import Presenter
 from exlchat.app.runtime.jobs import Report
 from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.tui.answer_display import AnswerDisplay
@@ -74,7 +75,7 @@ class ChatScreen(ChatView):
         self.finding = Finding(self)
         self.commands = ScreenCommands(self, self.message_commands, self.finding, self.settings_commands)
         self.typed_tokens = TypedTokens(self)
-        self.answers = AnswerDisplay(self, self.typed_tokens.changed)
+        self.presenter = Presenter(self, AnswerDisplay(self, self.typed_tokens.changed))
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
@@ -182,7 +183,7 @@ class ChatScreen(ChatView):
 
     @on(EngineReport)
     def _engine_reported(self, event: EngineReport) -> None:
-        self.answers.take(event.report)
+        self.presenter.take(event.report)
 
     # Actions
 
