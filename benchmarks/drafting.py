@@ -25,8 +25,7 @@ from tokenizers import Tokenizer
 from benchmarks.compiled import compiled_library
 from benchmarks.rows import open_model
 from benchmarks.timing import copy_bandwidth
-from exlchat.engine.decode.decode_step import CapturedStep
-from exlchat.engine.decode.verify_step import CapturedRows
+from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.draft.draft_model import ModelDrafter
 from exlchat.engine.draft.drafting import DraftCount, DraftedTokens, Drafter, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
@@ -52,8 +51,7 @@ class Given:
 
     def __init__(self, transformer: Transformer, sequence: KVSequence, kernels: Kernels) -> None:
         self.runner, self.sequence = Runner(transformer), sequence
-        self.step = CapturedStep(transformer, sequence.cache, kernels)
-        self.rows = CapturedRows(transformer, sequence.cache, kernels)
+        self.graphs = DecodeGraphs(transformer, sequence.cache, kernels)
 
     def seconds(self, prompt: list[int], answer: list[int], drafter: Drafter | None) -> tuple[float, DraftCount]:
         """Of the answer, once; and the guesses."""
@@ -65,7 +63,7 @@ class Given:
 
         def plain() -> _GivenTokens:
             source = RunAheadTokens(
-                self.step, sequence, context, DeviceDraws(GREEDY, 0, index=0), most=ROOM - len(context)
+                self.graphs, sequence, context, DeviceDraws(GREEDY, 0, index=0), most=ROOM - len(context)
             )
             return _GivenTokens(source, lambda: answer[min(len(context) - len(prompt), len(answer) - 1)])
 
@@ -74,7 +72,7 @@ class Given:
 
         def check(ids: list[int]) -> list[int]:
             first = len(context) - len(prompt)
-            self.rows.greedy(sequence, ids, len(sequence))
+            self.graphs.greedy(sequence, ids, len(sequence))
             sequence.extend(ids)
             return [answer[min(first + number, len(answer) - 1)] for number in range(len(ids))]
 
@@ -183,7 +181,7 @@ def main() -> None:
     given = Given(transformer, sequence, kernels)
     small = open_model(typed.draft_shape, typed.mix, "fp16", ROOM, kernels)
     small[1].close()
-    drafting = ModelDrafter(Runner(small[0], CapturedStep(small[0], small[1].cache, kernels)), small[1])
+    drafting = ModelDrafter(Runner(small[0], DecodeGraphs(small[0], small[1].cache, kernels)), small[1])
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
     print(f"{typed.shape}, {typed.mix}; draft model {typed.draft_shape}\n")
     print("| answer | tokens | guesses | right | tok/s without | tok/s with | times |\n|:--|--:|--:|--:|--:|--:|--:|")

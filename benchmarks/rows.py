@@ -21,9 +21,8 @@ from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.decode.decode_step import launch_all, splits_of
+from exlchat.engine.decode.graphs import DecodeGraphs, launch_all, splits_of
 from exlchat.engine.decode.plan import DecodePlan
-from exlchat.engine.decode.verify_step import CapturedRows
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -80,7 +79,7 @@ def table(transformer: Transformer, sequence: KVSequence, kernels: Kernels, cont
         for cached in contexts:
             chain.position.copy_(torch.arange(cached, cached + MAX_ROWS))
             replays.setdefault(rows, []).append(graph_seconds(jobs, dependent=True))
-    calls, captures = called(CapturedRows(transformer, sequence.cache, kernels), sequence, contexts[0])
+    calls, captures = called(DecodeGraphs(transformer, sequence.cache, kernels), sequence, contexts[0])
     names = " | ".join(f"us at {cached:,} | x one" for cached in contexts)
     head = [f"| rows | {names} | GB/s at {contexts[0]:,} | call, us | first call, ms | memory, MB |"]
     lines = [*head, "|--:" * (2 * len(contexts) + 5) + "|"]
@@ -94,7 +93,7 @@ def table(transformer: Transformer, sequence: KVSequence, kernels: Kernels, cont
 
 
 def called(
-    step: CapturedRows, sequence: KVSequence, cached: int
+    step: DecodeGraphs, sequence: KVSequence, cached: int
 ) -> tuple[dict[int, float], dict[int, tuple[float, float]]]:
     """Seconds of a call by rows, median of 30; seconds and bytes on the device of the first one."""
     calls, captures = {}, {}

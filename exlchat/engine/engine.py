@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.decode.several_step import CapturedSeveral
 from exlchat.engine.draft.draft_model import ModelDrafter
 from exlchat.engine.formats.inventory import (
     describe_format,
@@ -32,7 +31,7 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import MOST_AT_ONCE, cache_kind
 from exlchat.engine.layers.operations import KernelOperations, TorchOperations
 from exlchat.engine.layers.transformer import Transformer
-from exlchat.engine.loading import capture_step, check_vocabulary, load_weights, open_extension, open_rows, warm_up
+from exlchat.engine.loading import check_vocabulary, load_weights, open_extension, open_graphs, warm_up
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import (
@@ -304,10 +303,8 @@ def load(
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
     archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)
     chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
-    step = None if kernels is None else capture_step(transformer, cache, kernels, dependent=dependent_launch)
-    passes = (
-        None if kernels is None or step is None else open_rows(transformer, cache, kernels, dependent=dependent_launch)
-    )
+    graphs = None if kernels is None else open_graphs(transformer, cache, kernels, dependent=dependent_launch)
+    rows_at_once = graphs if graphs is not None and graphs.rows > 1 else None
     if target.type == "cuda":
         warm_up(transformer, cache)
 
@@ -320,9 +317,9 @@ def load(
         cache,
         stop_ids,
         chunk,
-        step=step,
-        rows=passes,
-        batched=None if passes is None or kernels is None else CapturedSeveral(passes, kernels, room=cache.max_seq_len),
+        step=graphs,
+        rows=rows_at_once,
+        batched=rows_at_once,
         archive=archive,
         draft_model=guesses,
         other_cache=other_cache,

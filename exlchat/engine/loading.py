@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.decode.decode_step import CapturedStep
 from exlchat.engine.decode.fit import why_not
-from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
+from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -127,13 +126,13 @@ def load_weights(
         ) from error
 
 
-def capture_step(
+def open_graphs(
     transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None
-) -> CapturedStep | None:
-    """The decode step as one CUDA graph, or `None` for a model that it does not suit, which decodes through torch.
+) -> DecodeGraphs | None:
+    """The decode steps as CUDA graphs, or `None` for a model that they do not suit, which decodes through torch.
 
     Args:
-        dependent: see `CapturedStep`.
+        dependent: see `DecodeGraphs`.
 
     Raises:
         ModelError: no memory for it, or the card cannot run a kernel of it.
@@ -141,24 +140,12 @@ def capture_step(
     if why_not(transformer, cache) is not None:
         return None
     try:
-        return CapturedStep(transformer, cache, kernels, dependent=dependent)
+        return DecodeGraphs(transformer, cache, kernels, dependent=dependent)
     except ExtensionError as error:
         raise ModelError(
             f"the kernels cannot run this model on this card, perhaps for want of shared memory: {error}; "
             "go on without them, slower: --no-ext"
         ) from error
-
-
-def open_rows(
-    transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None
-) -> CapturedRows | None:
-    """Several tokens in one pass, to check drafts; or `None` for a model that it does not suit.
-
-    Nothing is captured before it is first used. Arguments and errors are those of `capture_step`.
-    """
-    if why_no_rows(transformer, cache) is not None:
-        return None
-    return CapturedRows(transformer, cache, kernels, dependent=dependent)
 
 
 def warm_up(transformer: Transformer, cache: KVCache) -> None:

@@ -24,13 +24,14 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
+from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule import work
-from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead, BatchRow
+from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.constraint import Constraint
@@ -254,7 +255,7 @@ class Drawing:
         self.sizes: list[int] = []
         self.begun: list[int] = []
 
-    def begin(self, rows: Sequence[BatchRow]) -> None:
+    def begin_rows(self, rows: Sequence[DecodeRow]) -> None:
         self._rows = rows
         self._fed = [(row.context[-1], len(row.context) - 1, row.draws.c_draw()) for row in rows]
         for ring in self._rings:
@@ -273,7 +274,7 @@ class Drawing:
             self._rings[slot].words[draw.sequence % 64] = draw.sequence << 32 | DRAWN << 24 | drawn
             self._fed[slot] = drawn, position + 1, draw
 
-    def ring(self, row: int) -> TokenRing:
+    def row_ring(self, row: int) -> TokenRing:
         return self._rings[row]
 
     def running(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from exlchat.engine import SamplingSettings
-from exlchat.engine.decode.decode_step import CapturedStep
+from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws, c_chain
@@ -169,7 +169,7 @@ def test_a_captured_step_draws_by_the_answer_so_far(kernels: Kernels, settings: 
 
     def answer(draws: DeviceDraws, mask: torch.Tensor | None = None) -> list[int]:
         cache = KVCache(transformer.spec, "fp16", torch.float16, CUDA, 256)
-        step, sequence = CapturedStep(transformer, cache, kernels), KVSequence(cache)
+        step, sequence = DecodeGraphs(transformer, cache, kernels), KVSequence(cache)
         sequence.reserve(len(context))
         transformer.forward(torch.tensor(context[:-1], device=CUDA), sequence, start=0)
         sequence.extend(context[:-1])
@@ -180,7 +180,7 @@ def test_a_captured_step_draws_by_the_answer_so_far(kernels: Kernels, settings: 
         tokens = [context[-1]]
         for index in range(30):
             tokens.append(source.follow(tokens[-1]))
-            logits.append(step.logits.cpu())
+            logits.append(step.logits[0].cpu())
             if mask is None:  # one step at a time, so that its logits can be looked at
                 draws = DeviceDraws(settings, SEED, index + 1, mu=step.mu())
                 source = RunAheadTokens(step, sequence, [*context, *tokens[1:]], draws, most=1)

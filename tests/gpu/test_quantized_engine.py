@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from exlchat.engine import GREEDY, Finished, GenerationRequest, LocalEngine, ModelError, SamplingSettings, load
-from exlchat.engine.decode.decode_step import CapturedStep
+from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.formats import exl2_writer
 from exlchat.engine.formats.gptq import GptqSettings
 from exlchat.engine.formats.gptq_writer import GptqRecipe, quantize_matrix, write_model
@@ -56,7 +56,7 @@ def open_quantized(path: Path, kernels: Kernels) -> Transformer:
 def step_logits(transformer: Transformer, kernels: Kernels, ids: list[int], *, dependent: bool) -> torch.Tensor:
     """float32 `[len(ids), vocab]` from replays of the captured step, which draws but is told what to feed."""
     cache = KVCache(transformer.spec, "fp16", torch.float16, CUDA, len(ids))
-    step, sequence = CapturedStep(transformer, cache, kernels, dependent=dependent), KVSequence(cache)
+    step, sequence = DecodeGraphs(transformer, cache, kernels, dependent=dependent), KVSequence(cache)
     greedy = DeviceDraws(GREEDY, seed=0, index=0)
     found = []
     for position in range(len(ids)):
@@ -64,7 +64,7 @@ def step_logits(transformer: Transformer, kernels: Kernels, ids: list[int], *, d
         step.launch()
         torch.cuda.synchronize()
         assert not step.running()
-        found.append(step.logits.cpu())
+        found.append(step.logits[0].cpu())
     return torch.stack(found)
 
 

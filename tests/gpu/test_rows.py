@@ -12,8 +12,8 @@ from torch import Tensor
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import Shape
-from exlchat.engine.decode.decode_step import CapturedStep
-from exlchat.engine.decode.verify_step import CapturedRows, why_no_rows
+from exlchat.engine.decode.fit import why_not
+from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -225,9 +225,9 @@ class Both:
     def __init__(self, mix: str, kind: str, kernels: Kernels, length: int, *, dependent: bool) -> None:
         self.transformer = random_model(mix, kernels)
         self.cache = KVCache(self.transformer.spec, kind, torch.float16, CUDA, length)
-        assert why_no_rows(self.transformer, self.cache) is None
-        self.step = CapturedStep(self.transformer, self.cache, kernels, dependent=dependent)
-        self.rows = CapturedRows(self.transformer, self.cache, kernels, dependent=dependent)
+        assert why_not(self.transformer, self.cache) is None
+        self.graphs = DecodeGraphs(self.transformer, self.cache, kernels, dependent=dependent)
+        assert self.graphs.rows == 8
         ids = torch.randint(2080, (length - 8,), generator=torch.Generator().manual_seed(1))
         self.sequence = KVSequence(self.cache)
         self.sequence.reserve(length)
@@ -240,20 +240,20 @@ class Both:
         return [part.clone() for layer in pages for part in layer]
 
     def alone(self, ids: list[int], position: int) -> Tensor:
-        steps = [self.step.forward(self.sequence, token, place).clone() for place, token in enumerate(ids, position)]
+        steps = [self.graphs.forward(self.sequence, token, place).clone() for place, token in enumerate(ids, position)]
         return torch.stack(steps)
 
     def check(self, rows: int, position: int) -> None:
         ids = torch.randint(2080, (rows,)).tolist()
         wanted = self.alone(ids, position)
         stored = self.stored()
-        self.rows.verify(self.sequence, [5] * rows, position)  # something else in the same place, and the capture
-        found = self.rows.verify(self.sequence, ids, position).clone()
+        self.graphs.verify(self.sequence, [5] * rows, position)  # something else in the same place, and the capture
+        found = self.graphs.verify(self.sequence, ids, position).clone()
         assert same_bits(found, wanted), f"logits of {rows} rows at {position}"
         assert all(same_bits(one, other) for one, other in zip(self.stored(), stored, strict=True)), (
             f"cache of {rows} rows at {position}"
         )
-        assert self.rows.greedy(self.sequence, ids, position) == wanted.argmax(1).tolist()
+        assert self.graphs.greedy(self.sequence, ids, position) == wanted.argmax(1).tolist()
 
 
 @pytest.mark.parametrize("kind", ["fp16", *QUANTIZED])
@@ -298,7 +298,7 @@ def test_drafts_change_nothing_of_what_is_written(kernels: Kernels) -> None:
         count, right = turn % 7 + 1, turn % 5
         truth = plain[len(written) : len(written) + count]
         draft = [token if place < right else (token + 1) % 2080 for place, token in enumerate(truth)]
-        best = both.rows.greedy(cache, [fed, *draft], len(cache))
+        best = both.graphs.greedy(cache, [fed, *draft], len(cache))
         taken = next((i for i, one in enumerate(draft) if best[i] != one), len(draft))
         cache.extend([fed, *draft[:taken]])
         written += best[: taken + 1]

@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from exlchat.engine.decode.kernels import StepKernels
+from exlchat.engine.decode.kernels import AfterTheLast, StepKernels
 from exlchat.engine.layers.experts import Experts, Mlp
 from exlchat.engine.layers.linear import Joined, Linear, is_whole
 from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS
@@ -133,20 +133,6 @@ class Routed:
     logits: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _AfterTheLast:
-    """An operation that never starts before its predecessor ends.
-
-    Started early, the three of a Mixtral's layer took an H200 75.7 us, so 59.6; those of a Qwen3-30B-A3B 19.9 both ways
-    (`benchmarks/experts.py`).
-    """
-
-    job: Launch
-
-    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
-        self.job.launch(dependent=False)
-
-
 class ExpertJobs:
     """Makes the operations of a layer's experts.
 
@@ -185,14 +171,18 @@ class ExpertJobs:
     def products(
         self, packed: PackedExperts | FloatExperts, routed: Routed, x: Tensor, expert: Mlp
     ) -> tuple[list[Launch], Tensor]:
-        """Of the chosen experts, which are all like `expert`; and float32 `[slots, width]`, what they leave."""
+        """Of the chosen experts, which are all like `expert`; and float32 `[slots, width]`, what they leave.
+
+        Started early, the three of a Mixtral's layer took an H200 75.7 us, so 59.6; those of a Qwen3-30B-A3B 19.9 both
+        ways (`benchmarks/experts.py`).
+        """
         between = _Between(activation=_activation(expert), limit=expert.limit)
         slots, chosen = len(routed.chosen), routed.chosen
         if isinstance(packed, FloatExperts):
             inner, y = self._halves(slots, packed.gates.outputs), self._floats(slots, packed.downs.outputs)
             first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", **between)
             second = self._kernels.dense_expert_product(packed.downs, chosen, inner, y, "float")
-            return [_AfterTheLast(first), _AfterTheLast(second)], y
+            return [AfterTheLast(first), AfterTheLast(second)], y
         gates, downs = packed.gates, packed.downs
         stored = gates.into is not None
         inner = self._halves(slots, downs.stored if stored else gates.outputs)
@@ -200,7 +190,7 @@ class ExpertJobs:
         order: InputOrder = "stored" if stored else "features"
         first = self._kernels.expert_product(gates, chosen, x, inner, "gated", **between)
         second = self._kernels.expert_product(downs, chosen, inner, y, "float", order=order)
-        return [_AfterTheLast(first), _AfterTheLast(second)], y
+        return [AfterTheLast(first), AfterTheLast(second)], y
 
     def _halves(self, *shape: int) -> Tensor:
         return torch.zeros(*shape, dtype=torch.float16, device=self._device)

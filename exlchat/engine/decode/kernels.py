@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -127,3 +128,14 @@ class TorchJob:
     def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
         """Torch's own kernels always wait for the one before."""
         self._work()
+
+
+@dataclass(frozen=True, slots=True)
+class AfterTheLast:
+    """An operation that never starts before its predecessor ends."""
+
+    job: Launch
+
+    def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
+        """Whatever is asked for."""
+        self.job.launch(dependent=False)

@@ -1,7 +1,7 @@
 """The decoder: embedding, layers of attention and MLP, final norm, head; every architecture's, by its `ModelSpec`.
 
 Any number of tokens on any device: in plain torch, which faster paths are tested against, or on a GPU with quantized
-layers and `KernelOperations` between them. A decoded token takes `step_chain` where that suits the model.
+layers and `KernelOperations` between them. A decoded token takes `decode.graphs` where that suits the model.
 """
 
 from __future__ import annotations

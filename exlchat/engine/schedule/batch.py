@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.kv.pool import PoolFullError
-from exlchat.engine.kv.sequence import KVSequence
-from exlchat.engine.sampling.device import DeviceDraws, is_steered, why_not_on_device
+from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.runner import RowPasses
@@ -31,28 +30,13 @@ from exlchat.llm.info import ModelError
 from exlchat.llm.request import GenerationRequest
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRow:
-    """One sequence of a pass.
-
-    Args:
-        sequence: of the model that the passes are of.
-        context: prompt and answer so far; all but its last token are in the sequence.
-        draws: of the next token of the answer, and of those behind it.
-    """
-
-    sequence: KVSequence
-    context: Sequence[int]
-    draws: DeviceDraws
-
-
 class BatchedStep(Protocol):
     """A captured pass of a token of each of several sequences, which draws the next token of each and feeds itself.
 
     Everything happens on one stream, in the order of the calls.
     """
 
-    def begin(self, rows: Sequence[BatchRow]) -> None:
+    def begin_rows(self, rows: Sequence[DecodeRow]) -> None:
         """The next pass feeds the last token of each context. All passes before have reported.
 
         Raises `ModelError` for want of memory.
@@ -61,7 +45,7 @@ class BatchedStep(Protocol):
     def launch(self) -> None:
         """Enqueues a pass and returns; each sequence has room for the token that it feeds."""
 
-    def ring(self, row: int) -> TokenRing:
+    def row_ring(self, row: int) -> TokenRing:
         """Where the draws of a row report, numbered from 1 on."""
 
     def running(self) -> bool:
@@ -225,7 +209,7 @@ class BatchedRunAhead:
         for slot, one in enumerate(self._formed):
             one.slot = slot
         self._most = min(one.most for one in self._formed)
-        self.step.begin([one.row(self._rules) for one in self._formed])
+        self.step.begin_rows([one.row(self._rules) for one in self._formed])
 
     def _launch(self) -> None:
         self.step.launch()
@@ -255,7 +239,7 @@ class _Ahead:
     def ring(self) -> TokenRing:
         """See `ReportingStep`."""
         assert self.slot is not None
-        return self._together.step.ring(self.slot)
+        return self._together.step.row_ring(self.slot)
 
     @property
     def most(self) -> int:
@@ -285,9 +269,9 @@ class _Ahead:
         """See `ReportingStep`."""
         return self._together.step.running()
 
-    def row(self, rules: DeviceRules) -> BatchRow:
+    def row(self, rules: DeviceRules) -> DecodeRow:
         """As the passes take it."""
-        return BatchRow(self._state.parts.sequence, self._state.context, rules.draws(self._state))
+        return DecodeRow(self._state.parts.sequence, self._state.context, rules.draws(self._state))
 
     def follow(self, token: int) -> int:
         """See `TokenSource`."""

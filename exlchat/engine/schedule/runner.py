@@ -18,7 +18,7 @@ _Computed = TypeVar("_Computed")
 
 
 class RowPasses(Protocol):
-    """Passes of up to eight tokens, each to the last bit as alone: see `verify_step.CapturedRows`."""
+    """Passes of up to eight tokens, each to the last bit as alone: see `decode.graphs.DecodeGraphs`."""
 
     def verify(self, sequence: KVSequence, ids: Sequence[int], position: int) -> Tensor:
         """Logits `[len(ids), vocab]` of tokens that stand from `position` on."""

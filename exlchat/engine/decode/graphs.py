@@ -1,0 +1,403 @@
+"""Every CUDA graph of a model's decode steps: of one token, of several of a sequence, or of one of each of several.
+
+A graph is captured when it is first asked for: pages stay where they are, and tables on the device say which of them
+belong to whom. Each way of drawing (`sampling.device.DrawKind`) has graphs of its own, so that none pays for what
+another needs; for draws that wait for a mask there is the step without its draw, and the draw without its step.
+
+What each of several tokens comes to, and what is cached of it, equals to the last bit what single steps give. So
+drafted tokens can be checked together, and what is written then is what would have been written without drafts; and
+several answers can be made together, each as it would be alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.decode.draws import DecodeRow, RowDraws
+from exlchat.engine.decode.fit import most_rows
+from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
+from exlchat.engine.decode.plan import DecodePlan, Tables
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.layers.quantized_linear import Launch
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.sampling import NotNumbersError
+from exlchat.engine.sampling.device import DeviceDraws, DrawKind
+from exlchat.ext.attention import best_splits
+from exlchat.ext.ops import Kernels
+from exlchat.ext.sampling import TokenRing, c_draw
+from exlchat.llm.info import ModelError
+
+# From this compute capability on a kernel may start while the one before it still runs.
+_DEPENDENT_LAUNCH = (9, 0)
+_NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
+_NO_TOKEN = -1
+
+
+class _Key(NamedTuple):
+    """What a graph does.
+
+    Args:
+        rows: tokens that it feeds; 0: it only draws, of logits from elsewhere or, `masked`, of the step before.
+        draw: how the next token of each row is drawn, or that the best behind each goes to the host; nothing: no draw.
+    """
+
+    rows: int
+    tables: Tables
+    draw: tuple[DrawKind, ...] | Literal["best"] = ()
+    masked: bool = False
+
+
+_FORWARD = _Key(1, "shared")
+
+
+class DecodeGraphs:
+    """All work goes to one stream, in the order of the calls. What one kind of step has under way ends before another.
+
+    Args:
+        transformer, cache: of one model for which `fit.why_not` gives `None`.
+        kernels: on the model's device.
+        dependent: whether kernels may start before their predecessors end; as the card can unless given.
+
+    Raises:
+        ModelError: no memory for it.
+    """
+
+    def __init__(
+        self, transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None = None
+    ) -> None:
+        device = transformer.device
+        self.rows = most_rows(transformer)
+        """How many tokens at once at most."""
+        self._cache = cache
+        self._kernels = kernels
+        self._dependent = launches_dependently(device) if dependent is None else dependent
+        self._jobs: dict[_Key, list[Launch]] = {}
+        """They keep alive what the graphs point to."""
+        self._graphs: dict[_Key, torch.cuda.CUDAGraph] = {}
+        self._sequences = [KVSequence(cache)]
+        self._key = _Key(1, "shared", ("plain",))
+        self._ids = torch.zeros(self.rows, dtype=torch.int64, pin_memory=True)
+        self._positions = torch.zeros(self.rows, dtype=torch.int32, pin_memory=True)
+        self._best = torch.zeros(self.rows, dtype=torch.int64, pin_memory=True)
+        self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        try:
+            self._plan = DecodePlan(
+                transformer, cache, kernels, splits=splits_of(transformer.spec, device), rows=self.rows
+            )
+            self._draws = [self._draw_of(0)]
+            self._given: RowDraws | None = None
+            """For logits that are not the step's own: those may still be wanted."""
+            self._drawing = self._draws[0]
+            self._warm_up()
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
+        self._prepare(self._key)
+
+    @property
+    def logits(self) -> Tensor:
+        """float32 `[rows, vocab]`, of the last step that has ended."""
+        return self._plan.logits
+
+    # One sequence that feeds itself.
+
+    @property
+    def ring(self) -> TokenRing:
+        """Where the draws report."""
+        return self._drawing.sampler.ring
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the sequence holds without `grow`."""
+        return self._sequences[0].capacity
+
+    def grow(self, length: int) -> None:
+        """Makes `capacity` at least `length`. Raises `PoolFullError`."""
+        self._sequences[0].reserve(length)
+
+    @torch.inference_mode()
+    def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
+        """The next step feeds the last token of the context, at its place, and draws by `draws`, which are numbered on.
+
+        The first answer of a kind captures its graph, some tens of milliseconds.
+
+        Args:
+            masked: `launch_forward` and `launch_draw` follow, with `set_mask` between them.
+
+        Raises:
+            ModelError: no memory for that.
+            PoolFullError: no room in the cache.
+            ValueError: a rule for an id that is not in the vocabulary.
+        """
+        kind: DrawKind = "adjusted" if masked and draws.kind == "plain" else draws.kind
+        self._key = _Key(0 if masked else 1, "shared", (kind,), masked)
+        self._prepare(self._key)
+        if masked:
+            self._prepare(_FORWARD)
+        self._sequences = [sequence]
+        self.grow(len(context))
+        self._begin_draw(self._draws[0], kind, context, draws)
+
+    @torch.inference_mode()
+    def begin_draw(self, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> None:
+        """`launch_draw` follows: what `mask` allows of float32 `[vocab]` on the device, in the place of the step's own.
+
+        The context is looked at only where draws depend on it. Raises `ModelError` for want of memory.
+        """
+        kind: DrawKind = "adjusted" if mask is not None and draws.kind == "plain" else draws.kind
+        try:
+            if self._given is None:
+                token, position = torch.zeros_like(self._plan.token[:1]), torch.zeros_like(self._plan.position[:1])
+                self._given = RowDraws(torch.zeros_like(self.logits[0]), token, position, self._cache.max_seq_len)
+            self._key = _Key(0, "shared", (kind,))
+            self._prepare(self._key)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
+        self._begin_draw(self._given, kind, context, draws)
+        self._given.logits.copy_(logits)
+        if kind != "plain":
+            self.set_mask(mask)
+
+    def launch(self) -> None:
+        """Enqueues one step, of one sequence or of several, and returns; each has room for the token that it feeds."""
+        self._launch(self._key)
+
+    def launch_forward(self) -> None:
+        """Enqueues a step without its draw and returns."""
+        self._launch(_FORWARD)
+
+    def set_mask(self, words: Tensor | None) -> None:
+        """What the next draw may give: see `ChainState.set_mask`."""
+        self._drawing.chain.set_mask(words)
+
+    def launch_draw(self) -> None:
+        """Enqueues the draw and returns."""
+        self._launch(self._key)
+
+    @torch.inference_mode()
+    def forward(self, sequence: KVSequence, token: int, position: int) -> Tensor:
+        """Feeds a token of a sequence and draws nothing: float32 `[vocab]` on the device, valid until the next call.
+
+        Its key and value are stored; the sequence is not told.
+        """
+        self._sequences = [sequence]
+        self.grow(position + 1)
+        self._prepare(_FORWARD)
+        self._plan.token[:1].fill_(token)
+        self._plan.position[:1].fill_(position)
+        self._launch(_FORWARD)
+        return self.logits[0]
+
+    def mu(self) -> float:
+        """Mirostat's, after the steps that have been launched; waits for them."""
+        return self._drawing.sampler.mu()
+
+    def running(self) -> bool:
+        """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
+        return not torch.cuda.current_stream(self._plan.token.device).query()
+
+    # Several sequences that feed themselves.
+
+    @torch.inference_mode()
+    def begin_rows(self, rows: Sequence[DecodeRow]) -> None:
+        """The next step feeds the last token of each context. All steps before have reported.
+
+        Raises `ModelError` for want of memory.
+        """
+        kinds = tuple(row.draws.kind for row in rows)
+        try:
+            while len(self._draws) < len(rows):
+                self._draws.append(self._draw_of(len(self._draws)))
+            for draw, row, kind in zip(self._draws, rows, kinds, strict=False):
+                draw.begin(kind, row.context, row.draws)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
+        self._plan.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
+        self._plan.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
+        self._sequences = [row.sequence for row in rows]
+        self._key = _Key(len(rows), "own", kinds)
+
+    def row_ring(self, row: int) -> TokenRing:
+        """Where the draws of a row report, numbered from 1 on."""
+        return self._draws[row].sampler.ring
+
+    # Tokens that the host feeds.
+
+    @torch.inference_mode()
+    def verify(self, sequence: KVSequence, ids: Sequence[int], position: int) -> Tensor:
+        """Feeds tokens and gives the logits behind each.
+
+        Their keys and values are stored; the sequence is not told. The caller does so (`KVSequence.extend`) with those
+        that it keeps: what is behind them counts for nothing and is written over.
+
+        Args:
+            ids: the last token that was accepted, which is not cached yet, and drafted ones behind it.
+            position: of the first of them, as many as are cached.
+
+        Returns:
+            float32 `[len(ids), vocab]` on the device, valid until the next call. The work may still be under way.
+
+        Raises:
+            ModelError: no memory for so many tokens.
+            PoolFullError: no room in the cache.
+            ValueError: no ids or more than `rows`.
+        """
+        sequence.reserve(position + len(ids))
+        return self._feed(ids, range(position, position + len(ids)), [sequence], "shared")
+
+    @torch.inference_mode()
+    def greedy(self, sequence: KVSequence, ids: Sequence[int], position: int) -> list[int]:
+        """As `verify`, but waits and gives the best token behind each; of equal ones the lower id.
+
+        Raises:
+            NotNumbersError: logits are no numbers.
+        """
+        self.verify(sequence, ids, position)
+        self._fed.synchronize()
+        best: list[int] = self._best[: len(ids)].tolist()
+        if _NO_TOKEN in best:
+            raise NotNumbersError
+        return best
+
+    @torch.inference_mode()
+    def feed_each(self, ids: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
+        """Feeds a token to each of several sequences, and gives the logits behind each.
+
+        Keys and values are stored; the sequences are not told, the caller does so (`KVSequence.extend`).
+
+        Args:
+            ids: one for each sequence.
+
+        Returns, raises: as `verify`.
+        """
+        for sequence in sequences:
+            sequence.reserve(len(sequence) + 1)
+        return self._feed(ids, [len(sequence) for sequence in sequences], sequences, "own")
+
+    def _feed(
+        self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[KVSequence], tables: Tables
+    ) -> Tensor:
+        count = len(ids)
+        if not 1 <= count <= self.rows:
+            raise ValueError(f"{count} tokens at once; there can be 1 to {self.rows}")
+        self._sequences = list(sequences)
+        self._fed.synchronize()  # what is fed may still be read
+        self._ids[:count].copy_(torch.tensor(ids))
+        self._positions[:count].copy_(torch.tensor(positions))
+        self._launch(_Key(count, tables, "best"))
+        self._fed.record()
+        return self.logits[:count]
+
+    # Graphs.
+
+    def _draw_of(self, row: int) -> RowDraws:
+        plan, end = self._plan, row + 1
+        return RowDraws(plan.logits[row], plan.token[row:end], plan.position[row:end], self._cache.max_seq_len)
+
+    def _begin_draw(self, draw: RowDraws, kind: DrawKind, context: Sequence[int], draws: DeviceDraws) -> None:
+        self._drawing = draw
+        draw.token.fill_(context[-1])
+        draw.position.fill_(len(context) - 1)
+        draw.begin(kind, context, draws)
+
+    def _warm_up(self) -> None:
+        """CUDA loads kernels when they are first launched, which must not fall into a capture.
+
+        The one position that this writes is overwritten by the first token.
+        """
+        draw = self._draws[0]
+        self.grow(1)
+        self._show()
+        draw.sampler.set(c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0))
+        adjusted, chain = (draw.jobs(self._kernels, kind) for kind in ("adjusted", "chain"))
+        launch_all([*self._jobs_of(_FORWARD), *adjusted, *chain], dependent=False)
+        torch.cuda.synchronize(self._plan.token.device)
+        self._sequences[0].close()
+
+    def _show(self) -> None:
+        self._plan.tables.show(self._cache.tables, [sequence.row for sequence in self._sequences])
+
+    def _launch(self, key: _Key) -> None:
+        """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
+        if key.rows:
+            self._show()
+        if key in self._graphs:
+            self._graphs[key].replay()
+            return
+        launch_all(self._jobs_of(key), dependent=False)
+        self._prepare(key)
+
+    def _prepare(self, key: _Key) -> None:
+        """Captures a graph whose kernels are loaded. Raises `ModelError` when there is no memory or the GPU refuses."""
+        if key in self._graphs:
+            return
+        jobs, device = self._jobs_of(key), self._plan.token.device
+        stream = torch.cuda.current_stream(device)
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                launch_all(jobs, dependent=self._dependent)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"the GPU could not prepare the decode step ({reason}); start exlchat again") from error
+        finally:
+            torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
+        self._graphs[key] = graph
+
+    def _jobs_of(self, key: _Key) -> list[Launch]:
+        if key not in self._jobs:
+            self._jobs[key] = self._made(key)
+        return self._jobs[key]
+
+    def _made(self, key: _Key) -> list[Launch]:
+        fed = _Key(key.rows, key.tables)
+        if key == fed:
+            return self._plan.jobs(key.rows, key.tables)
+        jobs = self._jobs_of(fed) if key.rows else []
+        if key.draw == "best":
+            return self._between_host(jobs, key.rows)
+        from_elsewhere = not (key.rows or key.masked)
+        draws = [self._given] if from_elsewhere and self._given is not None else self._draws
+        kinds = zip(draws, key.draw, strict=False)
+        return [*jobs, *(job for draw, kind in kinds for job in draw.jobs(self._kernels, kind))]
+
+    def _between_host(self, jobs: list[Launch], rows: int) -> list[Launch]:
+        """The same, fed from pinned memory, with the best tokens into it behind them."""
+        plan = self._plan
+
+        def feed() -> None:
+            plan.token[:rows].copy_(self._ids[:rows], non_blocking=True)
+            plan.position[:rows].copy_(self._positions[:rows], non_blocking=True)
+
+        def tell() -> None:
+            # Of equal values torch gives the first one's place, and NaN where there is one.
+            values, places = plan.logits[:rows].max(dim=1)
+            self._best[:rows].copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)
+
+        return [TorchJob(feed), AfterTheLast(jobs[0]), *jobs[1:], TorchJob(tell)]
+
+
+def launches_dependently(device: torch.device) -> bool:
+    """Whether a kernel of a card may start while the one before it still runs."""
+    card = torch.cuda.get_device_properties(device)
+    return (card.major, card.minor) >= _DEPENDENT_LAUNCH
+
+
+def splits_of(spec: ModelSpec, device: torch.device) -> int:
+    """Blocks over which a step spreads the attention of a head: all steps of a model the same, as sums depend on it."""
+    return best_splits(
+        spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(device).multi_processor_count
+    )
+
+
+def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:
+    """One after the other; the first waits for what was launched before."""
+    for index, job in enumerate(jobs):
+        job.launch(dependent=dependent and index > 0)
