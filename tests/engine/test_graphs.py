@@ -1,0 +1,233 @@
+"""The owner of captured graphs: references stand for the kernels, and lists of launches for CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from exlchat.engine import GREEDY
+from exlchat.engine.decode import graphs
+from exlchat.engine.decode.draws import DecodeRow
+from exlchat.engine.decode.graphs import DecodeGraphs
+from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.layers.quantized_linear import Launch
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.sampling import NotNumbersError
+from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.ext.sampling import DRAWN, SamplerState
+from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
+from tests.engine.test_quantized_linear import open_quantized
+from tests.engine.test_step_chain import one_order_for_gate_and_up, written
+
+IDS = torch.randint(391, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+BEST = DeviceDraws(GREEDY, 0, index=0)
+
+
+class Kernels(ReferenceKernels):
+    """Draws take the best token, and adjusted ones do so of what a mask allows."""
+
+    def sample(
+        self, logits: Tensor, state: SamplerState, *, token: Tensor, position: Tensor, **_: Tensor
+    ) -> ReferenceJob:
+        def work() -> None:
+            best = int(logits.argmax())
+            state.drawn += 1  # type: ignore[attr-defined]
+            state.ring.words[state.drawn % 64] = state.drawn << 32 | DRAWN << 24 | best  # type: ignore[attr-defined]
+            token.fill_(best)
+            position.add_(1)
+
+        return ReferenceJob(work)
+
+    def adjust(self, logits: Tensor, chain: Any, state: SamplerState, *, position: Tensor) -> ReferenceJob:
+        return ReferenceJob(lambda: chain.adjusted.copy_(logits if chain.mask is None else logits + chain.mask))
+
+    def draw_adjusted(self, chain: Any, state: SamplerState, *, token: Tensor, position: Tensor) -> ReferenceJob:
+        return self.sample(chain.adjusted, state, token=token, position=position)
+
+
+class Chain:
+    """A `ChainState` whose mask is added to the logits."""
+
+    def __init__(self, vocab: int, room: int, device: torch.device) -> None:
+        self.adjusted, self.mask = torch.zeros(vocab), None
+        self.context = self.numbers = torch.zeros(1)
+
+    def set(self, *_: object) -> None:
+        self.mask = None
+
+    def set_mask(self, words: Any) -> None:
+        self.mask = words
+
+
+class Sampler(SamplerState):
+    """Counts its draws where the device would."""
+
+    drawn = 0
+
+    def set(self, draw: Any) -> None:
+        self.drawn = draw.sequence
+
+
+class Graph:
+    """Launches again what was launched while it was captured."""
+
+    jobs: Sequence[Launch] = ()
+
+    def replay(self) -> None:
+        for job in self.jobs:
+            job.launch(dependent=False)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU, and no page-locked memory."""
+    zeros, capturing = torch.zeros, list[Graph]()
+
+    def in_any_memory(*sizes: Any, pin_memory: bool = False, **known: Any) -> Tensor:
+        return zeros(*sizes, **known)
+
+    @contextmanager
+    def capture(graph: Graph) -> Iterator[None]:
+        capturing.append(graph)
+        yield
+        capturing.clear()
+
+    def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:
+        if capturing:
+            capturing[0].jobs = jobs
+            return
+        for job in jobs:
+            job.launch(dependent=False)
+
+    nothing = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    for name, value in {
+        "CUDAGraph": Graph,
+        "graph": capture,
+        "Event": lambda: nothing,
+        "current_stream": lambda _device: None,
+        "set_stream": lambda _stream: None,
+        "synchronize": lambda _device: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "zeros", in_any_memory)
+    monkeypatch.setattr(graphs, "launch_all", launch_all)
+    monkeypatch.setattr(graphs, "splits_of", lambda _spec, _device: 3)
+    monkeypatch.setattr("exlchat.engine.decode.draws.ChainState", Chain)
+    monkeypatch.setattr("exlchat.engine.decode.draws.SamplerState", Sampler)
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    path: Path = written("gptq", tmp_path_factory.mktemp("model"), tied=False)
+    one_order_for_gate_and_up(path)
+    return open_quantized(path)
+
+
+def opened(transformer: Transformer, count: int) -> tuple[DecodeGraphs, list[KVSequence]]:
+    """Sequences of different texts, without the last token of each."""
+    cache = KVCache(transformer.spec, "fp16", torch.float16, torch.device("cpu"), 512, tokens=8 * 256)
+    owner = DecodeGraphs(transformer, cache, Kernels(), dependent=False)  # type: ignore[arg-type]
+    sequences = [KVSequence(cache) for _ in range(count)]
+    for number, sequence in enumerate(sequences):
+        ids = IDS[number : number + 20 + number]
+        sequence.reserve(len(ids))
+        transformer.forward(torch.tensor(ids), sequence, start=0)
+        sequence.extend(ids)
+    return owner, sequences
+
+
+def alone(owner: DecodeGraphs, sequence: KVSequence, count: int) -> list[int]:
+    """The best tokens behind 7, one step each."""
+    found = [7]
+    for place in range(count):
+        found.append(int(owner.forward(sequence, found[-1], len(sequence) + place).argmax()))
+    return found[1:]
+
+
+@pytest.mark.usefixtures("decoded_once", "on_cpu")
+@torch.inference_mode()
+def test_a_sequence_goes_on_alike_by_whatever_step(transformer: Transformer) -> None:
+    owner, (sequence, *_) = opened(transformer, 1)
+    wanted = alone(owner, sequence, 5)
+    context = [*sequence.ids, 7]
+    for _ in range(2):  # what was captured, too
+        owner.begin(sequence, context, BEST)
+        for _ in wanted:
+            owner.launch()
+        assert [owner.ring.read(number) for number in range(1, 6)] == [(token, DRAWN) for token in wanted]
+        assert owner.greedy(sequence, [7, *wanted[:-1]], len(sequence)) == wanted
+        checked = owner.verify(sequence, [7, *wanted[:2]], len(sequence))
+        assert checked.argmax(1).tolist() == wanted[:3]
+
+
+@pytest.mark.usefixtures("decoded_once", "on_cpu")
+@torch.inference_mode()
+def test_rows_of_several_sequences_go_on_as_each_alone(transformer: Transformer) -> None:
+    owner, sequences = opened(transformer, 3)
+    wanted = [alone(owner, sequence, 4) for sequence in sequences]
+    for _ in range(2):
+        owner.begin_rows([DecodeRow(sequence, [*sequence.ids, 7], BEST) for sequence in sequences])
+        for _ in range(4):
+            for sequence in sequences:
+                sequence.reserve(len(sequence) + 4)
+            owner.launch()
+        for row, tokens in enumerate(wanted):
+            assert [owner.row_ring(row).read(number) for number in range(1, 5)] == [(one, DRAWN) for one in tokens]
+    logits = owner.feed_each([7, 7, 7], sequences)
+    assert logits.argmax(1).tolist() == [tokens[0] for tokens in wanted]
+
+
+@pytest.mark.usefixtures("decoded_once", "on_cpu")
+@torch.inference_mode()
+def test_a_draw_from_given_logits_leaves_those_of_rows_alone(transformer: Transformer) -> None:
+    owner, sequences = opened(transformer, 3)
+    logits = owner.feed_each([7, 8, 9], sequences)
+    before = logits.clone()
+    for row in (2, 0, 1):
+        owner.begin_draw(logits[row], [5], BEST, None)
+        owner.launch_draw()
+        assert owner.ring.read(1) == (int(before[row].argmax()), DRAWN)
+        assert owner.ring.read(2) is None
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.usefixtures("decoded_once", "on_cpu")
+@torch.inference_mode()
+def test_a_mask_stands_between_a_step_and_its_draw(transformer: Transformer) -> None:
+    owner, (sequence, *_) = opened(transformer, 1)
+    (first,) = alone(owner, sequence, 1)
+    owner.begin(sequence, [*sequence.ids, 7], BEST, masked=True)
+    mask = torch.zeros(391)
+    mask[first] = -torch.inf
+    owner.launch_forward()
+    owner.set_mask(mask)
+    owner.launch_draw()
+    drawn = owner.ring.read(1)
+    assert drawn is not None
+    assert drawn[0] == int((owner.logits[0] + mask).argmax()) != first
+    # The next step feeds what was drawn.
+    owner.launch_forward()
+    fed = owner.logits[0].clone()
+    assert torch.equal(fed, owner.forward(sequence, drawn[0], len(sequence) + 1))
+
+
+@pytest.mark.usefixtures("decoded_once", "on_cpu")
+@torch.inference_mode()
+def test_more_tokens_than_rows_and_logits_that_are_no_numbers(transformer: Transformer) -> None:
+    owner, (sequence, *_) = opened(transformer, 1)
+    for count in (0, 9):
+        with pytest.raises(ValueError, match="there can be 1 to 8"):
+            owner.verify(sequence, [1] * count, len(sequence))
+    weight = transformer.embedding[3].clone()
+    transformer.embedding[3] = torch.nan
+    with pytest.raises(NotNumbersError):
+        owner.greedy(sequence, [1, 3], len(sequence))
+    transformer.embedding[3] = weight
