@@ -41,6 +41,7 @@ class TokenRing:
         self.words = torch.full((RING_SLOTS,), -1, dtype=torch.int64, pin_memory=pinned)
         self._view = self.words.numpy().data
 
+    @torch.inference_mode()
     def clear(self) -> None:
         """Forgets every word. No step may be under way."""
         self.words.fill_(-1)
