@@ -166,7 +166,7 @@ def test_a_hundred_runs_give_the_same_tokens(library: Library, name: str, depend
 
 @pytest.mark.parametrize("name", ["temperature", "top-p", "all four"])
 def test_draws_follow_the_distribution(library: Library, name: str) -> None:
-    logits = (torch.randn(1500, generator=torch.Generator().manual_seed(5)) * 2).to("cuda")
+    logits = (torch.randn(1500, generator=torch.Generator().manual_seed(1)) * 2).to("cuda")
     bench = Bench(library, 1500)
     bench.logits.copy_(logits)
     bench.begin(SETTINGS[name], 0)
