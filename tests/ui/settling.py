@@ -26,24 +26,34 @@ _FOR_EVER = ("themes",)
 async def settled(app: App[object], seconds: float) -> bool:
     """Wait until no message, timer or paint is on its way on any screen; whether that came to be."""
     end = time.monotonic() + seconds
-    calm, seen = 0, None
+    calm = 0
     # A key is handed to the app's loop before it is a message.
     await asyncio.sleep(0)
     while calm < _CALM_ROUNDS:
         if time.monotonic() > end or not app.is_running:
             return False
         await _round(app)
-        now = app.screen._compositor.render_strips() if _over_another(app) else None
-        calm = calm + 1 if _calm(app) and now == seen else 0
-        seen = now
-        # Textual's screens paint 60 times a second.
-        await asyncio.sleep(1 / 60 if now else 0 if calm else 0.004)
+        calm = calm + 1 if _calm(app) else 0
+        await asyncio.sleep(0 if calm else 0.004)
     return True
 
 
-def _over_another(app: App[object]) -> bool:
-    """Whether there is a screen below: once it has changed there, Textual paints both at every message it gets."""
-    return len(app.screen_stack) > 1
+def _paint_below(app: App[object]) -> bool:
+    """Bring what has changed below the uppermost screen to be painted with it, as a whole; whether there was something.
+
+    Textual 8 paints a screen below in part where it has changed, as if nothing had been there, and from then on both at
+    every message.
+    """
+    changed = False
+    for screen in app.screen_stack[:-1]:
+        if screen._repaint_required or screen._dirty_widgets or screen._compositor._dirty_regions:
+            changed = True
+            screen._repaint_required = False
+            screen._dirty_widgets.clear()
+            screen._compositor._dirty_regions.clear()
+    if changed:
+        app.screen.refresh()
+    return changed
 
 
 async def _round(app: App[object]) -> None:
@@ -63,14 +73,11 @@ async def _round(app: App[object]) -> None:
 def _calm(app: App[object]) -> bool:
     if any(not worker.is_finished and worker.group not in _FOR_EVER for worker in app.workers):
         return False
-    screens, quiet = app.screen_stack, _pumps(app)
-    if any(screen._callbacks or screen._layout_required for screen in screens):
+    if any(screen._callbacks or screen._layout_required for screen in app.screen_stack) or _paint_below(app):
         return False
-    if _over_another(app):
-        quiet = (pump for pump in quiet if pump not in screens)
-    elif app.screen._dirty_widgets or app.screen._repaint_required:
+    if app.screen._dirty_widgets or app.screen._repaint_required:
         return False
-    return not any(pump.message_queue_size or any(map(_due, pump._timers)) for pump in quiet)
+    return not any(pump.message_queue_size or any(map(_due, pump._timers)) for pump in _pumps(app))
 
 
 def _due(timer: Timer) -> bool:
