@@ -98,7 +98,7 @@ def typed_line() -> Trail:
 
 def command() -> Trail:
     """`/retry`, typed into the app behind an answer."""
-    trail = Trail(lambda value: value == "/retry" or (getattr(value, "name", None) == "retry" and not callable(value)))
+    trail = Trail(lambda value: value == "/retry" or (getattr(value, "id", None) == "retry" and not callable(value)))
     _in_the_app(["Hello!"], then=(trail, "/retry"))
     return trail
 
@@ -108,7 +108,7 @@ def setting() -> Trail:
     from exlchat.cli.main import main as exlchat_main
 
     trail = Trail(lambda value: isinstance(value, float | str) and value in (TEMPERATURE, str(TEMPERATURE)))
-    with trail.followed(), contextlib.redirect_stdout(None):
+    with Path(os.devnull).open("w") as nowhere, trail.followed(), contextlib.redirect_stdout(nowhere):
         exlchat_main(["ask", "-m", "guide", "hello", "--temperature", str(TEMPERATURE), "--max-tokens", "3"])
     return trail
 
@@ -128,12 +128,13 @@ def token() -> Trail:
     """The id of a token of an answer, from its draw to its text."""
     from exlchat import paths
     from exlchat.engine import load
+    from exlchat.llm.events import Finished
     from exlchat.llm.request import GenerationRequest
 
     engine = load(paths.bundled_model(), device="cpu")
     request = GenerationRequest(engine.encode("How do I quit?"), max_new_tokens=12)
     # A small id would be taken for a count.
-    drawn = max(next(reversed(list(engine.generate(request)))).token_ids)
+    drawn = max(token for event in engine.generate(request) if isinstance(event, Finished) for token in event.token_ids)
     assert drawn > COMMON_IDS
     trail = Trail(lambda value: type(value) is int and value == drawn)
     with trail.followed():

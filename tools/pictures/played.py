@@ -15,12 +15,13 @@ from exlchat.llm.port import Running
 from exlchat.llm.thoughts import told_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from exlchat.engine import LocalEngine
     from exlchat.llm.constraint import Constraint
     from exlchat.llm.events import Event, Scored
     from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
-    from exlchat.llm.port import Capabilities, Engine
+    from exlchat.llm.port import Capabilities, Failed, Handle
     from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 FIRST_TOKEN_SECONDS = 0.1
@@ -36,7 +37,7 @@ class PlayedEngine:
         rate: tokens a second that answers are told to have come with, as whoever looks at them sees it.
     """
 
-    def __init__(self, guide: Engine, rate: float) -> None:
+    def __init__(self, guide: LocalEngine, rate: float) -> None:
         self._guide = guide
         self._rate = rate
         self._written: deque[str] = deque()
@@ -107,6 +108,10 @@ class PlayedEngine:
     def check(self, request: GenerationRequest) -> None:
         """By the guide."""
         self._guide.check(request)
+
+    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
+        """By the guide."""
+        return self._guide.submit(request, sink)
 
     def constraint_notice(self, constraint: Constraint) -> str | None:
         """By the guide."""

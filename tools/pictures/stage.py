@@ -139,7 +139,12 @@ async def stage(
         engines: list[PlayedEngine] = []
 
         def load(on_progress: Callable[[LoadProgress], None]) -> Engine:
-            engines.append(PlayedEngine(services.load_engine(on_progress), RATE))
+            # It imports torch, which the first screen does not wait for.
+            from exlchat.engine import LocalEngine
+
+            guide = services.load_engine(on_progress)
+            assert isinstance(guide, LocalEngine)
+            engines.append(PlayedEngine(guide, RATE))
             return engines[0]
 
         app = ChatApp(replace(services, load_engine=load))
