@@ -161,11 +161,10 @@ async def _session(lines: list[str], then: tuple[Trail, str] | None) -> None:
             await pilot.pause(0.02)
 
     async def say(text: str, pilot: Pilot[int]) -> None:
-        answered = len(app.session.branch)
         app.chat_screen.composer.focus()
         app.chat_screen.composer.set_text(text)
         await pilot.press("enter")
-        await until(lambda: len(app.session.branch) != answered or text.startswith("/"), pilot)
+        await until(lambda: app.session.busy, pilot)
         await until(lambda: not app.session.busy, pilot)
 
     async with app.run_test(size=(120, 40)) as pilot:
