@@ -109,7 +109,7 @@ def exl2(features: int, sections: tuple[Section, ...]) -> PackedMatrix:
 def gptq(features: int, group_size: int) -> PackedMatrix:
     """A narrow matrix as symmetric GPTQ files have it, its rows permuted as by act-order."""
     pieces = features // PIECE_ROWS
-    section = layout.Section(4, "plain", group_size, row=0, piece=0, pieces=pieces, word=0, scale=0)
+    section = layout.LayoutSection(4, "plain", group_size, row=0, piece=0, pieces=pieces, word=0, scale=0)
     groups = (features // group_size, NARROW)
     # 16 codes of one step each have a deviation of 4.6 steps.
     step = torch.full(groups, features**-0.5 / 4.6, dtype=torch.float16, device=DEVICE)

@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LogLine:
     """One line: when, in seconds since 1970, and whether it was a warning."""
 
     at: float
@@ -38,7 +38,7 @@ class Log:
     def __init__(self, path: Path | None) -> None:
         """`path` `None` writes no file, as where nothing of a run is kept."""
         self.path = path
-        self._said: deque[Said] = deque(maxlen=_MOST_LINES)
+        self._said: deque[LogLine] = deque(maxlen=_MOST_LINES)
         for handler in LOGGER.handlers[:]:
             LOGGER.removeHandler(handler)
             handler.close()
@@ -47,7 +47,7 @@ class Log:
 
     def say(self, line: str, *, warning: bool) -> None:
         """Keep a line that is told."""
-        self._said.append(Said(time.time(), line, warning))
+        self._said.append(LogLine(time.time(), line, warning))
         if warning:
             LOGGER.warning("%s", line)
 

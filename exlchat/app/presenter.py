@@ -15,7 +15,7 @@ from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
 from exlchat.llm.events import PrefillProgress, TextDelta
 
 if TYPE_CHECKING:
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.runtime.jobs import Report
     from exlchat.app.runtime.model_state import ModelReport, ModelState
@@ -120,7 +120,7 @@ class Presenter:
             case OneAnswer(index=index, event=event):
                 self._one_of_several(answering, index, event, shown=shown)
 
-    def _started(self, answering: Answering, started: AnswerStarted, *, shown: bool) -> None:
+    def _started(self, answering: PendingAnswer, started: AnswerStarted, *, shown: bool) -> None:
         view = self._view
         view.growing.begin(started.prompt_tokens)
         self._began = time.monotonic()
@@ -139,7 +139,7 @@ class Presenter:
         self._notices_told.update(fresh)
         return [*fresh, started.context_notice] if started.context_notice else fresh
 
-    def _grown(self, answering: Answering, tokens: int, *, shown: bool) -> None:
+    def _grown(self, answering: PendingAnswer, tokens: int, *, shown: bool) -> None:
         now = time.monotonic()
         self._view.growing.add(tokens, now)
         # Another program may have moved the branch away from the answer.
@@ -156,7 +156,7 @@ class Presenter:
             self._view.later(_SAVE_AGAIN_SECONDS, self._save_again)
 
     def _one_of_several(
-        self, answering: Answering, index: int, event: AnswerStarted | TextDelta | AnswerClosed, *, shown: bool
+        self, answering: PendingAnswer, index: int, event: AnswerStarted | TextDelta | AnswerClosed, *, shown: bool
     ) -> None:
         match event:
             case AnswerStarted() as started:
@@ -194,7 +194,7 @@ class Presenter:
         self._answers.ended(answering, failed=report.error is not None, prompt=prompt, seconds=seconds)
         view.refresh_around()
 
-    def _failed(self, answering: Answering, line: str) -> None:
+    def _failed(self, answering: PendingAnswer, line: str) -> None:
         """Say why. A prompt that the loaded model could not take goes back to where messages are typed."""
         view = self._view
         if answering.for_several or answering.conversation_id != view.session.conversation_id:

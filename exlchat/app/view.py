@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.chat.unsent import Unsent
     from exlchat.app.generation_settings import GenerationSettings
@@ -138,7 +138,7 @@ class View(Protocol):
 class AnswerView(Protocol):
     """Where a view draws answers: what is told of the open conversation only, if not said otherwise."""
 
-    def begin(self, answering: Answering, notices: Sequence[str], *, moved: bool) -> None:
+    def begin(self, answering: PendingAnswer, notices: Sequence[str], *, moved: bool) -> None:
         """An answer is on disk.
 
         Args:
@@ -147,18 +147,18 @@ class AnswerView(Protocol):
             moved: whether the model no longer sees a part of the conversation that it saw before.
         """
 
-    def grow(self, answering: Answering) -> bool:
+    def grow(self, answering: PendingAnswer) -> bool:
         """It has grown by its `fresh` pieces; whether it is among what is shown."""
 
     def close(self, closed: AnswerClosed) -> None:
         """It has ended, and has gone if it is not kept."""
 
     def one_of_several(
-        self, one: Answering | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
+        self, one: PendingAnswer | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
     ) -> None:
         """One of several answers to a message, counted from 0, has begun, grown or ended."""
 
-    def ended(self, answering: Answering, *, failed: bool, prompt: Message | None, seconds: float) -> None:
+    def ended(self, answering: PendingAnswer, *, failed: bool, prompt: Message | None, seconds: float) -> None:
         """What was asked for in any conversation is done.
 
         Args:

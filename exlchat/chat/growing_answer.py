@@ -9,7 +9,7 @@ from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.store.journal import AnswerJournal
 from exlchat.chat.store.kept_chances import pack_chances
-from exlchat.chat.turn_plan import Plan
+from exlchat.chat.turn_plan import TurnPlan
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.thoughts import ThinkingMarks, ThoughtSplitter
 
@@ -64,7 +64,7 @@ class GrowingAnswer:
         self,
         store: ConversationStore,
         conversation_id: str,
-        plan: Plan,
+        plan: TurnPlan,
         *,
         edited_from: str | None = None,
         undoable: bool = False,

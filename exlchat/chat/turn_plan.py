@@ -64,7 +64,7 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TurnPlan:
     """What is settled before a word is generated. `text` and `token_ids` are those of a cut answer that goes on.
 
     `taken`: another token was taken there, so that they are worth keeping without a word more.
@@ -144,7 +144,7 @@ def planned(
     *,
     owner: str,
     cancellation: Cancellation,
-) -> Generator[Summarising, None, Plan]:
+) -> Generator[Summarising, None, TurnPlan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
     form = with_names(form, speaker_names(ground.branch), engine.info)
@@ -215,7 +215,7 @@ def planned(
         thinking=marks,
         speech=speech,
     )
-    return Plan(
+    return TurnPlan(
         ground.parent_id,
         request,
         record,

@@ -15,7 +15,7 @@ from exlchat import paths
 from exlchat.chat.personas import png, zip_members
 from exlchat.chat.personas.card import KEPT
 from exlchat.chat.personas.card_writing import CARD_FILES, CardFile, Exported, card_file
-from exlchat.chat.personas.files import Imported, file_bytes, read_file, read_kept_files, read_lorebook
+from exlchat.chat.personas.files import ImportedPersona, file_bytes, read_file, read_kept_files, read_lorebook
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.persona import Persona, PersonaError
 from exlchat.chat.personas.registry import (
@@ -264,7 +264,7 @@ def _card_kind(file: Path) -> str | None:
     return ending if ending in CARD_FILES else None
 
 
-def _keep(imported: Imported, name: str | None, *, force: bool) -> tuple[Path, tuple[str, ...]]:
+def _keep(imported: ImportedPersona, name: str | None, *, force: bool) -> tuple[Path, tuple[str, ...]]:
     """Write the persona into the user's folder, its picture and files beside it.
 
     Args:

@@ -26,7 +26,7 @@ from exlchat.ext.nvcc import Nvcc, find_nvcc
 from exlchat.ext.record import (
     LIBRARY,
     SOURCES,
-    Record,
+    BuildRecord,
     compiled_files,
     read_record,
     source_hash,
@@ -151,7 +151,7 @@ def _build(folder: Path, targets: Targets, nvcc: Nvcc, sources: Path, *, made_fr
             if path != library:
                 path.unlink()
         size = library.stat().st_size
-        write_record(work, Record(made_from, targets.names, nvcc.version, size))
+        write_record(work, BuildRecord(made_from, targets.names, nvcc.version, size))
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
     finally:
@@ -186,7 +186,7 @@ def _prune(cache: Path, keep: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fits(record: Record | None, made_from: str, driver: Driver) -> bool:
+def _fits(record: BuildRecord | None, made_from: str, driver: Driver) -> bool:
     return record is not None and record.sources == made_from and record.runs_on(driver.cards, driver.cuda)
 
 

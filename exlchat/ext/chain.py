@@ -57,7 +57,7 @@ def token_words(ids: Sequence[int], vocab: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRules:
+class ChainRules:
     """What an answer says of single tokens.
 
     Args:
@@ -107,7 +107,7 @@ class ChainState:
         self._staged_mask = torch.zeros(words + 1, dtype=torch.int32, pin_memory=pinned)
         self._masked = False
 
-    def set(self, chain: c.CChain, context: Sequence[int], rules: TokenRules) -> None:
+    def set(self, chain: c.CChain, context: Sequence[int], rules: ChainRules) -> None:
         """Takes effect for the steps launched on the current stream from now on. No step may be under way.
 
         Args:
@@ -154,7 +154,7 @@ class ChainState:
             self.mask.copy_(self._staged_mask, non_blocking=True)
         self._masked = words is not None
 
-    def _check_ids(self, rules: TokenRules) -> None:
+    def _check_ids(self, rules: ChainRules) -> None:
         for name, ids in (("bias", rules.bias), ("barred", rules.barred)):
             wrong = next((index for index in ids if not 0 <= index < self.vocab), None)
             if wrong is not None:

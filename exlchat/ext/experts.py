@@ -17,7 +17,7 @@ from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.library import Library
-from exlchat.ext.plan import WARPS, Plan, make_plan
+from exlchat.ext.plan import WARPS, GemvPlan, make_plan
 from exlchat.ext.products import ACTIVATIONS, Activation, c_matrix
 
 ExpertKind = Literal["gated", "float"]
@@ -69,7 +69,7 @@ class ExpertKernels:
         self._route = library.function("exl_route")
         self._expert_product = library.function("exl_expert_product")
         self._dense_product = library.function("exl_dense_product")
-        self._expert_plans: dict[object, tuple[Plan, Tensor]] = {}
+        self._expert_plans: dict[object, tuple[GemvPlan, Tensor]] = {}
 
     def route(
         self,
@@ -219,7 +219,7 @@ class ExpertKernels:
             job.bias[index] = bias.data_ptr()
         return Job(self._dense_product, job, (*experts.weights, *experts.biases, chosen, x, y))
 
-    def _expert_plan(self, matrices: Sequence[PackedMatrix], slots: int) -> tuple[Plan, Tensor]:
+    def _expert_plan(self, matrices: Sequence[PackedMatrix], slots: int) -> tuple[GemvPlan, Tensor]:
         """The plan of a slot and its table on the device; the blocks of all slots together fill the card once."""
         device = matrices[0].words.device
         blocks = max(torch.cuda.get_device_properties(device).multi_processor_count // slots, 1)

@@ -40,7 +40,7 @@ Scales = Literal["indexed", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class LayoutSection:
     """Input rows of one bit width.
 
     Args:
@@ -91,7 +91,7 @@ class PackedMatrix:
 
     features: int
     outputs: int
-    sections: tuple[Section, ...]
+    sections: tuple[LayoutSection, ...]
     words: Tensor
     scales: Tensor
     gather: Tensor
@@ -135,7 +135,7 @@ def to_stored(x: Tensor, matrix: PackedMatrix) -> Tensor:
     return stored
 
 
-def indexed_scales(index: Tensor, maximum: Tensor, section: Section) -> Tensor:
+def indexed_scales(index: Tensor, maximum: Tensor, section: LayoutSection) -> Tensor:
     """int32 `[N / 16, scale words]` of one section.
 
     Args:
@@ -148,7 +148,7 @@ def indexed_scales(index: Tensor, maximum: Tensor, section: Section) -> Tensor:
     return _to_words(torch.cat((bytes_, maxima), dim=2), section)
 
 
-def plain_scales(scale: Tensor, zero: Tensor, section: Section) -> Tensor:
+def plain_scales(scale: Tensor, zero: Tensor, section: LayoutSection) -> Tensor:
     """int32 `[N / 16, scale words]` of one section.
 
     Args:
@@ -162,7 +162,7 @@ def plain_scales(scale: Tensor, zero: Tensor, section: Section) -> Tensor:
     return _to_words(torch.cat((halves, zeros), dim=2), section)
 
 
-def _to_words(scales: Tensor, section: Section) -> Tensor:
+def _to_words(scales: Tensor, section: LayoutSection) -> Tensor:
     """int32 `[N / 16, scale words]` from uint8 `[N / 16, pieces, bytes]`."""
     words = scales.new_zeros(*scales.shape[:2], 4 * section.scale_words)
     words[:, :, : scales.shape[2]] = scales
@@ -190,13 +190,13 @@ def decode(matrix: PackedMatrix) -> Tensor:
     return weights
 
 
-def _rows_of(section: Section, matrix: PackedMatrix) -> int:
+def _rows_of(section: LayoutSection, matrix: PackedMatrix) -> int:
     """Stored rows that belong to a section."""
     following = [other.row for other in matrix.sections if other.row > section.row]
     return min([*following, matrix.stored]) - section.row
 
 
-def _decode_scales(stored: Tensor, section: Section) -> tuple[Tensor, Tensor]:
+def _decode_scales(stored: Tensor, section: LayoutSection) -> tuple[Tensor, Tensor]:
     """float16 scales and int32 zero points, `[scales, N]` each, from uint8 `[N / 16, pieces, bytes]`."""
     columns, pieces, _ = stored.shape
     count = PIECE_ROWS // section.rows_per_scale

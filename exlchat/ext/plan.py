@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from exlchat.ext.layout import BLOCK_ROWS, PIECE_ROWS, TILE_COLUMNS, PackedMatrix, Section
+from exlchat.ext.layout import BLOCK_ROWS, PIECE_ROWS, TILE_COLUMNS, LayoutSection, PackedMatrix
 
 # Of a block; `EXL_WARPS` of the header.
 WARPS = 8
@@ -37,7 +37,7 @@ _WIDTHS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GemvPlan:
     """What `ExlGemv.plan` points to.
 
     Args:
@@ -66,7 +66,7 @@ class _Run:
 
     matrix: int
     column: int
-    section: Section
+    section: LayoutSection
     before: int
     pieces: int
     number: int
@@ -97,7 +97,7 @@ class _Share:
         return found
 
 
-def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) -> Plan:
+def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) -> GemvPlan:
     """Cuts a product up, for any number of rows of x: what a row comes to depends on nothing else.
 
     Args:
@@ -125,7 +125,7 @@ def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) ->
         mine = [block for block, parts in enumerate(bounds) if tuple(count for _, count in parts) == counts]
         firsts = torch.tensor([[first for first, _ in bounds[block]] for block in mine], dtype=torch.int32)
         table[mine] = _rows(share, counts, firsts, matrices, segments)
-    return Plan(
+    return GemvPlan(
         table,
         segments,
         max(sum(counts) for counts in shares),
@@ -141,13 +141,13 @@ def _ways(steps: list[_Step]) -> int:
     return ways
 
 
-def kind_of(section: Section) -> int:
+def kind_of(section: LayoutSection) -> int:
     """The number by which the kernels know a width, its groups and its kind of scales."""
     group = _GROUPS.index(section.rows_per_scale)
     return 4 * (len(_WIDTHS) if section.scales == "plain" else _WIDTHS.index(section.bits)) + group
 
 
-def pieces_a_step(section: Section) -> int:
+def pieces_a_step(section: LayoutSection) -> int:
     """Codes of more than four bits are multiplied a piece at a time, others two: at most two kilobytes."""
     return 1 if section.bits > 4 else 2
 

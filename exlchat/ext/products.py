@@ -13,7 +13,7 @@ from exlchat.ext import functions as c
 from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.library import Library
-from exlchat.ext.plan import Plan, make_plan
+from exlchat.ext.plan import GemvPlan, make_plan
 
 Kind = Literal["half", "float", "gated", "activated"]
 Activation = Literal["silu", "gelu_tanh", "gelu_erf"]
@@ -88,7 +88,7 @@ class Products:
         self._dequantize = library.function("exl_dequantize")
         self._embed = library.function("exl_embed")
         self._head = library.function("exl_head")
-        self._plans: dict[object, tuple[Plan, Tensor]] = {}
+        self._plans: dict[object, tuple[GemvPlan, Tensor]] = {}
 
     def product(
         self,
@@ -230,7 +230,7 @@ class Products:
                 tensors.append(matrix.bias)
         return job, tensors
 
-    def _plan(self, matrices: Sequence[PackedMatrix], *, paired: bool) -> tuple[Plan, Tensor]:
+    def _plan(self, matrices: Sequence[PackedMatrix], *, paired: bool) -> tuple[GemvPlan, Tensor]:
         """The plan of a product and its table on the device; products of equal structure share one."""
         device = matrices[0].words.device
         key = (device, paired, *((matrix.outputs, matrix.sections) for matrix in matrices))

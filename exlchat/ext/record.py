@@ -23,7 +23,7 @@ _KINDS = ("*.cu", "*.cuh", "*.h")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class BuildRecord:
     """One built library.
 
     Args:
@@ -50,16 +50,16 @@ class Record:
         return new_enough and all(covers(self.targets, card) for card in cards)
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: BuildRecord) -> None:
     """Writes the record of the library in `folder`."""
     (folder / RECORD).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: Path) -> BuildRecord | None:
     """The record of the library in `folder`; `None` when there is no library, or not a whole one."""
     try:
         fields = read_json_file(folder / RECORD, largest=_LARGEST, kind="record of a library")
-        record = Record(**{**fields, "targets": tuple(fields["targets"])})
+        record = BuildRecord(**{**fields, "targets": tuple(fields["targets"])})
         # What was not written by `write_record` may hold anything, and is asked here what it will be asked later.
         record.runs_on((OLDEST,), record.cuda)
         return record if (folder / LIBRARY).stat().st_size == record.size else None

@@ -27,7 +27,7 @@ _NORMS: dict[NormKind, int] = {"rms": c.NORM_RMS, "layer": c.NORM_LAYER}
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class KernelNorm:
     """A norm over a whole row.
 
     Args:
@@ -73,7 +73,7 @@ class Joining:
     weights: Tensor | None = None
     added: Tensor | None = None
     gate: Tensor | None = None
-    norm: Norm | None = None
+    norm: KernelNorm | None = None
     multiplier: float = 1.0
 
 
@@ -84,7 +84,7 @@ class SettleKernels:
         self._settle = library.function("exl_settle")
 
     def settle(
-        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: Norm | None, joining: Joining | None = None
+        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: KernelNorm | None, joining: Joining | None = None
     ) -> Job:
         """`hidden += what joins`, then every copy becomes `norm(hidden)` in float16.
 
@@ -162,7 +162,7 @@ def _is_float(name: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return floats
 
 
-def _check_norm(name: str, norm: Norm, width: int, tensors: list[Tensor]) -> None:
+def _check_norm(name: str, norm: KernelNorm, width: int, tensors: list[Tensor]) -> None:
     check(name, norm.weight, torch.float16, (width,))
     tensors.append(norm.weight)
     if norm.bias is not None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from exlchat.chat.repair.check_file import check_file
 from exlchat.chat.repair.salvage import collect
-from exlchat.chat.repair.sqlite_pages import Record
+from exlchat.chat.repair.sqlite_pages import PageRecord
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.cli import main as cli
 from tests.patience import within
@@ -280,5 +280,5 @@ def test_a_letter_is_no_database(tmp_path: Path) -> None:
 def test_a_message_whose_id_was_written_over_is_not_taken_for_another_one() -> None:
     kept, damaged = ("0153e14a", "c1", None, "user", "text"), ("0153\0\0\0\0", "c1", None, "user", "text")
     rest = (1e9, "complete", None, None)
-    saved = collect([Record(1, (*kept, *rest), whole=True), Record(2, (*damaged, *rest), whole=True)])
+    saved = collect([PageRecord(1, (*kept, *rest), whole=True), PageRecord(2, (*damaged, *rest), whole=True)])
     assert set(saved.messages) == {"0153e14a"}

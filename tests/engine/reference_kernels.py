@@ -15,7 +15,7 @@ from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOr
 from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
-from exlchat.ext.settle import Joining, Norm, NormedCopy
+from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 from tests.ext import (
     reference,
     reference_attention,
@@ -98,7 +98,7 @@ class ReferenceKernels:
         return ReferenceJob(lambda: y.copy_(reference.head_product(weight, x)))
 
     def settle(
-        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: Norm | None, joining: Joining | None = None
+        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: KernelNorm | None, joining: Joining | None = None
     ) -> ReferenceJob:
         return ReferenceJob(lambda: reference_settle.settle(hidden, copies, norm=norm, joining=joining))
 

@@ -17,7 +17,7 @@ import torch
 from exlchat import paths
 from exlchat.engine import GenerationRequest, LocalEngine, ModelError, load
 from exlchat.engine.bench import measure
-from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Report, Setting, Skipped
+from exlchat.engine.bench.figures import BenchMachine, BenchSettings, Figure, Memory, Model, Report, Skipped
 from exlchat.engine.bench.measure import EndlessCheckpoint, MemoryProbe, benchmark, cache_types, copy_rates
 from exlchat.engine.bench.mixes import MeanBits
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
@@ -164,7 +164,7 @@ def test_decode_counts_weights_and_the_cache_up_to_the_middle_of_the_run() -> No
 def test_the_setting_and_the_model_come_first_and_are_true() -> None:
     results = benchmark(random_model, SETTINGS, lambda _text: None)
     setting, model = next(results), next(results)
-    assert isinstance(setting, Setting)
+    assert isinstance(setting, BenchMachine)
     assert isinstance(model, Model)
     assert (setting.device, setting.torch, setting.cuda) == ("cpu", torch.__version__, None)
     assert setting.threads == torch.get_num_threads()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from exlchat.config.schema import KV_CACHES, Settings
 from exlchat.engine.kv.cache import KVCache
-from exlchat.engine.kv.rows import Seen
+from exlchat.engine.kv.rows import SeenRows
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
@@ -64,14 +64,14 @@ def rows_of(cache: KVSequence, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     return cached_rows(cache.cache.layer(layer), table_of(cache, layer), 0, len(cache), torch.float32)
 
 
-def compute(cache: KVSequence, new: torch.Tensor, ids: Sequence[int]) -> list[list[Seen]]:
+def compute(cache: KVSequence, new: torch.Tensor, ids: Sequence[int]) -> list[list[SeenRows]]:
     """The next positions in both layers; what was seen in each."""
     start = len(cache)
     cache.reserve(start + len(ids))
     seen = []
     for layer in (0, 1):
         parts = cache.append(layer, start, new)
-        seen.append([Seen(part.tokens, part.keys.clone(), part.values.clone()) for part in parts])
+        seen.append([SeenRows(part.tokens, part.keys.clone(), part.values.clone()) for part in parts])
     cache.extend(ids)
     return seen
 

@@ -179,7 +179,7 @@ def check_draws(bench: Bench, settings: SamplingSettings, logits: torch.Tensor, 
     """Compares some draws with the reference; how many differ, which only rounding excuses."""
     vocab = len(logits)
     sheltered = torch.arange(vocab) % 7 == 3
-    rules = chain.TokenRules(sheltered=chain.token_words(sheltered.nonzero()[:, 0].tolist(), vocab))
+    rules = chain.ChainRules(sheltered=chain.token_words(sheltered.nonzero()[:, 0].tolist(), vocab))
     asked = DeviceDraws(settings, SEED, index=3, attempt=1, rules=rules)
     bench.logits.copy_(logits)
     bench.begin(asked, [0])

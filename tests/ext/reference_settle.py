@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from exlchat.ext.layout import unsigned
-from exlchat.ext.settle import Joining, Norm, NormedCopy
+from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
 
-def settle(hidden: Tensor, copies: Sequence[NormedCopy], *, norm: Norm | None, joining: Joining | None = None) -> None:
+def settle(
+    hidden: Tensor, copies: Sequence[NormedCopy], *, norm: KernelNorm | None, joining: Joining | None = None
+) -> None:
     """As `settle.SettleKernels.settle`, computed in float64."""
     row = hidden.double()
     if joining is not None:
@@ -37,7 +39,7 @@ def _joined(joining: Joining, hidden: Tensor) -> Tensor:
     return _normed(total, joining.norm)
 
 
-def _normed(row: Tensor, norm: Norm | None) -> Tensor:
+def _normed(row: Tensor, norm: KernelNorm | None) -> Tensor:
     if norm is None:
         return row
     weight = norm.weight.double()

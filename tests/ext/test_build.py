@@ -15,7 +15,7 @@ from exlchat.ext.compiling import BuildProgress
 from exlchat.ext.driver import Driver
 from exlchat.ext.errors import BuildError
 from exlchat.ext.nvcc import Nvcc
-from exlchat.ext.record import LIBRARY, Record, read_record, write_record
+from exlchat.ext.record import LIBRARY, BuildRecord, read_record, write_record
 from exlchat.ext.targets import Targets
 from tests.ext.small_library import builds, some_nvcc, until, without_compiler, write_sources
 
@@ -230,8 +230,8 @@ def test_a_missing_library_is_built_for_the_cards_that_are_here(nvcc: Nvcc, sour
 
 def test_a_record_that_is_damaged_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / LIBRARY).write_bytes(b"1234")
-    write_record(tmp_path, Record("hash", ("sm_90",), "13.0.88", 4))
-    assert read_record(tmp_path) == Record("hash", ("sm_90",), "13.0.88", 4)
+    write_record(tmp_path, BuildRecord("hash", ("sm_90",), "13.0.88", 4))
+    assert read_record(tmp_path) == BuildRecord("hash", ("sm_90",), "13.0.88", 4)
     whole = '{"sources": "", "size": 4, "nvcc": %s, "targets": %s}'
     others = (whole % ("13", "[]"), whole % ('"new"', "[]"), whole % ('"13.0.88"', '["sm"]'))
     for text in ("", "[]", '{"size": 4, "targets": []}', '{"size": 4}', "\x00", *others):

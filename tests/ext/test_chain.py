@@ -12,7 +12,7 @@ import torch
 
 from exlchat.engine import GREEDY, SamplingSettings
 from exlchat.engine.sampling.device import DeviceDraws, c_chain, dry_table, why_not_on_device
-from exlchat.ext.chain import FOREVER, STEP_NAMES, ChainState, TokenRules, token_words
+from exlchat.ext.chain import FOREVER, STEP_NAMES, ChainRules, ChainState, token_words
 from exlchat.ext.job import Job
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, NOTHING_ALLOWED
 from exlchat.llm.controls import STEPS
@@ -96,7 +96,7 @@ def test_kernels_adjust_as_the_reference(bench: Callable[[int], Bench], history:
     breakers, bias, barred = [3, 40], {2: 0.1, 100: -5.0}, {30: FOREVER, 31: 5, 32: 4}
     allowed = [token for token in range(260) if token % 5]
     for name, settings in LOOKS.items():
-        rules = TokenRules(bias, barred, breakers=token_words(breakers, 260))
+        rules = ChainRules(bias, barred, breakers=token_words(breakers, 260))
         draws = DeviceDraws(settings, SEED, index=4, rules=rules)
         assert draws.kind == "adjusted"
         for mask in (None, allowed):
@@ -132,7 +132,7 @@ def test_an_answer_is_the_same_as_by_the_reference(bench: Callable[[int], Bench]
 @pytest.mark.parametrize("settings", [GREEDY, S(0.7), S(mirostat_tau=3.0)], ids=["greedy", "plain", "chain"])
 def test_what_leaves_no_token_is_told_apart(bench: Callable[[int], Bench], settings: SamplingSettings) -> None:
     made = bench(500)
-    everything = TokenRules(barred=dict.fromkeys(range(500), 1))
+    everything = ChainRules(barred=dict.fromkeys(range(500), 1))
     for wrong, status in ((None, NOTHING_ALLOWED), (math.nan, NOT_NUMBERS), (math.inf, NOT_NUMBERS)):
         made.logits.fill_(1.0)
         if wrong is not None:
@@ -188,7 +188,7 @@ def test_steps_by_hand() -> None:
 
 def test_kernels_are_chosen_by_what_is_on() -> None:
     def kind(settings: SamplingSettings, **rules: dict[int, float]) -> str:
-        return DeviceDraws(settings, 0, 0, rules=TokenRules(**rules)).kind  # type: ignore[arg-type]
+        return DeviceDraws(settings, 0, 0, rules=ChainRules(**rules)).kind  # type: ignore[arg-type]
 
     assert kind(S(0.7, top_k=5, top_p=0.9, min_p=0.1)) == "plain"
     assert kind(S(0.7, top_k=5, top_p=0.9, order=("top_p", *(s for s in STEPS if s != "top_p")))) == "chain"
@@ -213,13 +213,13 @@ def test_rules_are_checked() -> None:
     state = ChainState(100, 8, CPU)
     with pytest.raises(ValueError, match="id 100 is in a set of tokens, but the vocabulary has 100"):
         token_words([3, 100], 100)
-    for rules in (TokenRules(bias={100: 1.0}), TokenRules(barred={-1: 1})):
+    for rules in (ChainRules(bias={100: 1.0}), ChainRules(barred={-1: 1})):
         with pytest.raises(ValueError, match="but the vocabulary has 100"):
             state.set(c_chain(GREEDY), [1], rules)
     with pytest.raises(ValueError, match="room for 1 to 8"):
-        state.set(c_chain(GREEDY), [1] * 9, TokenRules())
+        state.set(c_chain(GREEDY), [1] * 9, ChainRules())
     with pytest.raises(ValueError, match="breakers is"):
-        state.set(c_chain(GREEDY), [1], TokenRules(breakers=token_words([1], 200)))
+        state.set(c_chain(GREEDY), [1], ChainRules(breakers=token_words([1], 200)))
     with pytest.raises(ValueError, match="mask is"):
         state.set_mask(token_words([1], 200))
     assert token_words([0, 33, 63], 64).tolist() == [1, -(2**31) + 2]

@@ -11,7 +11,7 @@ from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.layout import PIECE_ROWS, PackedMatrix
-from exlchat.ext.plan import WARPS, Plan, make_plan
+from exlchat.ext.plan import WARPS, GemvPlan, make_plan
 
 FOUR = (Section(4, 1.0, 128),)
 MIXED = (Section(8, 0.05, 32), Section(5, 0.10, 128), Section(4, 0.85, 128))
@@ -35,7 +35,7 @@ class Warp:
     x_rows: int
 
 
-def walk(plan: Plan, matrices: list[PackedMatrix]) -> list[Warp]:
+def walk(plan: GemvPlan, matrices: list[PackedMatrix]) -> list[Warp]:
     found = []
     for block, row in enumerate(plan.table.tolist()):
         for warp in range(WARPS):
@@ -132,7 +132,7 @@ def test_a_block_takes_no_more_columns_than_its_sums_have_room() -> None:
 
 
 def test_plain_scales_have_kinds_of_their_own() -> None:
-    sections = tuple(layout.Section(4, "plain", every, 0, 0, 1, 0, 0) for every in (32, 64, 128))
+    sections = tuple(layout.LayoutSection(4, "plain", every, 0, 0, 1, 0, 0) for every in (32, 64, 128))
     kinds = []
     for section in sections:
         words, scales = torch.zeros(1, section.piece_words), torch.zeros(1, section.scale_words)

@@ -12,7 +12,7 @@ from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.layout import NO_FEATURE, PIECE_ROWS, PackedMatrix, plain_scales, to_stored
-from exlchat.ext.plan import WARPS, Plan, make_plan
+from exlchat.ext.plan import WARPS, GemvPlan, make_plan
 from exlchat.ext.tiles import pack_tiles
 
 FOUR = (Section(4, 1.0, 128),)
@@ -29,7 +29,7 @@ def exl2(features: int, outputs: int, recipe: tuple[Section, ...]) -> PackedMatr
 def gptq(features: int, outputs: int, every: int) -> PackedMatrix:
     """Three stored rows take no feature."""
     pieces = -(-features // PIECE_ROWS)
-    section = layout.Section(4, "plain", every, 0, 0, pieces, 0, 0)
+    section = layout.LayoutSection(4, "plain", every, 0, 0, pieces, 0, 0)
     count = pieces * PIECE_ROWS // every
     scale, zero = torch.rand(count, outputs).half(), torch.randint(16, (count, outputs), dtype=torch.uint8)
     words = pack_tiles(torch.randint(16, (pieces * PIECE_ROWS, outputs)), 4)
@@ -43,7 +43,7 @@ def segment_weights(matrix: PackedMatrix, codes: int, scales: int, packed: int) 
     """float64 `[rows, 16]`: what the pieces of a segment stand for, read as the kernel reads them."""
     pieces, kind = packed & 2047, packed >> 25
     bits, plain = (4, True) if kind >= 24 else (WIDTHS[kind // 4], False)
-    section = layout.Section(bits, "plain" if plain else "indexed", GROUPS[kind % 4], 0, 0, pieces, 0, 0)
+    section = layout.LayoutSection(bits, "plain" if plain else "indexed", GROUPS[kind % 4], 0, 0, pieces, 0, 0)
     word_count, scale_count = pieces * section.piece_words, pieces * section.scale_words
     one = PackedMatrix(
         pieces * PIECE_ROWS,
@@ -56,7 +56,7 @@ def segment_weights(matrix: PackedMatrix, codes: int, scales: int, packed: int) 
     return layout.decode(one).double()
 
 
-def block_sums(row: list[int], plan: Plan, matrices: list[PackedMatrix], x: Tensor) -> Tensor:
+def block_sums(row: list[int], plan: GemvPlan, matrices: list[PackedMatrix], x: Tensor) -> Tensor:
     """float64 `[columns, 16]`. Shared memory holds NaN where nobody writes."""
     shared = torch.full((plan.x_rows,), NAN, dtype=torch.float64)
     sums = torch.zeros(plan.columns, WARPS, 16, dtype=torch.float64)

@@ -13,7 +13,7 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 from exlchat.ext.heads import HeadKernels, HeadNorms
 from exlchat.ext.library import Library
-from exlchat.ext.settle import Joining, Norm, NormedCopy, SettleKernels
+from exlchat.ext.settle import Joining, KernelNorm, NormedCopy, SettleKernels
 from tests.ext import reference_heads, reference_settle
 from tests.ext.never_called import NeverCalled
 
@@ -39,7 +39,7 @@ def ones(width: int = WIDTH, dtype: torch.dtype = HALF) -> Tensor:
     return torch.ones(width, dtype=dtype)
 
 
-NORM = Norm(ones(), 1e-5)
+NORM = KernelNorm(ones(), 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ NORM = Norm(ones(), 1e-5)
         (row(width=16400), [], NORM, None, "hidden has 16400 numbers"),
         (row(dtype=HALF), [], NORM, None, "hidden is torch.float16 (1, 64)"),
         (row(2), [], NORM, None, "hidden is torch.float32 (2, 64)"),
-        (row(), [], Norm(ones(63), 1e-5), None, "norm is torch.float16 (63,)"),
-        (row(), [], Norm(ones(dtype=FLOAT), 1e-5), None, "norm is torch.float32"),
-        (row(), [], Norm(ones(), 1e-5, "layer", ones(63)), None, "norm's bias is torch.float16 (63,)"),
+        (row(), [], KernelNorm(ones(63), 1e-5), None, "norm is torch.float16 (63,)"),
+        (row(), [], KernelNorm(ones(dtype=FLOAT), 1e-5), None, "norm is torch.float32"),
+        (row(), [], KernelNorm(ones(), 1e-5, "layer", ones(63)), None, "norm's bias is torch.float16 (63,)"),
         (row(), [NormedCopy(row(dtype=HALF))] * 4, NORM, None, "4 copies"),
         (row(), [NormedCopy(row())], NORM, None, "x is torch.float32"),
         (row(), [NormedCopy(row(width=96, dtype=HALF))], NORM, None, "x is torch.float16 (1, 96)"),
@@ -68,8 +68,8 @@ NORM = Norm(ones(), 1e-5)
         (row(), [], NORM, Joining(added=row(2)), "added is torch.float32 (2, 64)"),
         (row(), [], NORM, Joining(y=row(), gate=ones(1, FLOAT)), "gate belongs to what is added"),
         (row(), [], NORM, Joining(added=row(), gate=ones(2, FLOAT)), "gate is torch.float32 (2,)"),
-        (row(), [], NORM, Joining(y=row(), norm=Norm(ones(), 1e-5, "layer")), "is an RMS norm without bias"),
-        (row(), [], NORM, Joining(y=row(), norm=Norm(ones(63), 1e-5)), "post norm is torch.float16 (63,)"),
+        (row(), [], NORM, Joining(y=row(), norm=KernelNorm(ones(), 1e-5, "layer")), "is an RMS norm without bias"),
+        (row(), [], NORM, Joining(y=row(), norm=KernelNorm(ones(63), 1e-5)), "post norm is torch.float16 (63,)"),
         (row(), [], NORM, Joining(y=row().to("meta")), "hidden is on the cpu"),
     ],
 )
@@ -78,7 +78,7 @@ def test_settle_names_the_tensor_that_does_not_fit(
     *,
     hidden: Tensor,
     copies: Sequence[NormedCopy],
-    norm: Norm | None,
+    norm: KernelNorm | None,
     joining: Joining | None,
     words: str,
 ) -> None:
@@ -95,7 +95,7 @@ def test_copies_are_normed_and_in_the_order_of_their_products() -> None:
     wanted_hidden = hidden + 0.22 * y
     layer = torch.nn.LayerNorm(WIDTH, eps=1e-5)
     layer.load_state_dict({"weight": weight.float(), "bias": bias.float()})
-    norm = Norm(weight, 1e-5, "layer", bias)
+    norm = KernelNorm(weight, 1e-5, "layer", bias)
     reference_settle.settle(hidden, copies, norm=norm, joining=Joining(y=y, multiplier=0.22))
     assert torch.allclose(hidden, wanted_hidden, atol=1e-6)
     wanted = layer(wanted_hidden).detach()
@@ -110,7 +110,7 @@ def test_a_norm_behind_is_of_the_sum_and_without_a_norm_the_residual_itself_is_c
     hidden, y, added = row(), row(3), row()
     before, weights, gate = hidden.clone(), torch.rand(3), torch.randn(1)
     weight = torch.rand(WIDTH).half()
-    joining = Joining(y, weights, added, gate, Norm(weight, 1e-6), 1.0)
+    joining = Joining(y, weights, added, gate, KernelNorm(weight, 1e-6), 1.0)
     copy = NormedCopy(row(dtype=HALF))
     reference_settle.settle(hidden, [copy], norm=None, joining=joining)
     total = (weights.unsqueeze(1) * y).sum(0) + torch.sigmoid(gate) * added

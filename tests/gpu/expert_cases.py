@@ -78,7 +78,7 @@ def _gptq(features: int, outputs: int, group: int, empty: int) -> PackedMatrix:
     """4-bit codes with float16 scales and zero points of their own."""
     stored = -(-(features + empty) // 32) * 32
     pieces = -(-stored // 128)
-    section = layout.Section(4, "plain", group, 0, 0, pieces, 0, 0)
+    section = layout.LayoutSection(4, "plain", group, 0, 0, pieces, 0, 0)
     count = pieces * 128 // group
     codes = torch.randint(16, (pieces * 128, outputs), device=DEVICE)
     scale = (torch.rand(count, outputs, device=DEVICE) * 0.01 + 0.001).half()

@@ -14,7 +14,7 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws, c_chain
 from exlchat.engine.schedule.token_sources import MaskedTokens, RunAheadTokens
-from exlchat.ext.chain import FOREVER, TokenRules, token_words
+from exlchat.ext.chain import FOREVER, ChainRules, token_words
 from exlchat.ext.job import Job
 from exlchat.ext.library import Library
 from exlchat.ext.ops import Kernels
@@ -100,7 +100,7 @@ def test_logits_are_adjusted_as_by_the_reference(bench: Callable[[int], GpuBench
     made, context = bench(vocab), HISTORIES[history]
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(1)) * 4
     breakers, bias, barred = [3, 40], {2: 0.1, 100: -5.0}, {30: FOREVER, 31: 5, 32: 4}
-    rules = TokenRules(bias, barred, breakers=token_words(breakers, vocab))
+    rules = ChainRules(bias, barred, breakers=token_words(breakers, vocab))
     allowed = [token for token in range(vocab) if token % 5]
     for name, settings in LOOKS.items():
         for mask in (None, allowed):

@@ -47,7 +47,7 @@ def packed(features: int, outputs: int, recipe: str) -> PackedMatrix:
 def plain(features: int, outputs: int, group: int) -> PackedMatrix:
     """4-bit codes with float16 scales and zero points of their own, rows permuted."""
     pieces = -(-features // 128)
-    section = layout.Section(4, "plain", min(group, 128), 0, 0, pieces, 0, 0)
+    section = layout.LayoutSection(4, "plain", min(group, 128), 0, 0, pieces, 0, 0)
     count = pieces * 128 // section.rows_per_scale
     codes = torch.randint(16, (pieces * 128, outputs), device="cuda")
     scale = (torch.rand(count, outputs, device="cuda") * 0.01 + 0.001).half()

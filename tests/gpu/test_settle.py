@@ -17,7 +17,7 @@ from exlchat.ext.errors import ExtensionError
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.job import Job
 from exlchat.ext.ops import Kernels
-from exlchat.ext.settle import Joining, Norm, NormedCopy, NormKind
+from exlchat.ext.settle import Joining, KernelNorm, NormedCopy, NormKind
 from tests.ext import reference, reference_heads, reference_settle
 from tests.gpu.test_products import packed
 
@@ -36,8 +36,8 @@ def weights_of(width: int) -> Tensor:
     return (torch.randn(width, device="cuda") * 0.3 + 1).half()
 
 
-def a_norm(width: int, kind: NormKind = "rms", *, bias: bool = False) -> Norm:
-    return Norm(weights_of(width), 1e-5, kind, numbers(width, dtype=HALF) if bias else None)
+def a_norm(width: int, kind: NormKind = "rms", *, bias: bool = False) -> KernelNorm:
+    return KernelNorm(weights_of(width), 1e-5, kind, numbers(width, dtype=HALF) if bias else None)
 
 
 def same(what: str, found: Tensor, wanted: Tensor, *, relative: float, absolute: float) -> None:
@@ -49,7 +49,7 @@ def same(what: str, found: Tensor, wanted: Tensor, *, relative: float, absolute:
     assert beyond[at] <= 0, f"{what}: number {at} of {len(found)} is {float(found[at])}, not {float(wanted[at])}"
 
 
-def norm_of(kind: str, width: int) -> Norm | None:
+def norm_of(kind: str, width: int) -> KernelNorm | None:
     return {
         "rms": lambda: a_norm(width),
         "layer": lambda: a_norm(width, "layer"),
@@ -113,7 +113,7 @@ def check(
     kernels: Kernels,
     what: str,
     hidden: Tensor,
-    norm: Norm | None,
+    norm: KernelNorm | None,
     joining: Joining | None,
     *,
     orders: tuple[int | None, ...] = (0,),

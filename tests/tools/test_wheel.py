@@ -18,7 +18,7 @@ import pytest
 from exlchat.ext.compiling import FLAGS
 from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.library import QUESTIONS, source_abi
-from exlchat.ext.record import LIBRARY, Record, source_hash, write_record
+from exlchat.ext.record import LIBRARY, BuildRecord, source_hash, write_record
 from tests.ext.small_library import compile_plainly
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     functions = [f'extern "C" int {name}() {{ return {answers.get(name, 0)}; }}' for name in names]
     text = '#include <string.h>\nextern "C" const char *exl_error_text(int code) { return strerror(code); }'
     made = compile_plainly(folder, "\n".join((*functions, text)), "-Wl,--as-needed").rename(folder / LIBRARY)
-    write_record(folder, Record(source_hash(FLAGS), ("sm_89", "sm_90"), "13.0.88", made.stat().st_size))
+    write_record(folder, BuildRecord(source_hash(FLAGS), ("sm_89", "sm_90"), "13.0.88", made.stat().st_size))
     return made
 
 

@@ -16,11 +16,13 @@ from exlchat.cli.bench.plot import draw
 from exlchat.cli.bench.table import render
 from exlchat.engine import ModelError
 from exlchat.engine.bench import measure
-from exlchat.engine.bench.figures import BenchSettings, Figure, Memory, Model, Report, Result, Setting, Skipped
+from exlchat.engine.bench.figures import BenchMachine, BenchSettings, Figure, Memory, Model, Report, Result, Skipped
 from exlchat.engine.bench.mixes import Gptq, MeanBits
 from exlchat.llm.info import Footprint
 
-SETTING = Setting("cuda:0", "NVIDIA H200", 8, "0.1.0", "2.11.0", "13.0", "3.12.3", "Linux 6", (4.2e12, 4.3e12, 4.4e12))
+SETTING = BenchMachine(
+    "cuda:0", "NVIDIA H200", 8, "0.1.0", "2.11.0", "13.0", "3.12.3", "Linux 6", (4.2e12, 4.3e12, 4.4e12)
+)
 RESULTS: list[Result] = [
     SETTING,
     Model("llama-8b-random", "EXL2 4.1 bpw", 8_030_000_000, "float16", 16512, made=True),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exlchat.app.runtime.engine_thread import EngineThread
-from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
+from exlchat.app.runtime.jobs import EngineJob, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
 from exlchat.llm.events import TextDelta
 from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.llm.port import Cancellation, Engine
@@ -60,7 +60,7 @@ def test_it_loads_with_progress_and_then_does_jobs_in_order(receiver: Receiver) 
         return ScriptedEngine("first", "second")
 
     thread = EngineThread(load, receiver.reports.put)
-    one, two = Job("a", talk), Job("b", talk)
+    one, two = EngineJob("a", talk), EngineJob("b", talk)
     thread.submit(one)
     thread.submit(two)
     thread.start()
@@ -79,7 +79,7 @@ def test_a_job_is_not_run_on_the_callers_thread(receiver: Receiver) -> None:
         yield TextDelta("x")
 
     thread = started(receiver, lambda _: ScriptedEngine())
-    thread.submit(Job("a", work))
+    thread.submit(EngineJob("a", work))
     receiver.until(JobEnded)
     assert names == ["exlchat-engine"]
     assert thread.close(5)
@@ -89,7 +89,7 @@ def test_stop_ends_the_running_job_and_the_next_goes_on(receiver: Receiver) -> N
     engine = ScriptedEngine("a long answer", "next")
     engine.hold()
     thread = started(receiver, lambda _: engine)
-    job = Job("a", talk)
+    job = EngineJob("a", talk)
     thread.submit(job)
     engine.step(3)
     receiver.until(Loaded)
@@ -98,7 +98,7 @@ def test_stop_ends_the_running_job_and_the_next_goes_on(receiver: Receiver) -> N
     seen += receiver.until(JobEnded)
     assert said(seen) == "a l"
     engine.release()
-    thread.submit(Job("a", talk))
+    thread.submit(EngineJob("a", talk))
     assert said(receiver.until(JobEnded)) == "next"
     assert thread.close(5)
 
@@ -113,7 +113,7 @@ def test_a_stop_before_the_engine_generates_is_not_forgotten(receiver: Receiver)
         yield from talk(port, cancellation)
 
     thread = started(receiver, lambda _: engine)
-    job = Job("a", work)
+    job = EngineJob("a", work)
     thread.submit(job)
     assert prepared.wait(10)
     thread.stop(job)
@@ -126,7 +126,7 @@ def test_stopping_a_job_that_waits_takes_it_out(receiver: Receiver) -> None:
     engine = ScriptedEngine("one", "two")
     engine.hold()
     thread = started(receiver, lambda _: engine)
-    running, waiting = Job("a", talk), Job("b", talk)
+    running, waiting = EngineJob("a", talk), EngineJob("b", talk)
     thread.submit(running)
     thread.submit(waiting)
     thread.stop(waiting)
@@ -140,13 +140,13 @@ def test_a_failing_job_is_explained_and_the_next_runs(receiver: Receiver) -> Non
     engine = ScriptedEngine("abcdef", "fine")
     engine.fail_after = 2
     thread = started(receiver, lambda _: engine)
-    thread.submit(Job("a", talk))
+    thread.submit(EngineJob("a", talk))
     ended = receiver.until(JobEnded)
     assert said(ended) == "ab"
     assert isinstance(ended[-1], JobEnded)
     assert ended[-1].error == "RuntimeError: the script says: fail"
     engine.fail_after = None
-    thread.submit(Job("a", talk))
+    thread.submit(EngineJob("a", talk))
     assert said(receiver.until(JobEnded)) == "fine"
     assert thread.close(5)
 
@@ -168,7 +168,7 @@ def test_a_model_that_does_not_load_fails_jobs_with_the_reason(receiver: Receive
 
     thread = started(receiver, load)
     assert receiver.until(LoadFailed)[-1] == LoadFailed(line)
-    job = Job("a", talk)
+    job = EngineJob("a", talk)
     thread.submit(job)
     assert receiver.until(JobEnded)[-1] == JobEnded(job, line)
     assert thread.close(5)
@@ -178,7 +178,7 @@ def test_close_stops_the_running_job_and_keeps_its_end(receiver: Receiver) -> No
     engine = ScriptedEngine("a long answer")
     engine.hold()
     thread = started(receiver, lambda _: engine)
-    job = Job("a", talk)
+    job = EngineJob("a", talk)
     thread.submit(job)
     receiver.until(Loaded)
     engine.step(1)
@@ -222,18 +222,18 @@ def test_an_idle_job_gives_way_to_whatever_else_is_asked(receiver: Receiver) -> 
     engine.hold()
     thread = started(receiver, lambda _: engine)
     receiver.until(Loaded)
-    idle, waiting = Job("c", talk, idle=True), Job("d", talk, idle=True)
+    idle, waiting = EngineJob("c", talk, idle=True), EngineJob("d", talk, idle=True)
     thread.submit(idle)
     thread.submit(waiting)
     engine.step(1)
     receiver.until(JobEvent)
-    real = Job("c", talk)
+    real = EngineJob("c", talk)
     thread.submit(real)
     first = receiver.until(JobEnded)[-1]
     second = receiver.until(JobEnded)[-1]
     assert {id(one.job) for one in (first, second) if isinstance(one, JobEnded)} == {id(idle), id(waiting)}
     engine.release()
     assert said(receiver.until(JobEnded)) == "answer"
-    thread.submit(Job("c", talk, idle=True))
+    thread.submit(EngineJob("c", talk, idle=True))
     assert said(receiver.until(JobEnded)) == "ok"
     assert thread.close(5)

@@ -85,7 +85,7 @@ KNOWN: dict[tuple[str, str, str], str] = {
         "ScreenCommands._sampling",
         "SamplingCommands(self._screen, self._settings.take_over).open",
     ): NO_FILE,
-    ("ui/tui/finding.py", "Finding.open", "self._screen.find_bar.open"): NO_FILE,
+    ("ui/tui/finding.py", "ConversationFinder.open", "self._screen.find_bar.open"): NO_FILE,
     ("ui/tui/chat_view.py", "ChatView.open_conversation", "self.session.open"): NO_FILE,
     ("untrusted/worker.py", "serve", "os.open"): "/dev/null",
     ("untrusted/worker.py", "_confine", "open"): KERNEL,

@@ -10,13 +10,13 @@ from exlchat.llm.events import TextDelta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.app.runtime.jobs import Job
+    from exlchat.app.runtime.jobs import EngineJob
     from exlchat.chat.model import Message
     from exlchat.chat.turn import AnswerStarted
 
 
 @dataclass(slots=True)
-class Answering:
+class PendingAnswer:
     """An answer that waits, is being written, or was just closed.
 
     Args:
@@ -30,7 +30,7 @@ class Answering:
         several: each of them that has begun, by its number, from 0.
     """
 
-    job: Job
+    job: EngineJob
     prompt: Message | None
     replaces: str | None
     message: Message | None = None
@@ -38,7 +38,7 @@ class Answering:
     answer: list[str] = field(default_factory=list)
     fresh: Sequence[TextDelta] = ()
     for_several: bool = False
-    several: dict[int, Answering] = field(default_factory=dict)
+    several: dict[int, PendingAnswer] = field(default_factory=dict)
 
     @property
     def conversation_id(self) -> str:

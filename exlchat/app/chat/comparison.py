@@ -13,7 +13,7 @@ from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.llm.request import MOST_ANSWERS
 
 if TYPE_CHECKING:
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.chat.session import ChatSession
 
 
@@ -43,7 +43,7 @@ class Comparison:
         first, seed = int(self.given is not None), session.generation.seed
         # With a seed of its own each is another answer, and can still be given again.
         seeds = [None if seed is None else seed + number for number in range(first, many)]
-        self._answering: Answering = session.answer_several(seeds, retry_of=self.given)
+        self._answering: PendingAnswer = session.answer_several(seeds, retry_of=self.given)
 
     @property
     def ended(self) -> bool:
@@ -73,7 +73,7 @@ class Comparison:
         self._session.reload()
 
 
-def _text(one: Answering) -> str:
+def _text(one: PendingAnswer) -> str:
     message = one.message
     assert message is not None
     return "".join(one.answer) if message.status == "streaming" else answer_parts(message).answer

@@ -21,7 +21,7 @@ from exlchat.chat.titling import TitleMade
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.runtime.requests import JobQueue
     from exlchat.chat.model import Message
@@ -73,12 +73,12 @@ class ChatSession(OpenConversation):
     # What is on its way
 
     @property
-    def answering(self) -> Answering | None:
+    def answering(self) -> PendingAnswer | None:
         """The answer on its way in the open conversation."""
         return self._under_way.of(self.conversation_id)
 
     @property
-    def being_written(self) -> Answering | None:
+    def being_written(self) -> PendingAnswer | None:
         """The answer that grows right now, in whichever conversation."""
         return self._under_way.being_written
 
@@ -263,7 +263,7 @@ class ChatSession(OpenConversation):
 
     # What the engine thread reports
 
-    def job_event(self, report: JobEvent) -> Answering | None:
+    def job_event(self, report: JobEvent) -> PendingAnswer | None:
         """Keep what a job has produced; the answer it belongs to, or `None` when it was forgotten."""
         if isinstance(report.event, TitleMade):
             self._title_made(report.job.conversation_id)
@@ -285,7 +285,7 @@ class ChatSession(OpenConversation):
                 self.unkept.add(message)
         return answering
 
-    def job_ended(self, report: JobEnded) -> Answering | None:
+    def job_ended(self, report: JobEnded) -> PendingAnswer | None:
         """Forget a job; the answer it belonged to, or `None` when that was forgotten."""
         answering = self._under_way.end(report)
         if answering is None:
@@ -322,7 +322,7 @@ class ChatSession(OpenConversation):
         self._submit(conversation_id, prompt=message)
         return message
 
-    def take_back(self, answering: Answering) -> bool:
+    def take_back(self, answering: PendingAnswer) -> bool:
         """Let the branch end before a prompt that came to no answer; whether that was possible.
 
         Its text then belongs back into the composer; the message itself stays in the tree.
@@ -359,7 +359,7 @@ class ChatSession(OpenConversation):
         """Have the last message of the open branch answered, or an answer given again beside itself."""
         self._submit(self.require_open(), prompt=None, retry_of=retry_of)
 
-    def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> Answering:
+    def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> PendingAnswer:
         """Have the last message of the open branch answered several times over, or an answer given again so.
 
         Args:
@@ -393,7 +393,7 @@ class ChatSession(OpenConversation):
         self.deleted_last = False
         self._submit(self.require_open(), prompt=None, continue_from=message_id, beginning=beginning)
 
-    def under_way_in(self, conversation_id: str) -> Answering | None:
+    def under_way_in(self, conversation_id: str) -> PendingAnswer | None:
         """The answer on its way in a conversation, whether it is open or not."""
         return self._under_way.of(conversation_id)
 
@@ -418,7 +418,7 @@ class ChatSession(OpenConversation):
         )
         self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
 
-    def _show(self, answering: Answering, message: Message) -> None:
+    def _show(self, answering: PendingAnswer, message: Message) -> None:
         """Bring the open branch up to date with an answer that has begun or ended, without reading all of it again."""
         if self.conversation is None or answering.conversation_id != self.conversation.id:
             return

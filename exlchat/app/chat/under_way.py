@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.app.chat.answering import Answering
+from exlchat.app.chat.answering import PendingAnswer
 from exlchat.chat import turn
 from exlchat.chat.several_answers import OneAnswer
 
 if TYPE_CHECKING:
-    from exlchat.app.runtime.jobs import Job, JobEnded, JobEvent, JobStep
+    from exlchat.app.runtime.jobs import EngineJob, JobEnded, JobEvent, JobStep
     from exlchat.app.runtime.requests import JobQueue
     from exlchat.chat.model import Message
 
@@ -19,35 +19,37 @@ class UnderWay:
 
     def __init__(self, jobs: JobQueue) -> None:
         self._jobs = jobs
-        self._answering: dict[str, Answering] = {}
+        self._answering: dict[str, PendingAnswer] = {}
         self._queued: dict[str, list[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._answering)
 
-    def of(self, conversation_id: str | None) -> Answering | None:
+    def of(self, conversation_id: str | None) -> PendingAnswer | None:
         """The answer on its way in a conversation."""
         return self._answering.get(conversation_id or "")
 
     @property
-    def being_written(self) -> Answering | None:
+    def being_written(self) -> PendingAnswer | None:
         """The answer that grows right now."""
         return next((one for one in self._answering.values() if one.message is not None or one.several), None)
 
-    def begin(self, job: Job, *, prompt: Message | None, replaces: str | None, for_several: bool = False) -> Answering:
-        """Have the engine answer; arguments as of `Answering`."""
-        answering = Answering(job, prompt, replaces, for_several=for_several)
+    def begin(
+        self, job: EngineJob, *, prompt: Message | None, replaces: str | None, for_several: bool = False
+    ) -> PendingAnswer:
+        """Have the engine answer; arguments as of `PendingAnswer`."""
+        answering = PendingAnswer(job, prompt, replaces, for_several=for_several)
         self._answering[job.conversation_id] = answering
         self._jobs.submit(job)
         return answering
 
-    def stop(self, answering: Answering | None) -> bool:
+    def stop(self, answering: PendingAnswer | None) -> bool:
         """End an answer; whether there was one."""
         if answering is not None:
             self._jobs.stop(answering.job)
         return answering is not None
 
-    def take(self, report: JobEvent) -> Answering | None:
+    def take(self, report: JobEvent) -> PendingAnswer | None:
         """Keep what a job has produced; the answer it belongs to, or `None` when it was forgotten."""
         answering = self._of_job(report.job)
         if answering is None:
@@ -56,19 +58,19 @@ class UnderWay:
             case OneAnswer(index=index, event=turn.AnswerClosed(kept=False)):
                 del answering.several[index]
             case OneAnswer(index=index, event=event):
-                _take(answering.several.setdefault(index, Answering(report.job, None, None)), event)
+                _take(answering.several.setdefault(index, PendingAnswer(report.job, None, None)), event)
             case event:
                 _take(answering, event)
         return answering
 
-    def end(self, report: JobEnded) -> Answering | None:
+    def end(self, report: JobEnded) -> PendingAnswer | None:
         """Forget a job; the answer it belonged to."""
         answering = self._of_job(report.job)
         if answering is not None:
             del self._answering[report.job.conversation_id]
         return answering
 
-    def _of_job(self, job: Job) -> Answering | None:
+    def _of_job(self, job: EngineJob) -> PendingAnswer | None:
         answering = self._answering.get(job.conversation_id)
         return answering if answering is not None and answering.job is job else None
 
@@ -92,7 +94,7 @@ class UnderWay:
         self.stop(self.of(conversation_id))
 
 
-def _take(answering: Answering, event: JobStep) -> None:
+def _take(answering: PendingAnswer, event: JobStep) -> None:
     match event:
         case turn.AnswerStarted() as started:
             answering.begin(started)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exlchat import paths
 from exlchat.app.library.listing import by_name
-from exlchat.app.library.places import Found
+from exlchat.app.library.places import FoundFolder
 from exlchat.engine.weights.folder import check_folder, snapshot_of
 from exlchat.llm.info import ModelError
 from exlchat.untrusted.text import one_line
@@ -35,7 +35,7 @@ class ModelChoice:
 
 
 def choose_model(
-    argument: str | None, *, last_used: Path | None, bundled: Path, library: Callable[[], Sequence[Found]] = list
+    argument: str | None, *, last_used: Path | None, bundled: Path, library: Callable[[], Sequence[FoundFolder]] = list
 ) -> ModelChoice:
     """The model that `argument` names; without it the one used last, else the bundled one.
 
@@ -67,7 +67,7 @@ def choose_model(
 
 
 def model_called(
-    name: str, *, last_used: Path | None, bundled: Path, library: Callable[[], Sequence[Found]] = list
+    name: str, *, last_used: Path | None, bundled: Path, library: Callable[[], Sequence[FoundFolder]] = list
 ) -> ModelChoice:
     """The model that an answer's record names: a folder of that name, the one used last before all others.
 

@@ -15,7 +15,7 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.library.memory import ModelMemory
-    from exlchat.app.library.places import Found
+    from exlchat.app.library.places import FoundFolder
     from exlchat.app.options import AppOptions
     from exlchat.config.files import Reading
 
@@ -44,7 +44,9 @@ class Entry:
         return one_line(self.card.fit.problem, 400) if self.card.fit and self.card.fit.problem else None
 
 
-def entries(found: Sequence[Found], memory: ModelMemory, options: AppOptions, reading: Reading) -> Iterator[Entry]:
+def entries(
+    found: Sequence[FoundFolder], memory: ModelMemory, options: AppOptions, reading: Reading
+) -> Iterator[Entry]:
     """Opens each folder's headers; imports torch, so call it away from the UI thread.
 
     Raises:
@@ -73,7 +75,7 @@ def in_order(listed: Sequence[Entry]) -> list[Entry]:
     return sorted(listed, key=lambda entry: (entry.card.problem is not None, -(entry.used or 0), entry.name.casefold()))
 
 
-def by_name(name: str, found: Sequence[Found]) -> Found | None:
+def by_name(name: str, found: Sequence[FoundFolder]) -> FoundFolder | None:
     """The one model that `name` means: by its whole name, by its last part, or by a part that only one name has.
 
     Raises:

@@ -27,7 +27,7 @@ _LARGEST_REFERENCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFolder:
     """A folder that looks like a model, or one that could not be looked into.
 
     Args:
@@ -41,7 +41,7 @@ class Found:
     problem: str | None = None
 
 
-def all_models(model_folders: Sequence[str], others: Iterable[Path] = ()) -> list[Found]:
+def all_models(model_folders: Sequence[str], others: Iterable[Path] = ()) -> list[FoundFolder]:
     """Every model of the user, each folder once, however many links lead to it.
 
     Args:
@@ -50,19 +50,19 @@ def all_models(model_folders: Sequence[str], others: Iterable[Path] = ()) -> lis
     """
     library = paths.folders().models
     bundled = paths.bundled_model()
-    found: list[Found] = []
+    found: list[FoundFolder] = []
     for text in model_folders:
         found += in_folder(text)
     if library.is_dir():
         found += _below(library)
     found += in_hub_cache(_hub_cache())
-    found += [Found(path, path.name) for path in others if looks_like_model(path) and path != bundled]
+    found += [FoundFolder(path, path.name) for path in others if looks_like_model(path) and path != bundled]
     if looks_like_model(bundled):
-        found.append(Found(bundled, "guide"))
+        found.append(FoundFolder(bundled, "guide"))
     return list({os.path.realpath(one.path): one for one in reversed(found)}.values())[::-1]
 
 
-def library() -> list[Found]:
+def library() -> list[FoundFolder]:
     """Every model by the settings and the memory of this user; settings that cannot be read name no folders."""
     try:
         folders = load_settings().model_folders
@@ -71,13 +71,13 @@ def library() -> list[Found]:
     return all_models(folders, ModelMemory(paths.folders().model_memory).used_models())
 
 
-def in_folder(text: str) -> list[Found]:
+def in_folder(text: str) -> list[FoundFolder]:
     """The models in and below a folder that was named."""
     root = paths.expanded(text)
     if not root.is_absolute() and text.startswith("~"):
-        return [Found(root, text, f"{text}: there is no such home folder; write the whole path")]
+        return [FoundFolder(root, text, f"{text}: there is no such home folder; write the whole path")]
     if not root.is_absolute():
-        return [Found(root, text, f"{text}: in model_folders a path begins with / or ~")]
+        return [FoundFolder(root, text, f"{text}: in model_folders a path begins with / or ~")]
     return list(_below(root))
 
 
@@ -90,7 +90,7 @@ def looks_like_model(path: Path) -> bool:
         return False
 
 
-def in_hub_cache(root: Path) -> list[Found]:
+def in_hub_cache(root: Path) -> list[FoundFolder]:
     """The snapshots in a cache of huggingface_hub, named `org/name` and, where it is not main, `@revision`."""
     found = []
     for repository in _folders_of(root):
@@ -101,7 +101,7 @@ def in_hub_cache(root: Path) -> list[Found]:
         for snapshot in _folders_of(repository / "snapshots"):
             if looks_like_model(snapshot):
                 revision = names.get(snapshot.name, snapshot.name[:_SHOWN_OF_COMMIT])
-                found.append(Found(snapshot, name if revision == "main" else f"{name}@{revision}"))
+                found.append(FoundFolder(snapshot, name if revision == "main" else f"{name}@{revision}"))
     return found
 
 
@@ -127,7 +127,7 @@ def _references(folder: Path) -> dict[str, str]:
     return names
 
 
-def _below(root: Path) -> Iterator[Found]:
+def _below(root: Path) -> Iterator[FoundFolder]:
     """Models in `root` and below. A model is not searched for others; links are followed, each folder once."""
     seen: set[tuple[int, int]] = set()
     waiting = [(root, 0)]
@@ -143,26 +143,26 @@ def _below(root: Path) -> Iterator[Found]:
             inside = [entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
         except OSError as error:
             reason = (error.strerror or type(error).__name__).lower()
-            yield Found(folder, folder.name or str(folder), f"{folder}: cannot be looked into ({reason})")
+            yield FoundFolder(folder, folder.name or str(folder), f"{folder}: cannot be looked into ({reason})")
             continue
         if any(_marks_model(entry) for entry in entries) or read_marker(folder) is not None:
             yield _found(folder)
         elif len(seen) >= _MOST_FOLDERS:
             line = f"{root}: more than {_MOST_FOLDERS:,} folders; name one that is nearer to the models"
-            yield Found(root, root.name or str(root), line)
+            yield FoundFolder(root, root.name or str(root), line)
             return
         elif depth < _DEEPEST:
             waiting += [(folder / name, depth + 1) for name in reversed(inside)]
 
 
-def _found(folder: Path) -> Found:
+def _found(folder: Path) -> FoundFolder:
     marker = read_marker(folder)
     if marker is None:
-        return Found(folder, folder.name)
+        return FoundFolder(folder, folder.name)
     name = display_name(marker.repository, marker.revision)
     if marker.finished:
-        return Found(folder, name)
-    return Found(folder, name, f"{folder}: the download has not finished; go on with: exlchat pull {name}")
+        return FoundFolder(folder, name)
+    return FoundFolder(folder, name, f"{folder}: the download has not finished; go on with: exlchat pull {name}")
 
 
 def _marks_model(entry: os.DirEntry[str]) -> bool:

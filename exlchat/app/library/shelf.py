@@ -12,7 +12,7 @@ from exlchat import paths
 from exlchat.app.generation_settings import at_start
 from exlchat.app.library.choice import GUIDE, choose_model
 from exlchat.app.library.listing import Entry, entries, in_order
-from exlchat.app.library.places import Found, all_models
+from exlchat.app.library.places import FoundFolder, all_models
 from exlchat.app.runtime.jobs import Load
 from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
@@ -48,7 +48,7 @@ class Shelf:
         """What file and environment say: for those that no start is given and no model remembers."""
         return self.reading.settings
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundFolder]:
         """Every model, its name only."""
         return all_models(self.settings.model_folders, self.memory.used_models())
 
@@ -60,7 +60,7 @@ class Shelf:
         """
         return choose_model(text, last_used=None, bundled=paths.bundled_model(), library=self.found).path
 
-    def cards(self, found: Sequence[Found]) -> Iterator[Entry]:
+    def cards(self, found: Sequence[FoundFolder]) -> Iterator[Entry]:
         """What the headers of models say; not for the UI thread. Raises `ModelError` without the device asked for."""
         return entries(found, self.memory, self.options, self.reading)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from latex2mathml.converter import convert_to_element
 from latex2mathml.symbols_parser import SYMBOLS
 
-from exlchat.app.markdown.tex_tokens import ATOM, FRACTION, PRODUCT, SIGNS, SUM, NotPlainError, Part, token
+from exlchat.app.markdown.tex_tokens import ATOM, FRACTION, PRODUCT, SIGNS, SUM, NotPlainError, TexPart, token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ def _is_known(command: str) -> bool:
     return command in SYMBOLS or command[1:] in _COMMANDS
 
 
-def _part(element: Element) -> Part:
+def _part(element: Element) -> TexPart:
     """An element as a part.
 
     Raises:
@@ -96,35 +96,35 @@ def _part(element: Element) -> Part:
     return reader(element)
 
 
-def _group(element: Element) -> Part:
+def _group(element: Element) -> TexPart:
     return _row(list(element))
 
 
-def _fraction(element: Element) -> Part:
+def _fraction(element: Element) -> TexPart:
     over, under = (_part(child) for child in element)
     if not over.text or not under.text:
         raise NotPlainError
-    return Part(f"{_over(over)}/{_under(under)}", FRACTION)
+    return TexPart(f"{_over(over)}/{_under(under)}", FRACTION)
 
 
-def _square_root(element: Element) -> Part:
+def _square_root(element: Element) -> TexPart:
     return _root("√", _row(list(element)))
 
 
-def _box(element: Element) -> Part:
+def _box(element: Element) -> TexPart:
     if element.get("notation") != "box":
         raise NotPlainError
-    return Part(f"[{_row(list(element)).text}]")
+    return TexPart(f"[{_row(list(element)).text}]")
 
 
-def _space(element: Element) -> Part:
+def _space(element: Element) -> TexPart:
     width = element.get("width", "0em")
     if width.startswith(("negative", "-")):
-        return Part("")
-    return Part("  " if float(width.removesuffix("em")) >= 1 else " ")
+        return TexPart("")
+    return TexPart("  " if float(width.removesuffix("em")) >= 1 else " ")
 
 
-def _row(children: Sequence[Element], *, tight: bool = False) -> Part:
+def _row(children: Sequence[Element], *, tight: bool = False) -> TexPart:
     """Parts beside each other; `tight` without room around signs."""
     if len(children) == 1 and not (tight and children[0].tag in ("mrow", "mstyle")):
         return _part(children[0])
@@ -151,18 +151,18 @@ def _row(children: Sequence[Element], *, tight: bool = False) -> Part:
                 shown, kind = f"({shown})", "fraction"
             text += _gap(text, before, shown, kind) + shown
     if len(parts) > 1 and all(child.get("mathvariant") == "normal" for child in children):
-        return Part(text, ATOM, "word")
-    return Part(text, ATOM if _is_bracketed(text) else binds)
+        return TexPart(text, ATOM, "word")
+    return TexPart(text, ATOM if _is_bracketed(text) else binds)
 
 
-def _binding(part: Part) -> int:
+def _binding(part: TexPart) -> int:
     """How tightly a row holds together that has this part in it."""
     if part.kind in ("sign", "comma"):
         return SUM
     return FRACTION if part.text == "/" else min(part.binds, PRODUCT)
 
 
-def _with_sign(text: str, sign: str, before: Part | None, *, tight: bool) -> str:
+def _with_sign(text: str, sign: str, before: TexPart | None, *, tight: bool) -> str:
     if tight:
         return text + sign
     if before is None or (sign in SIGNS and before.kind in ("sign", "comma", "opens")):
@@ -170,7 +170,7 @@ def _with_sign(text: str, sign: str, before: Part | None, *, tight: bool) -> str
     return f"{text.rstrip()} {sign} "
 
 
-def _gap(text: str, before: Part | None, shown: str, kind: str) -> str:
+def _gap(text: str, before: TexPart | None, shown: str, kind: str) -> str:
     """The blank between two parts that would read as one."""
     if before is None or not text or text.endswith(" ") or not shown:
         return ""
@@ -183,7 +183,7 @@ def _gap(text: str, before: Part | None, shown: str, kind: str) -> str:
     return " " if apart or word else ""
 
 
-def _is_factor(part: Part | None, bracket: str) -> bool:
+def _is_factor(part: TexPart | None, bracket: str) -> bool:
     """Whether a fraction beside this part is multiplied by it. `bracket`: the kind of bracket that is a factor here."""
     if part is None or not part.text.strip() or part.kind in ("sign", "comma"):
         return False
@@ -206,31 +206,31 @@ def _is_bracketed(text: str) -> bool:
     return False
 
 
-def _held(part: Part, least: int) -> str:
+def _held(part: TexPart, least: int) -> str:
     """A part in brackets, if it binds less tightly than that."""
     return part.text if part.binds >= least else f"({part.text})"
 
 
-def _over(part: Part) -> str:
+def _over(part: TexPart) -> str:
     """Above a fraction's bar."""
     has_blank = " " in _BRACKETED.sub("", part.text)
     return _held(part, ATOM if has_blank and part.binds < ATOM else PRODUCT)
 
 
-def _under(part: Part) -> str:
+def _under(part: TexPart) -> str:
     """Below a fraction's bar; dx and ∂x are read as one."""
     is_differential = len(part.text) in (2, 3) and part.text[0] in "d∂" and part.text[1:].isalnum()
     return part.text if is_differential else _held(part, ATOM)
 
 
-def _root(sign: str, under: Part) -> Part:
+def _root(sign: str, under: TexPart) -> TexPart:
     if not under.text:
         raise NotPlainError
     held = _held(under, ATOM)
-    return Part(f"{sign}{held}", ATOM, "root")
+    return TexPart(f"{sign}{held}", ATOM, "root")
 
 
-def _any_root(element: Element) -> Part:
+def _any_root(element: Element) -> TexPart:
     under, index = element
     number = _row([index], tight=True).text
     sign = _ROOTS.get(number) or _raised(number, _SUPER)
@@ -243,7 +243,7 @@ def _raised(text: str, table: dict[str, str]) -> str | None:
     return "".join(table[character] for character in text) if all(character in table for character in text) else None
 
 
-def _scripts(element: Element) -> Part:
+def _scripts(element: Element) -> TexPart:
     tag, children = element.tag, list(element)
     if len(children) != (3 if tag in ("msubsup", "munderover") else 2):
         raise NotPlainError
@@ -258,10 +258,10 @@ def _scripts(element: Element) -> Part:
     shown = [_script(below, "_", _SUB), _script(above.replace("∘", "°"), "^", _SUPER)]
     last = shown[1] or shown[0]
     is_open = base.kind in ("open", "word") or (last[:1] in ("^", "_") and not last.endswith(")"))
-    return Part("".join([text, *shown]), ATOM, "open" if is_open else "")
+    return TexPart("".join([text, *shown]), ATOM, "open" if is_open else "")
 
 
-def _is_compound(base: Part, below: str, above: str) -> bool:
+def _is_compound(base: TexPart, below: str, above: str) -> bool:
     """Whether a script beside a part would be read as that of its end, or as more of a script that it has."""
     if base.kind == "word" or not base.text:
         return False
@@ -280,7 +280,7 @@ def _script(text: str, mark: str, table: dict[str, str]) -> str:
     return f"{mark}{text}" if len(text) == 1 or (text.isascii() and text.isalnum()) else f"{mark}({text})"
 
 
-def _accent(element: Element) -> Part:
+def _accent(element: Element) -> TexPart:
     base, over = element
     sign = html.unescape(over.text or "") if over.tag == "mo" else ""
     mark = _ACCENTS.get(sign)
@@ -288,10 +288,10 @@ def _accent(element: Element) -> Part:
     many = len(part.text) > 1
     if mark is None or not part.text.isalnum() or (many and sign not in _OVER_MANY):
         raise NotPlainError
-    return Part("".join(character + ("\u0305" if many else mark) for character in part.text))
+    return TexPart("".join(character + ("\u0305" if many else mark) for character in part.text))
 
 
-_READERS: Final[dict[str, Callable[[Element], Part]]] = {
+_READERS: Final[dict[str, Callable[[Element], TexPart]]] = {
     **dict.fromkeys(("math", "mrow", "mstyle"), _group),
     **dict.fromkeys(("mi", "mn", "mo", "mtext"), token),
     **dict.fromkeys(("msub", "munder", "msup", "msubsup", "munderover"), _scripts),

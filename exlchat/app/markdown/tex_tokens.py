@@ -33,7 +33,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TexPart:
     """A part of the line.
 
     `binds` says how tightly it holds together, from `SUM` to `ATOM`. `kind`: "sign" has room on both sides, "comma"
@@ -46,7 +46,7 @@ class Part:
     kind: str = ""
 
 
-def token(element: Element) -> Part:
+def token(element: Element) -> TexPart:
     """A leaf as a part.
 
     Raises:
@@ -56,11 +56,11 @@ def token(element: Element) -> Part:
     if element.tag == "mtext":
         if any(mark in text for mark in "\\${}"):
             raise NotPlainError
-        return Part(text, PRODUCT if " " in text else ATOM, "word" if len(text.strip()) > 1 else "")
+        return TexPart(text, PRODUCT if " " in text else ATOM, "word" if len(text.strip()) > 1 else "")
     text = "".join(_letter(character, element.get("mathvariant", "normal")) for character in text)
     if "\\" in text or (text in "{}" and element.tag == "mi"):
         raise NotPlainError
-    return Part(text, ATOM, _kind(text, element.get("form", "")))
+    return TexPart(text, ATOM, _kind(text, element.get("form", "")))
 
 
 def _kind(text: str, form: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.runtime.errors import told_error
 from exlchat.app.runtime.jobs import (
     Answered,
-    Job,
+    EngineJob,
     JobEnded,
     JobEvent,
     Load,
@@ -52,12 +52,12 @@ class EngineThread:
     def __init__(self, load: Loader, post: Callable[[Report], None], *, name: str = "") -> None:
         """`load` builds the first engine, of the model `name`; `post` receives everything that happens."""
         self._post = post
-        self._jobs: deque[Job | Question | Load] = deque()
+        self._jobs: deque[EngineJob | Question | Load] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._failure: str | None = None
         self._engine: Engine | None = None
-        self._current: Job | Question | Load | None = Load(name, load)
+        self._current: EngineJob | Question | Load | None = Load(name, load)
         self._good: Load | None = None
         self._given_up = False
         # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
@@ -85,7 +85,7 @@ class EngineThread:
         sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EngineJob) -> None:
         """Run `job` after those already waiting; `JobEnded` follows in any case, at once when there is no model."""
         with self._changed:
             if not job.idle:
@@ -118,7 +118,7 @@ class EngineThread:
                 self._jobs.append(load)
             self._changed.notify()
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: EngineJob) -> None:
         """End `job`: within one token when it runs, at once when it only waits. Harmless when it has ended."""
         with self._changed:
             self._end(job)
@@ -128,14 +128,14 @@ class EngineThread:
         with self._changed:
             self._closing = True
             self._jobs.clear()
-            if isinstance(self._current, Job | Question):
+            if isinstance(self._current, EngineJob | Question):
                 self._current.cancellation.cancel()
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: EngineJob) -> None:
         if job is self._current:
             job.cancellation.cancel()
         elif job in self._jobs:
@@ -145,7 +145,7 @@ class EngineThread:
     def _end_idle_jobs(self) -> None:
         """Something that somebody waits for has come."""
         for job in (self._current, *self._jobs):
-            if isinstance(job, Job) and job.idle:
+            if isinstance(job, EngineJob) and job.idle:
                 self._end(job)
 
     def _run(self) -> None:
@@ -232,7 +232,7 @@ class EngineThread:
             raise _GivenUpError
         self._post(Loading(progress))
 
-    def _next_job(self) -> Job | Question | Load | None:
+    def _next_job(self) -> EngineJob | Question | Load | None:
         with self._changed:
             self._current = None
             self._changed.wait_for(lambda: self._closing or self._jobs)
@@ -251,7 +251,7 @@ class EngineThread:
         except Exception as failure:
             self._post(Answered(question, None, told_error(failure)))
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: EngineJob) -> None:
         if self._engine is None:
             self._post(JobEnded(job, self._failure))
             return

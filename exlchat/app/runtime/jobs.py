@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EngineJob:
     """Something to be done with the engine for one conversation.
 
     Args:
@@ -125,7 +125,7 @@ class LoadFailed:
 class JobEvent:
     """Something a job has produced."""
 
-    job: Job
+    job: EngineJob
     event: JobStep
 
 
@@ -133,7 +133,7 @@ class JobEvent:
 class JobEnded:
     """The last word about a job; `error` is the one-line reason when it failed."""
 
-    job: Job
+    job: EngineJob
     error: str | None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from exlchat import paths
-from exlchat.app.runtime.jobs import Job, Question
+from exlchat.app.runtime.jobs import EngineJob, Question
 from exlchat.chat import titling, turn
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.inspection import inspected
@@ -43,13 +43,13 @@ class EngineFigures:
 class JobQueue(Protocol):
     """The part of the engine thread that a session uses."""
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EngineJob) -> None:
         """Run `job` after the ones before it."""
 
     def ask(self, question: Question) -> None:
         """Ask between two jobs."""
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: EngineJob) -> None:
         """End `job`."""
 
 
@@ -62,7 +62,7 @@ def turn_job(
     retry_of: str | None = None,
     continue_from: str | None = None,
     beginning: Beginning | None = None,
-) -> Job:
+) -> EngineJob:
     """The job that answers a conversation; arguments as of `turn.answer`."""
     options = _options(generation, template)
 
@@ -78,7 +78,7 @@ def turn_job(
             cancellation=cancellation,
         )
 
-    return Job(conversation_id, work)
+    return EngineJob(conversation_id, work)
 
 
 def several_job(
@@ -89,7 +89,7 @@ def several_job(
     template: str | None,
     seeds: Sequence[int | None],
     retry_of: str | None,
-) -> Job:
+) -> EngineJob:
     """The job that answers a conversation several times over; arguments as of `several_answers`."""
     options = _options(generation, template)
 
@@ -98,7 +98,7 @@ def several_job(
             store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of, cancellation=cancellation
         )
 
-    return Job(conversation_id, work)
+    return EngineJob(conversation_id, work)
 
 
 def _options(generation: GenerationSettings, template: str | None) -> turn.TurnOptions:
@@ -112,7 +112,7 @@ def _options(generation: GenerationSettings, template: str | None) -> turn.TurnO
     )
 
 
-def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> Job:
+def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> EngineJob:
     """The job that has the model title a conversation when nobody waits for anything."""
 
     def work(engine: Engine, cancellation: Cancellation) -> Iterator[titling.Titling | titling.TitleMade]:
@@ -121,7 +121,7 @@ def title_job(store: ConversationStore, conversation_id: str, *, template: str |
             return iter((titling.TitleMade(None),))
         return titling.make_title(store, engine, conversation_id, template=template, cancellation=cancellation)
 
-    return Job(conversation_id, work, idle=True)
+    return EngineJob(conversation_id, work, idle=True)
 
 
 @dataclass(slots=True)

@@ -19,20 +19,20 @@ def active_branch(tree: ConversationTree) -> list[Message]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AlternativePlace:
     """Which of how many alternatives a message is, from 1."""
 
     number: int
     of: int
 
 
-def places(tree: ConversationTree) -> dict[str, Place]:
+def places(tree: ConversationTree) -> dict[str, AlternativePlace]:
     """Of every message that is not deleted, among those of the same role under the same parent."""
     groups: dict[tuple[str | None, str], list[str]] = {}
     for message in tree.messages:
         if not message.deleted:
             groups.setdefault((message.parent_id, message.role), []).append(message.id)
-    return {ident: Place(number, len(ids)) for ids in groups.values() for number, ident in enumerate(ids, 1)}
+    return {ident: AlternativePlace(number, len(ids)) for ids in groups.values() for number, ident in enumerate(ids, 1)}
 
 
 def model_of(message: Message) -> str | None:

@@ -8,7 +8,7 @@ from functools import cache
 
 from markdown_it import MarkdownIt
 
-from exlchat.chat.exchange.branch import Place, active_branch, model_of, places
+from exlchat.chat.exchange.branch import AlternativePlace, active_branch, model_of, places
 from exlchat.chat.exchange.values import shown_time
 from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
@@ -87,7 +87,7 @@ def speaker(message: Message) -> str:
     return SPEAKERS[message.role]
 
 
-def alternative(place: Place | None) -> str:
+def alternative(place: AlternativePlace | None) -> str:
     """Which of several alternatives a message is; empty for the only one."""
     return f"Alternative {place.number} of {place.of}" if place is not None and place.of > 1 else ""
 

@@ -47,7 +47,7 @@ NAMES: dict[Kind, str] = {"exlchat": "exlchat", "llm": "llm's logs", **{one.kind
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedConversations:
     """What a file held.
 
     Args:
@@ -74,7 +74,7 @@ def detect(path: Path) -> Kind:
         return _open(path, Problems()).kind
 
 
-def read(path: Path) -> Imported:
+def read(path: Path) -> ImportedConversations:
     """The conversations of a file of any kind.
 
     Raises:
@@ -90,7 +90,7 @@ def read(path: Path) -> Imported:
             trees = [tree for parsed in found.parsed for tree in jsonl.conversations(parsed, problems)]
         else:
             trees = list(_converted(found.importer, found.parsed, began, problems))
-    return Imported(found.kind, tuple(trees), problems.lines(), problems.lost, problems.left_out)
+    return ImportedConversations(found.kind, tuple(trees), problems.lines(), problems.lost, problems.left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _OTHER_PICTURES = (b"\xff\xd8", b"GIF8")
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedPersona:
     """What a file held.
 
     Args:
@@ -55,7 +55,7 @@ class _Reading:
         self.notices.append(f"{self.where}: {line}")
 
 
-def read_file(path: Path) -> Imported:
+def read_file(path: Path) -> ImportedPersona:
     """The persona in a card (PNG, JSON, CHARX), a text-generation-webui character, an aichat role or a persona file.
 
     Raises:
@@ -64,7 +64,7 @@ def read_file(path: Path) -> Imported:
     return read_bytes(file_bytes(path), path.name, usual_name=path.stem)
 
 
-def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
+def read_bytes(data: bytes, where: str, *, usual_name: str) -> ImportedPersona:
     """As `read_file`, for what a file called `where` holds.
 
     Raises:
@@ -89,7 +89,7 @@ def read_bytes(data: bytes, where: str, *, usual_name: str) -> Imported:
     return replace(imported, notices=tuple(reading.notices))
 
 
-def _of_png(data: bytes, reading: _Reading) -> Imported:
+def _of_png(data: bytes, reading: _Reading) -> ImportedPersona:
     found, problem = png.chunks(data, reading.where)
     if problem is not None:
         reading.notices.append(problem)
@@ -110,7 +110,9 @@ def _of_png(data: bytes, reading: _Reading) -> Imported:
     raise PersonaError(problem or f"{reading.where}: a picture without a character card in it")
 
 
-def _first_card(found: Sequence[png.Chunk], keyword: str, where: str, tried: list[str]) -> tuple[Any, Imported] | None:
+def _first_card(
+    found: Sequence[png.Chunk], keyword: str, where: str, tried: list[str]
+) -> tuple[Any, ImportedPersona] | None:
     """The first card under a keyword that can be read, and what it is; lines about those before it go to `tried`."""
     for text in png.texts(found, keyword):
         reading = _Reading(where)
@@ -158,9 +160,9 @@ def _decoded(text: png.PngText, where: str) -> Any:
         raise PersonaError(f"{where}: the card is damaged: not base64") from None
 
 
-def _of_json(value: Any, reading: _Reading, container: str) -> Imported:
+def _of_json(value: Any, reading: _Reading, container: str) -> ImportedPersona:
     if is_webui_character(value):
-        return Imported(persona_of_webui(value), "text-generation-webui character")
+        return ImportedPersona(persona_of_webui(value), "text-generation-webui character")
     version = version_of(value)
     if isinstance(value, dict) and (value.get("spec") == "lorebook_v3" or (version is None and "entries" in value)):
         raise PersonaError(
@@ -174,26 +176,26 @@ def _of_json(value: Any, reading: _Reading, container: str) -> Imported:
     data = value if version == 1 else value["data"]
     for line in not_followed(data.get("character_book"), decorated=version == 3):
         reading.say(line)
-    return Imported(persona, f"character card V{version}, {container}")
+    return ImportedPersona(persona, f"character card V{version}, {container}")
 
 
-def _of_text(data: bytes, reading: _Reading, usual_name: str) -> Imported:
+def _of_text(data: bytes, reading: _Reading, usual_name: str) -> ImportedPersona:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PersonaError(f"{reading.where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     ending = reading.where.rpartition(".")[2].lower()
     if ending == "toml":
-        return Imported(parse_persona(text, reading.where, usual_name=usual_name), "persona")
+        return ImportedPersona(parse_persona(text, reading.where, usual_name=usual_name), "persona")
     if ending in ("yaml", "yml"):
         value = yaml_value(text, reading.where)
         if not is_webui_character(value):
             raise PersonaError(f"{reading.where}: not a character: it has no name, or neither context nor greeting")
-        return Imported(persona_of_webui(value), "text-generation-webui character")
+        return ImportedPersona(persona_of_webui(value), "text-generation-webui character")
     if ending == "md":
         persona, notices = persona_of_aichat(text, usual_name, reading.where)
         reading.notices += notices
-        return Imported(persona, "aichat role")
+        return ImportedPersona(persona, "aichat role")
     raise PersonaError(f"{reading.where}: not a card, a character, a role (.md) or a persona (.toml)")
 
 

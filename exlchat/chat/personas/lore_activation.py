@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from exlchat.chat.personas.decorators import Decorators, split_decorators
-from exlchat.chat.personas.lore_calls import Said, Scan
+from exlchat.chat.personas.lore_calls import Scan, ScannedTexts
 from exlchat.chat.personas.lorebook import ALWAYS, Lore, Lorebook, LoreEntry
 
 _MOST_PASSES = 8
@@ -48,7 +48,7 @@ def triggered(
     """
     if lorebook.token_budget is not None and count_tokens is None:
         raise ValueError("a lorebook with a token budget needs a way to count tokens")
-    said = Said(texts, names, frozenset(told_before), answers, greeting)
+    said = ScannedTexts(texts, names, frozenset(told_before), answers, greeting)
     split = [split_decorators(entry.content) for entry in lorebook.entries]
     # A place that a damaged note names may be none.
     told = [place for place in already if place < len(split)]
@@ -61,7 +61,7 @@ def triggered(
 
 
 def _called(
-    lorebook: Lorebook, said: Said, split: Sequence[tuple[Decorators, str]], told: Collection[int], draw: Draw
+    lorebook: Lorebook, said: ScannedTexts, split: Sequence[tuple[Decorators, str]], told: Collection[int], draw: Draw
 ) -> list[int]:
     """Places of the entries that are called for, by what was said or by each other, and that chance does not drop."""
     entries = lorebook.entries

@@ -28,7 +28,7 @@ _MARK = "\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ScannedTexts:
     """A conversation, as entries ask for it.
 
     Args:
@@ -49,7 +49,7 @@ class Said:
 class Scan:
     """Looks through what was said, and through texts of entries, for what calls for more entries of a lorebook."""
 
-    def __init__(self, lorebook: Lorebook, said: Said) -> None:
+    def __init__(self, lorebook: Lorebook, said: ScannedTexts) -> None:
         self._lorebook = lorebook
         self._said = said
         self._others: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from exlchat.chat.repair.check import Problem, check
-from exlchat.chat.repair.sqlite_pages import Pages, Record
+from exlchat.chat.repair.sqlite_pages import PageRecord, Pages
 from exlchat.chat.store.database import StoreError, explained, open_database, transaction
 from exlchat.chat.store.schema import CHANGE, CONVERSATION, MESSAGE, Column, Value
 from exlchat.untrusted.files import NoSuchFileError, open_plain
@@ -34,7 +34,7 @@ _LOCKED_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DatabaseFiles:
     """A database and its WAL as they lay there before SQLite opened them.
 
     Closing it, SQLite writes the WAL into the file and removes it: with what it did not read, and over what was cut.
@@ -44,7 +44,7 @@ class Found:
     wal: bytes
 
 
-def found_at(path: Path) -> Found:
+def found_at(path: Path) -> DatabaseFiles:
     """The two files.
 
     Raises:
@@ -52,10 +52,10 @@ def found_at(path: Path) -> Found:
     """
     wal = wal_of(path)
     with explained(path):
-        return Found(whole(path), whole(wal))
+        return DatabaseFiles(whole(path), whole(wal))
 
 
-def salvage(path: Path, found: Found) -> list[Problem]:
+def salvage(path: Path, found: DatabaseFiles) -> list[Problem]:
     """Put what can be read of the file at `path` into a new one in its place; what was done, in lines.
 
     `found` is what lay there when it had not been opened yet.
@@ -229,7 +229,7 @@ class Saved:
     known_messages: set[str] = field(default_factory=set)
 
 
-def collect(records: Iterable[Record]) -> Saved:
+def collect(records: Iterable[PageRecord]) -> Saved:
     """All rows of ours among the records of a file; of a row that is there twice, the later one."""
     saved = Saved()
     for record in records:
@@ -244,7 +244,7 @@ def collect(records: Iterable[Record]) -> Saved:
     return saved
 
 
-def _take_row(record: Record, rowid: int, saved: Saved) -> None:
+def _take_row(record: PageRecord, rowid: int, saved: Saved) -> None:
     values = record.values
     if _is_message(values, whole=record.whole):
         row = {**_named(MESSAGE, values), "rowid": rowid}

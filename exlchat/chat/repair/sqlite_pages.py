@@ -26,7 +26,7 @@ _NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PageRecord:
     """A row of a table, or an entry of an index.
 
     Args:
@@ -63,7 +63,7 @@ class Pages:
         self._once = max(self._last, count)
         self._free = self._freelist()
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[PageRecord]:
         """Of all pages that are in use, in no order that means anything."""
         for number in self._there:
             if number not in self._free:
@@ -97,7 +97,7 @@ class Pages:
             free.update(struct.unpack_from(f">{leaves}I", page, 8))
         return frozenset(free)
 
-    def _records_of(self, number: int, *, doubted: bool) -> Iterator[Record]:
+    def _records_of(self, number: int, *, doubted: bool) -> Iterator[PageRecord]:
         rest = self._rest(number, doubted=doubted)
         page = rest.ljust(self._size, b"\0")
         start = 100 if number == 1 else 0
@@ -113,7 +113,7 @@ class Pages:
             if record is not None:
                 yield record
 
-    def _record(self, page: bytes, place: int, kind: int, *, doubted: bool) -> Record | None:
+    def _record(self, page: bytes, place: int, kind: int, *, doubted: bool) -> PageRecord | None:
         try:
             if kind == _INDEX_INTERIOR:
                 place += 4
@@ -127,7 +127,7 @@ class Pages:
             values, whole = _values(content, length)
         except (IndexError, struct.error):
             return None
-        return Record(rowid, values, whole)
+        return PageRecord(rowid, values, whole)
 
     def _payload(self, page: bytes, place: int, length: int, *, table: bool, doubted: bool) -> bytes:
         """What of a payload of `length` bytes can be read; the rest of a long one lies in pages of its own.

@@ -10,7 +10,7 @@ from exlchat import paths
 from exlchat.app.chat.finding import conversation
 from exlchat.app.chat.writing_files import write_conversations
 from exlchat.chat.exchange.limits import ExchangeError
-from exlchat.chat.exchange.reading import NAMES, Imported, read
+from exlchat.chat.exchange.reading import NAMES, ImportedConversations, read
 from exlchat.chat.exchange.writing import written
 from exlchat.chat.model import ConversationTree
 from exlchat.chat.store.conversations import ConversationStore, StoreError
@@ -81,7 +81,9 @@ def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -
     return worst if printed is ExitCode.OK else printed
 
 
-def _keep(found: Imported, path: Path, store: ConversationStore, lines: ErrorLines) -> list[ConversationTree]:
+def _keep(
+    found: ImportedConversations, path: Path, store: ConversationStore, lines: ErrorLines
+) -> list[ConversationTree]:
     """Those that were written; one that cannot be is a line."""
     kept: list[ConversationTree] = []
     for tree in found.trees:
@@ -93,7 +95,7 @@ def _keep(found: Imported, path: Path, store: ConversationStore, lines: ErrorLin
     return kept
 
 
-def _told(path: Path, found: Imported, kept: Sequence[ConversationTree]) -> str:
+def _told(path: Path, found: ImportedConversations, kept: Sequence[ConversationTree]) -> str:
     messages = sum(len(tree.messages) for tree in kept)
     counts = f"{_counted(len(kept), 'conversation')}, {_counted(messages, 'message')}"
     left_out = len(found.trees) - len(kept) + found.lost

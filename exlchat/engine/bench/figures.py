@@ -47,7 +47,7 @@ class BenchSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BenchMachine:
     """Where the figures were taken. `copy_rates` are bytes a second, read and written bytes counted, run by run."""
 
     device: str
@@ -144,7 +144,7 @@ class Skipped:
     reason: str
 
 
-Result = Setting | Model | Figure | Memory | Skipped
+Result = BenchMachine | Model | Figure | Memory | Skipped
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class Report:
     """All results so far."""
 
     settings: BenchSettings
-    setting: Setting | None = None
+    setting: BenchMachine | None = None
     model: Model | None = None
     figures: list[Figure] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
@@ -162,7 +162,7 @@ class Report:
     def add(self, result: Result) -> None:
         """Puts a result where it belongs."""
         match result:
-            case Setting():
+            case BenchMachine():
                 self.setting = result
             case Model():
                 self.model = result

@@ -22,13 +22,13 @@ import torch
 
 from exlchat import __version__
 from exlchat.engine.bench.figures import (
+    BenchMachine,
     BenchSettings,
     Figure,
     FigureKind,
     Memory,
     Model,
     Result,
-    Setting,
     Skipped,
     fitting,
 )
@@ -51,10 +51,10 @@ _COPIES_A_RUN = {"cuda": 8, "cpu": 1}
 _COPY_RUNS = 10
 
 
-def describe_setting(device: torch.device) -> Setting:
+def describe_setting(device: torch.device) -> BenchMachine:
     """Names and versions, and the copy bandwidth measured now with the threads that torch has now."""
     cuda = device.type == "cuda"
-    return Setting(
+    return BenchMachine(
         device=str(device),
         device_name=torch.cuda.get_device_name(device) if cuda else _processor(),
         threads=torch.get_num_threads(),

@@ -15,8 +15,7 @@ from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOr
 from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
-from exlchat.ext.settle import Joining, NormedCopy
-from exlchat.ext.settle import Norm as SettleNorm
+from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
 
 class StepKernels(Protocol):
@@ -62,7 +61,7 @@ class StepKernels(Protocol):
         """See `heads.HeadKernels`."""
 
     def settle(
-        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: SettleNorm | None, joining: Joining | None = None
+        self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: KernelNorm | None, joining: Joining | None = None
     ) -> Launch:
         """See `settle.SettleKernels`."""
 

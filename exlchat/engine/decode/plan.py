@@ -33,8 +33,7 @@ from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
-from exlchat.ext.settle import Joining, NormedCopy
-from exlchat.ext.settle import Norm as SettleNorm
+from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
 Tables = Literal["shared", "own"]
 """Whether the tokens of a pass follow each other in one sequence, or are of a sequence each."""
@@ -387,5 +386,5 @@ class _Walk:
         return known[self._taken - 1][: self._rows]
 
 
-def _for_settling(norm: Norm | None) -> SettleNorm | None:
-    return None if norm is None else SettleNorm(norm.weight, norm.eps, norm.kind, norm.bias)
+def _for_settling(norm: Norm | None) -> KernelNorm | None:
+    return None if norm is None else KernelNorm(norm.weight, norm.eps, norm.kind, norm.bias)

@@ -14,8 +14,8 @@ from exlchat.ext.layout import (
     NO_FEATURE,
     PIECE_ROWS,
     TILE_COLUMNS,
+    LayoutSection,
     PackedMatrix,
-    Section,
     indexed_scales,
     plain_scales,
 )
@@ -48,7 +48,7 @@ def pack_head(weight: Tensor, bits: int) -> PackedMatrix:
     if stored >= NO_FEATURE:
         raise ModelError(f"it has {features} inputs; --quantize-head takes {NO_FEATURE - 1}")
     pieces = -(-stored // PIECE_ROWS)
-    section = Section(bits, "plain" if bits == _PLAIN_BITS else "indexed", _GROUP_ROWS, 0, 0, pieces, 0, 0)
+    section = LayoutSection(bits, "plain" if bits == _PLAIN_BITS else "indexed", _GROUP_ROWS, 0, 0, pieces, 0, 0)
     blocks = [_Rows(block, section) for block in torch.split(weight, _OUTPUTS_AT_ONCE)]
     largest = torch.stack([block.largest for block in blocks]).amax(0)
     if not bool(largest.isfinite().all()):
@@ -74,7 +74,7 @@ class _Rows:
         section: of the whole head.
     """
 
-    def __init__(self, weight: Tensor, section: Section) -> None:
+    def __init__(self, weight: Tensor, section: LayoutSection) -> None:
         self._weight = weight
         self._section = section
 

@@ -20,8 +20,8 @@ from exlchat.ext.layout import (
     NO_FEATURE,
     PIECE_ROWS,
     TILE_COLUMNS,
+    LayoutSection,
     PackedMatrix,
-    Section,
     indexed_scales,
     plain_scales,
 )
@@ -41,7 +41,7 @@ def pack_exl2(tensors: Mapping[str, Tensor], bias: Tensor | None = None) -> Pack
     q_weight = tensors["q_weight"]
     index = _scale_index(tensors["q_scale"])
     maximum = (tensors["q_scale_max"].float() / 256).half()
-    sections: list[Section] = []
+    sections: list[LayoutSection] = []
     words: list[Tensor] = []
     scales: list[Tensor] = []
     for bits, run in groupby(read_groups(tensors), key=lambda group: group.bits):
@@ -50,7 +50,7 @@ def pack_exl2(tensors: Mapping[str, Tensor], bias: Tensor | None = None) -> Pack
         step = rows_per_scale([group.rows for group in groups])
         pieces = -(-rows // PIECE_ROWS)
         word, scale = (sum(part.shape[1] for part in parts) for parts in (words, scales))
-        section = Section(bits, "indexed", step, first.row, sum(s.pieces for s in sections), pieces, word, scale)
+        section = LayoutSection(bits, "indexed", step, first.row, sum(s.pieces for s in sections), pieces, word, scale)
         sections.append(section)
         number = torch.tensor(_groups_of_scales(groups, pieces * PIECE_ROWS, step), device=q_weight.device)
         scales.append(indexed_scales(index[number], maximum[number], section))
@@ -93,7 +93,7 @@ def _scale_index(q_scale: Tensor) -> Tensor:
     return ((q_scale.unsqueeze(-1) >> shifts) & 15).to(torch.uint8).flatten(1)
 
 
-def _pack_section(section: Section, words: Tensor) -> Tensor:
+def _pack_section(section: LayoutSection, words: Tensor) -> Tensor:
     """int32 `[N / 16, words]` of one section, filled up to whole pieces with the code that stands for 0."""
     parts = []
     for at in range(0, words.shape[1], _PACK_COLUMNS):
@@ -140,7 +140,7 @@ def pack_grouped(layer: GroupedLayer, bias: Tensor | None = None) -> PackedMatri
         raise ValueError(f"{len(gather)} stored rows; the kernels take {NO_FEATURE - 1}")
     step = rows_per_scale([size for size in sizes.tolist() if size])
     pieces = -(-len(gather) // PIECE_ROWS)
-    section = Section(_BITS, "plain", step, row=0, piece=0, pieces=pieces, word=0, scale=0)
+    section = LayoutSection(_BITS, "plain", step, row=0, piece=0, pieces=pieces, word=0, scale=0)
     of_scale = torch.arange(len(layer.zeros), device=gather.device).repeat_interleave(sizes)[::step]
     of_scale = torch.cat((of_scale, of_scale[-1:].expand(pieces * PIECE_ROWS // step - len(of_scale))))
     mirrored = layer.zeros == 0
@@ -175,7 +175,7 @@ def _sorted_rows(groups: Tensor, sizes: Tensor) -> Tensor:
     return gather
 
 
-def _pack_grouped(section: Section, layer: GroupedLayer, gather: Tensor, mirrored: Tensor) -> Tensor:
+def _pack_grouped(section: LayoutSection, layer: GroupedLayer, gather: Tensor, mirrored: Tensor) -> Tensor:
     """int32 `[N / 16, words]`; rows without a feature hold code 0, which no activation meets."""
     rows = torch.where(gather == NO_FEATURE, layer.features, gather)
     rows = functional.pad(rows, (0, section.pieces * PIECE_ROWS - len(rows)), value=layer.features)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from exlchat.engine.grammar.schema_references import Document, parts
+from exlchat.engine.grammar.schema_references import SchemaDocument, parts
 from exlchat.engine.grammar.schema_rewrite import Rewriting, named
 from exlchat.llm.constraint import ConstraintError
 
@@ -42,7 +42,7 @@ def read_schema(text: str) -> tuple[str, str | None]:
         schema = {}
     if not isinstance(schema, dict):
         raise ConstraintError("the JSON schema must be an object, as {...}, or true")
-    rewriting = Rewriting(Document(schema))
+    rewriting = Rewriting(SchemaDocument(schema))
     check_ends(rewriting)
     return json.dumps({**rewriting.root, "x-guidance": _WRITING}), rewriting.notice
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from exlchat.engine.grammar.schema_references import BESIDE_REFERENCES, Document, Schema
+from exlchat.engine.grammar.schema_references import BESIDE_REFERENCES, Schema, SchemaDocument
 from exlchat.engine.grammar.schema_values import KINDS, as_key, bars_texts, kind_of, kinds_of, may_be
 
 MOST_WAYS = 128
@@ -34,7 +34,7 @@ class TooManyWaysError(Exception):
 class SchemaLogic:
     """Of one document. What it is asked takes a bounded time; beyond it nothing more is proven."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._looks = 0
         self._beside: list[str] = []

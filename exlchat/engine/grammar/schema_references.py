@@ -34,7 +34,7 @@ _SINCE = {
 _UNTIL = {"dependencies": 7}
 
 
-class Document:
+class SchemaDocument:
     """A JSON schema whose references are pointers, as "#/$defs/a". Changes the schema it is given.
 
     Attributes:

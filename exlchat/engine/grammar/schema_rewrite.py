@@ -14,7 +14,7 @@ from typing import Any
 
 from exlchat.engine.grammar.schema_lengths import held_length
 from exlchat.engine.grammar.schema_logic import MOST_WAYS, SchemaLogic, TooManyWaysError, conditions, every
-from exlchat.engine.grammar.schema_references import LISTS, MAPS, SINGLE, Document, Schema
+from exlchat.engine.grammar.schema_references import LISTS, MAPS, SINGLE, Schema, SchemaDocument
 from exlchat.engine.grammar.schema_values import KINDS, as_key, bars_texts, kind_of
 from exlchat.llm.constraint import ConstraintError
 
@@ -73,7 +73,7 @@ class Rewriting:
         ConstraintError: it cannot be held to, with the place.
     """
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self.places: dict[int, str] = {}
         self._document = document
         self._logic = SchemaLogic(document)

@@ -18,7 +18,7 @@ _MARKS = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GrammarSource:
     """In llguidance's variant of Lark.
 
     Args:
@@ -34,7 +34,7 @@ class Source:
 
 # It is checked first, and then used for each answer.
 @functools.lru_cache(maxsize=4)
-def source_of(constraint: Constraint) -> Source:
+def source_of(constraint: Constraint) -> GrammarSource:
     """The library's form of a constraint.
 
     Raises:
@@ -44,7 +44,7 @@ def source_of(constraint: Constraint) -> Source:
     if constraint.kind == "grammar":
         check_grammar(constraint.text)
         spaced = behind_a_space(constraint.text)
-        return Source(constraint.text + _OPTIONS, None if spaced is None else spaced + _OPTIONS)
+        return GrammarSource(constraint.text + _OPTIONS, None if spaced is None else spaced + _OPTIONS)
     notice: str | None = None
     if constraint.kind == "json_schema":
         schema, notice = read_schema(constraint.text)
@@ -54,7 +54,7 @@ def source_of(constraint: Constraint) -> Source:
     else:
         # One expression, because 40,000 alternatives of a rule take a second to prepare, and these a tenth.
         body = _as_regex("|".join(map(_literal, constraint.choices)))
-    return Source(f"start: {body}{_OPTIONS}", f'start: " " answer\nanswer: {body}{_OPTIONS}', notice)
+    return GrammarSource(f"start: {body}{_OPTIONS}", f'start: " " answer\nanswer: {body}{_OPTIONS}', notice)
 
 
 def constraint_notice(constraint: Constraint) -> str | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.kv.pool import Page
-from exlchat.engine.kv.rows import LayerRows, PageList, Seen, Span
+from exlchat.engine.kv.rows import ChunkSpan, LayerRows, PageList, SeenRows
 from exlchat.engine.kv.tensors import PageStore, make_store
 from exlchat.engine.kv.windows import WindowSlots
 from exlchat.engine.model.spec import ModelSpec
@@ -168,10 +168,10 @@ class CacheRows:
             open_rows(memory.layer(layer), tables.of(memory.is_narrow(layer))[row]) for layer in range(spec.num_layers)
         ]
 
-    def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[Seen]:
+    def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[SeenRows]:
         """Stores new positions of one layer from `start` on, and gives what they see: see `LayerRows`."""
         window = self._windows[layer]
-        span = Span(max(start + 1 - window, 0) if window else 0, start, exact_from)
+        span = ChunkSpan(max(start + 1 - window, 0) if window else 0, start, exact_from)
         return self._rows[layer].append(self._tables.lists(self._row, self._memory.is_narrow(layer)), span, new)
 
 

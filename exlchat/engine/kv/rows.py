@@ -28,7 +28,7 @@ class PageList:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChunkSpan:
     """The positions that a chunk is about.
 
     Args:
@@ -43,7 +43,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenRows:
     """What some tokens of a chunk see.
 
     Args:
@@ -60,7 +60,7 @@ class Seen:
 class LayerRows(Protocol):
     """The pages of one layer."""
 
-    def append(self, sequence: PageList, span: Span, new: Tensor) -> Iterator[Seen]:
+    def append(self, sequence: PageList, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
         """Stores new positions, when the first of what they see is asked for.
 
         A token sees the positions of its own page as they were before they were stored, where that is known, and older
@@ -85,7 +85,7 @@ class TorchLayerRows:
         self._quantized, self._table, self._dtype = pages.kind.quantized, page_table, dtype
         self._page = _ExactPage(pages, dtype)
 
-    def append(self, sequence: PageList, span: Span, new: Tensor) -> Iterator[Seen]:
+    def append(self, sequence: PageList, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
         """See `LayerRows`."""
         new = new.to(self._dtype)
         stored = [
@@ -93,12 +93,12 @@ class TorchLayerRows:
             for parts, element, one in zip(self._parts, self._elements, new, strict=True)
         ]
         if not self._quantized:
-            yield Seen(slice(0, new.shape[2]), *stored)
+            yield SeenRows(slice(0, new.shape[2]), *stored)
             return
         yield from self._page.exact(torch.stack(stored), span, new)
 
     def _append(
-        self, parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, span: Span, new: Tensor
+        self, parts: tuple[Tensor, Tensor | None], element: Element, sequence: PageList, span: ChunkSpan, new: Tensor
     ) -> Tensor:
         for part, rows in zip(parts, encode(new, element), strict=True):
             if part is not None and rows is not None:
@@ -123,19 +123,19 @@ class KernelLayerRows:
         self._access, self._pages, self._table = access, pages, page_table
         self._page = _ExactPage(pages, torch.float16)
 
-    def append(self, sequence: PageList, span: Span, new: Tensor) -> Iterator[Seen]:
+    def append(self, sequence: PageList, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
         """See `LayerRows`."""
         first, end, pages = span.first, span.start + new.shape[2], self._pages
         self._access.write(span.start, new[0], new[1])
         whole = slice(0, new.shape[2])
         if not pages.kind.quantized and sequence.neighbours(first, end) is not None:
             keys, values = (_rows(part, sequence, self._table, first, end) for part in (pages.keys, pages.values))
-            yield Seen(whole, keys, values)
+            yield SeenRows(whole, keys, values)
             return
         both = torch.empty(2, new.shape[1], end - first, new.shape[3], dtype=torch.float16, device=new.device)
         self._access.read(first, end - first, keys_out=both[0], values_out=both[1])
         if not pages.kind.quantized:
-            yield Seen(whole, both[0], both[1])
+            yield SeenRows(whole, both[0], both[1])
             return
         yield from self._page.exact(both, span, new)
 
@@ -147,7 +147,7 @@ class _ExactPage:
         shape = (2, pages.keys.shape[0], PAGE_TOKENS if pages.kind.quantized else 0, pages.head_dim)
         self._rows = torch.empty(shape, dtype=dtype, device=pages.keys.device)
 
-    def exact(self, both: Tensor, span: Span, new: Tensor) -> Iterator[Seen]:
+    def exact(self, both: Tensor, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
         """What new tokens see, page by page.
 
         Args:
@@ -163,7 +163,7 @@ class _ExactPage:
             stored = place.clone() if until < end else None
             place.copy_(self._rows[:, :, known - page : until - page])
             tokens = slice(begin - span.start, until - span.start)
-            yield Seen(tokens, both[0, :, : until - span.first], both[1, :, : until - span.first])
+            yield SeenRows(tokens, both[0, :, : until - span.first], both[1, :, : until - span.first])
             if stored is not None:
                 place.copy_(stored)
             begin = until

@@ -13,7 +13,7 @@ from torch import Tensor
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.memory import NO_ROWS, ExactRows, TableSlot
 from exlchat.engine.kv.pool import Known, Page, PoolFullError
-from exlchat.engine.kv.rows import Seen
+from exlchat.engine.kv.rows import SeenRows
 from exlchat.engine.kv.sizes import pages_of
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.llm.info import ModelError
@@ -186,7 +186,7 @@ class KVSequence:
         self.cache.tables.write(self._placed.row, self.pages, len(self.pages))
         return tokens
 
-    def append(self, layer: int, start: int, new: Tensor) -> Iterator[Seen]:
+    def append(self, layer: int, start: int, new: Tensor) -> Iterator[SeenRows]:
         """Stores new positions of one layer, when the first of what they see is asked for.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from exlchat.ext.chain import DRY_MOST, STEP_NAMES, TokenRules
+from exlchat.ext.chain import DRY_MOST, STEP_NAMES, ChainRules
 from exlchat.ext.functions import CChain, CDraw
 from exlchat.ext.sampling import MAX_VOCAB, c_draw
 from exlchat.llm.sampling import SamplingSettings
@@ -35,7 +35,7 @@ class DeviceDraws:
     seed: int
     index: int
     attempt: int = 0
-    rules: TokenRules = field(default_factory=TokenRules)
+    rules: ChainRules = field(default_factory=ChainRules)
     mu: float | None = None
 
     @property

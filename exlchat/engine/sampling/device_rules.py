@@ -12,7 +12,7 @@ from torch import Tensor
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.text.vocabulary import Vocabulary
-from exlchat.ext.chain import FOREVER, TokenRules
+from exlchat.ext.chain import FOREVER, ChainRules
 from exlchat.llm.sampling import SamplingSettings
 
 
@@ -26,7 +26,7 @@ class DeviceRules:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._sets: dict[tuple[str, ...], Tensor] = {}
-        self._last: tuple[object, TokenRules] | None = None
+        self._last: tuple[object, ChainRules] | None = None
 
     def draws(self, state: GenerationState) -> DeviceDraws:
         """How the device draws the next token of an answer, and those behind it."""
@@ -41,7 +41,7 @@ class DeviceRules:
             mu=parts.sampler.surprise,  # the host has drawn the first token
         )
 
-    def of(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> TokenRules:
+    def of(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> ChainRules:
         """The rules of an answer.
 
         Args:
@@ -54,13 +54,13 @@ class DeviceRules:
             self._last = asked, self._made(settings, stop_ids, least)
         return self._last[1]
 
-    def _made(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> TokenRules:
+    def _made(self, settings: SamplingSettings, stop_ids: Collection[int], least: int) -> ChainRules:
         barred = dict.fromkeys(stop_ids, least) if least else {}
         if not (settings.logit_bias or settings.banned_tokens or settings.dry_multiplier or settings.xtc_probability):
-            return TokenRules(barred=barred)
+            return ChainRules(barred=barred)
         texts = self._vocabulary.of_samplers
         barred |= {texts.token(name): FOREVER for name in settings.banned_tokens}
-        return TokenRules(
+        return ChainRules(
             bias={texts.token(name): bias for name, bias in settings.logit_bias},
             barred=barred,
             breakers=self._bits(settings.dry_breakers, texts.breakers(settings.dry_breakers))

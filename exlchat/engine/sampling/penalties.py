@@ -13,7 +13,7 @@ _HIGHEST = 1e60  # of a logit: a penalty far below 1 must not make it infinite
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CountedTokens:
     """Tokens that count as said: ids `[n]`, each once and ascending, and their weights, float64 `[n]`.
 
     Args:
@@ -26,7 +26,7 @@ class Said:
     total: NDArray[np.float64]
 
 
-def said(context: NDArray[np.int64], *, span: int, decay: int, vocab: int) -> Said:
+def said(context: NDArray[np.int64], *, span: int, decay: int, vocab: int) -> CountedTokens:
     """How much each token of a context counts.
 
     With `d` the distance from the newest token, which is 0, tokens with `d < span + decay` count, and
@@ -48,10 +48,10 @@ def said(context: NDArray[np.int64], *, span: int, decay: int, vocab: int) -> Sa
     last[counted] = np.arange(len(counted))  # of equal ids the last one stays
     tokens = np.flatnonzero(last >= 0)
     total: NDArray[np.float64] = np.bincount(counted, weights, minlength=vocab).astype(np.float64, copy=False)
-    return Said(tokens, weights[last[tokens]], total[tokens])
+    return CountedTokens(tokens, weights[last[tokens]], total[tokens])
 
 
-def penalise(logits: Tensor, before: Said, *, repetition: float, frequency: float, presence: float) -> None:
+def penalise(logits: Tensor, before: CountedTokens, *, repetition: float, frequency: float, presence: float) -> None:
     """Repetition, frequency and presence penalty, in place.
 
     With `w` the weight of the last occurrence and `W` that of all:

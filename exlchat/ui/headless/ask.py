@@ -24,7 +24,16 @@ from exlchat.llm.info import ModelError
 from exlchat.llm.port import Cancellation
 from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.ui.headless.answer import AnswerTelling
-from exlchat.ui.headless.conversation import Again, Place, Said, begin, check, find, go_on, open_store
+from exlchat.ui.headless.conversation import (
+    Again,
+    AnsweredConversation,
+    AskedPrompt,
+    begin,
+    check,
+    find,
+    go_on,
+    open_store,
+)
 from exlchat.ui.headless.output import AnswerOutput, JsonLinesOutput, TextOutput
 from exlchat.ui.headless.several import SeveralTelling
 from exlchat.ui.terminal.exit_codes import ExitCode
@@ -110,13 +119,13 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
     if model_path is None:
         raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
     with ExitStack() as opened:
-        there: Place | None = None
+        there: AnsweredConversation | None = None
         if options.conversation is not None:
             # Before the model is loaded, which takes its time: what cannot be is said at once.
             store = opened.enter_context(closing(open_store()))
             conversation = find(store, options.conversation)
             check(conversation, options.again)
-            there = Place(store, conversation.id)
+            there = AnsweredConversation(store, conversation.id)
             options = replace(options, app=_as_spoken_in(conversation, options.app))
         remembered = ModelMemory(paths.folders().model_memory).settings_of(model_path)
         held = options.app.over(reading, remembered.layer)
@@ -138,10 +147,10 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             lines.say(f"all {options.answers} answers would be the same at temperature 0; give --temperature 0.7")
             return ExitCode.USAGE
         if there is not None:
-            said = Said(prompt, options.app.given("system"), options.app.persona)
+            said = AskedPrompt(prompt, options.app.given("system"), options.app.persona)
             place = go_on(there.store, there.conversation_id, said, options.again)
         else:
-            place = _begin_new(Said(prompt, held.value("system"), options.app.persona), lines, save=options.save)
+            place = _begin_new(AskedPrompt(prompt, held.value("system"), options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
         return _answer(engine, place, wishes, options, lines=lines)
 
@@ -153,7 +162,7 @@ def _as_spoken_in(conversation: Conversation, app: AppOptions) -> AppOptions:
     return as_spoken(app, conversation.branch)
 
 
-def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:
+def _begin_new(said: AskedPrompt, lines: ErrorLines, *, save: bool) -> AnsweredConversation:
     """A new conversation with the question; in memory if need be: the answer matters more than keeping it."""
     if not save:
         return begin(ConversationStore(None), said)
@@ -169,7 +178,9 @@ def _begin_new(said: Said, lines: ErrorLines, *, save: bool) -> Place:
         return begin(ConversationStore(None), said)
 
 
-def _answer(engine: Engine, place: Place, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines) -> ExitCode:
+def _answer(
+    engine: Engine, place: AnsweredConversation, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines
+) -> ExitCode:
     kept = None if place.store.path is None else place.conversation_id
     store, ident, many = place.store, place.conversation_id, options.answers
     cancellation = Cancellation()

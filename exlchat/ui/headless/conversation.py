@@ -18,7 +18,7 @@ Again = Literal["retry", "continue"]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AskedPrompt:
     """What is put into the conversation before the answer.
 
     Args:
@@ -33,7 +33,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AnsweredConversation:
     """A conversation that is to be answered.
 
     Args:
@@ -74,7 +74,7 @@ def open_store() -> ConversationStore:
     return ConversationStore(where)
 
 
-def begin(store: ConversationStore, said: Said) -> Place:
+def begin(store: ConversationStore, said: AskedPrompt) -> AnsweredConversation:
     """A new conversation with the prompt.
 
     Raises:
@@ -91,7 +91,7 @@ def begin(store: ConversationStore, said: Said) -> Place:
         if said.system:
             store.add_message(conversation_id, "system", said.system)
     prompt = store.add_message(conversation_id, "user", said.prompt or "")
-    return Place(store, conversation_id, prompt_id=prompt.id, new=True)
+    return AnsweredConversation(store, conversation_id, prompt_id=prompt.id, new=True)
 
 
 def find(store: ConversationStore, wanted: str) -> Conversation:
@@ -126,7 +126,9 @@ def check(conversation: Conversation, again: Again | None) -> None:
         raise TurnError("the last answer was not cut or edited; there is nothing to go on with")
 
 
-def go_on(store: ConversationStore, conversation_id: str, said: Said, again: Again | None) -> Place:
+def go_on(
+    store: ConversationStore, conversation_id: str, said: AskedPrompt, again: Again | None
+) -> AnsweredConversation:
     """A conversation that is there, with the prompt at its tip, or with the answer that is to be given again.
 
     What another program does to it meanwhile costs nothing: the prompt stands under what was seen here, and all else
@@ -146,7 +148,7 @@ def go_on(store: ConversationStore, conversation_id: str, said: Said, again: Aga
         told = store.add_message(conversation_id, "system", said.system or "", parent_id=parent_id, persona=frozen)
         parent_id = told.id
     prompt = store.add_message(conversation_id, "user", said.prompt or "", parent_id=parent_id)
-    return Place(store, conversation_id, prompt_id=prompt.id, before=conversation.tip_id)
+    return AnsweredConversation(store, conversation_id, prompt_id=prompt.id, before=conversation.tip_id)
 
 
 def _is_new(system: str | None, conversation: Conversation) -> bool:
@@ -157,12 +159,12 @@ def _is_new(system: str | None, conversation: Conversation) -> bool:
     return bool(system) if now is None else now.text != system or now.persona is not None
 
 
-def _again(store: ConversationStore, conversation: Conversation, again: Again) -> Place:
+def _again(store: ConversationStore, conversation: Conversation, again: Again) -> AnsweredConversation:
     last = _last_said(conversation)
     assert last is not None
     if again == "continue":
-        return Place(store, conversation.id, continue_from=last.id)
-    return Place(store, conversation.id, retry_of=None if last.role == "user" else last.id)
+        return AnsweredConversation(store, conversation.id, continue_from=last.id)
+    return AnsweredConversation(store, conversation.id, retry_of=None if last.role == "user" else last.id)
 
 
 def _last_said(conversation: Conversation) -> Message | None:

@@ -13,7 +13,7 @@ from exlchat.llm.events import TextDelta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.chat.comparison import Comparison
     from exlchat.app.runtime.model_state import ModelReport
     from exlchat.chat.model import Message
@@ -27,7 +27,7 @@ class Answers:
         self._view = view
         self.comparing = Comparing(view, self)
 
-    def begin(self, answering: Answering, notices: Sequence[str], *, moved: bool) -> None:
+    def begin(self, answering: PendingAnswer, notices: Sequence[str], *, moved: bool) -> None:
         """Behind what is written; what it begins with is not written twice."""
         del moved
         view, message = self._view, answering.message
@@ -39,12 +39,12 @@ class Answers:
             view.scrollback.go_on(answering, written=bool(answering.so_far) and self._is_written(answering))
         view.paper.refresh()
 
-    def _is_written(self, answering: Answering) -> bool:
+    def _is_written(self, answering: PendingAnswer) -> bool:
         """Whether what an answer begins with is on the paper, as all of the one that it takes the place of."""
         old, begun = answering.replaces, answering.message
         return begun is not None and old is not None and self._view.session.store.message(old).text == begun.text
 
-    def grow(self, answering: Answering) -> bool:
+    def grow(self, answering: PendingAnswer) -> bool:
         """At its open end."""
         scrollback, message = self._view.scrollback, answering.message
         if message is None or not scrollback.grows(message.id):
@@ -66,13 +66,13 @@ class Answers:
         view.show_figures()
 
     def one_of_several(
-        self, one: Answering | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
+        self, one: PendingAnswer | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
     ) -> None:
         """The first that has not ended is seen to grow."""
         if self.comparing.active:
             self.comparing.take(one, index, event)
 
-    def ended(self, answering: Answering, *, failed: bool, prompt: Message | None, seconds: float) -> None:
+    def ended(self, answering: PendingAnswer, *, failed: bool, prompt: Message | None, seconds: float) -> None:
         """In another conversation it is only told."""
         del seconds
         view = self._view
@@ -121,7 +121,7 @@ class Comparing:
         self._view = view
         self._answers = answers
         self._comparison: Comparison | None = None
-        self._begun: dict[int, tuple[Answering, AnswerStarted]] = {}
+        self._begun: dict[int, tuple[PendingAnswer, AnswerStarted]] = {}
         self._closed: dict[int, AnswerClosed] = {}
         self._written = 0
         """So many of them are on the paper."""
@@ -151,7 +151,7 @@ class Comparing:
         """Whether answers are written."""
         return self._comparison is not None
 
-    def take(self, one: Answering | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed) -> None:
+    def take(self, one: PendingAnswer | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed) -> None:
         """One of them, counted from 0, has begun, grown or ended: the first that has not ended is seen to grow."""
         match event:
             case AnswerStarted() if one is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.model import Role
     from exlchat.ui.render.markdown.blocks import Block
-    from exlchat.ui.render.markdown.document import Source
+    from exlchat.ui.render.markdown.document import DocumentSource
 
 Part = Literal["thinking", "answer"]
 Remark = Literal["note", "warning", "footer"]
@@ -36,7 +36,7 @@ class TokenPiece:
 class Ink(Protocol):
     """Makes lines that are safe for a terminal out of any text."""
 
-    def source(self, part: Part) -> Source:
+    def source(self, part: Part) -> DocumentSource:
         """What reads a part of an answer."""
 
     def head(self, part: Part, speaker: str) -> list[Fragments]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exlchat.chat.model import Role
     from exlchat.ui.line.ink import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
-    from exlchat.ui.render.markdown.document import Source
+    from exlchat.ui.render.markdown.document import DocumentSource
 
 _REMARKS: Final[dict[Remark, str]] = {"note": "Note: ", "warning": "Warning: ", "footer": ""}
 
@@ -21,7 +21,7 @@ _REMARKS: Final[dict[Remark, str]] = {"note": "Note: ", "warning": "Warning: ", 
 class PlainInk:
     """Text as it was written, a line for a line, and words that say who speaks. Nothing depends on the width."""
 
-    def source(self, part: Part) -> Source:
+    def source(self, part: Part) -> DocumentSource:
         """Line by line."""
         from exlchat.ui.render.markdown.document import PlainDocument
 

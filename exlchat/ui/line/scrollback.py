@@ -15,7 +15,7 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.runtime.model_state import ModelState
     from exlchat.chat.model import Message
@@ -175,7 +175,7 @@ class Scrollback:
         self.write_finished()
         self._paper.refresh()
 
-    def go_on(self, answering: Answering, *, written: bool = False) -> None:
+    def go_on(self, answering: PendingAnswer, *, written: bool = False) -> None:
         """Show an answer that grows, from its beginning; `written` is whether its text so far is on the paper."""
         assert answering.message is not None
         self._lines = AnswerLines(self._paper.ink, self.speaker)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from exlchat.config.themes import ThemeFile
     from exlchat.ui.line.ink import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
-    from exlchat.ui.render.markdown.document import Source
+    from exlchat.ui.render.markdown.document import DocumentSource
     from exlchat.ui.render.markdown.render import Renderer
     from exlchat.ui.render.markdown.wrap import Line
 
@@ -42,7 +42,7 @@ class StyledInk:
         self._tokens = TokenStyles(theme)
         self._renderers.clear()
 
-    def source(self, part: Part) -> Source:
+    def source(self, part: Part) -> DocumentSource:
         """Markdown."""
         # The parser is not needed for the first prompt.
         from exlchat.ui.render.markdown.document import Document

@@ -16,7 +16,7 @@ END = "■"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TokenPart:
     """A token, or as much of it as stands in one row, from a column on."""
 
     token: int
@@ -39,7 +39,7 @@ class TokenRows:
 
     def __init__(self, pieces: Sequence[str], width: int) -> None:
         self._width = max(width, 2)
-        self.rows: list[list[Part]] = [[]]
+        self.rows: list[list[TokenPart]] = [[]]
         for token, piece in enumerate(pieces):
             self._add(token, piece)
         self._row_of: dict[int, int] = {}
@@ -88,7 +88,7 @@ class TokenRows:
         for rest in chop_cells(text, self._width):
             if self._used and self._used + cell_len(rest) > self._width:
                 self.rows.append([])
-            self.rows[-1].append(Part(token, rest, self._used))
+            self.rows[-1].append(TokenPart(token, rest, self._used))
 
     @property
     def _used(self) -> int:

@@ -10,7 +10,7 @@ from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.runtime.model_state import ModelReport
     from exlchat.chat.model import Message
     from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
@@ -25,7 +25,7 @@ class AnswerDisplay:
         self._screen = screen
         self._recount = recount
 
-    def begin(self, answering: Answering, notices: Sequence[str], *, moved: bool) -> None:
+    def begin(self, answering: PendingAnswer, notices: Sequence[str], *, moved: bool) -> None:
         """Behind the last message, or in the place of the answer that it replaces."""
         screen, transcript, message = self._screen, self._screen.transcript, answering.message
         assert message is not None
@@ -44,7 +44,7 @@ class AnswerDisplay:
             transcript.move_cursor_to(message.id)
         screen.refresh_around()
 
-    def grow(self, answering: Answering) -> bool:
+    def grow(self, answering: PendingAnswer) -> bool:
         """At its end; the first thought stands above it."""
         transcript, message = self._screen.transcript, answering.message
         if message is None or not transcript.holds(message.id):
@@ -82,11 +82,11 @@ class AnswerDisplay:
         screen.show_figures()
 
     def one_of_several(
-        self, one: Answering | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
+        self, one: PendingAnswer | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
     ) -> None:
         """Nothing: they stand side by side on a screen of their own, which looks for them itself."""
 
-    def ended(self, answering: Answering, *, failed: bool, prompt: Message | None, seconds: float) -> None:
+    def ended(self, answering: PendingAnswer, *, failed: bool, prompt: Message | None, seconds: float) -> None:
         """Told outside of the window too, after a long wait."""
         del failed
         screen = self._screen

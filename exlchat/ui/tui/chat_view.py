@@ -26,7 +26,7 @@ from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
 from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key, waiting_item, waiting_key
-from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.line import InputScreen
 from exlchat.ui.tui.screens.rows import RowsScreen
 from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.composer import Composer
@@ -371,7 +371,7 @@ class ChatView(Screen[None]):
         except StoreError as error:
             self.tell(str(error), warning=True)
             return
-        asked = LineScreen("Rename", title, hint="Enter keeps · Esc leaves")
+        asked = InputScreen("Rename", title, hint="Enter keeps · Esc leaves")
         self.app.push_screen(asked, lambda new: rename_to(self, conversation_id, new))
 
     # What is typed

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from exlchat.chat.model import ConversationSummary
     from exlchat.chat.prompt.inspection import Inspected
     from exlchat.ui.tui.chat_view import ChatView
-    from exlchat.ui.tui.finding import Finding
+    from exlchat.ui.tui.finding import ConversationFinder
     from exlchat.ui.tui.message_commands import MessageCommands
     from exlchat.ui.tui.settings_commands import ScreenSettings
 
@@ -50,7 +50,7 @@ class ScreenCommands(Commands):
     """Carries actions out on one screen."""
 
     def __init__(
-        self, screen: ChatView, on_messages: MessageCommands, finding: Finding, settings: ScreenSettings
+        self, screen: ChatView, on_messages: MessageCommands, finding: ConversationFinder, settings: ScreenSettings
     ) -> None:
         self._screen = screen
         self._on_messages = on_messages

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.chat_view import ChatView
 
 
-class Finding:
+class ConversationFinder:
     """Belongs to one screen and runs on its thread."""
 
     def __init__(self, screen: ChatView) -> None:

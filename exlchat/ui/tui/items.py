@@ -14,7 +14,7 @@ from exlchat.ui.tui.widgets.transcript import TranscriptItem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exlchat.app.chat.answering import Answering
+    from exlchat.app.chat.answering import PendingAnswer
     from exlchat.chat.model import Message, MessageStatus
 
     Places = Mapping[str, tuple[int, int]]
@@ -25,7 +25,9 @@ _WAITING = "waiting"
 _THOUGHTS = "thoughts"
 
 
-def branch_items(branch: Sequence[Message], answering: Answering | None, places: Places) -> Iterable[TranscriptItem]:
+def branch_items(
+    branch: Sequence[Message], answering: PendingAnswer | None, places: Places
+) -> Iterable[TranscriptItem]:
     """The items of a conversation, with the live text of an answer that is still being written.
 
     `places` says of messages with alternatives which of how many they are.

@@ -22,7 +22,7 @@ THEME_PREFIX = "Theme: "
 _CONVERSATIONS_SHOWN_AT_FIRST = 8
 
 
-class Entry(Protocol):
+class PaletteEntry(Protocol):
     """A line of the palette."""
 
     @property
@@ -41,7 +41,7 @@ class Entry(Protocol):
 class PaletteSource(Protocol):
     """The screen the palette serves."""
 
-    def palette_entries(self) -> tuple[Sequence[Entry], Sequence[Entry]]:
+    def palette_entries(self) -> tuple[Sequence[PaletteEntry], Sequence[PaletteEntry]]:
         """What is always listed, actions and themes; and conversations, newest first."""
 
 
@@ -62,8 +62,8 @@ class ChatProvider(Provider):
 
     def __init__(self, screen: Screen[Any], match_style: Any = None) -> None:
         super().__init__(screen, match_style)
-        self._entries: list[Entry] = []
-        self._first: list[Entry] = []
+        self._entries: list[PaletteEntry] = []
+        self._first: list[PaletteEntry] = []
 
     async def startup(self) -> None:
         """Collect the entries once, when the palette opens."""

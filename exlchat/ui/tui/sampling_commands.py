@@ -11,7 +11,7 @@ from exlchat.app.panels.sampling import start_of
 from exlchat.chat.presets.registry import PRESETS, place_for
 from exlchat.config.files import SettingsError
 from exlchat.paths import FolderError
-from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.line import InputScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class SamplingCommands:
                 self._attempt(lambda: save_as_preset(self.now, target))
                 self._panel.read_presets()
 
-        self._screen.app.push_screen(LineScreen(title, name, hint=hint), named)
+        self._screen.app.push_screen(InputScreen(title, name, hint=hint), named)
 
     def keep(self) -> None:
         """Write the values into the settings, and have the app know them."""

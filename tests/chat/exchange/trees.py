@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from exlchat.chat.answer_options import DRAFTS, AnswerOptions
 from exlchat.chat.exchange.branch import active_branch
 from exlchat.chat.exchange.limits import ExchangeError
-from exlchat.chat.exchange.reading import Imported, read
+from exlchat.chat.exchange.reading import ImportedConversations, read
 from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.llm.constraint import KINDS, Constraint
 from exlchat.llm.events import GenerationStats
@@ -133,7 +133,7 @@ def is_whole(tree: ConversationTree) -> bool:
     return tree.tip_id in ids
 
 
-def imported(folder: Path, name: str, content: Any) -> Imported:
+def imported(folder: Path, name: str, content: Any) -> ImportedConversations:
     """What is read of a file with this content: text, bytes, or a value as JSON."""
     path = folder / name
     if isinstance(content, bytes):
@@ -143,7 +143,7 @@ def imported(folder: Path, name: str, content: Any) -> Imported:
     return read(path)
 
 
-def imported_or_refused(folder: Path, name: str, content: Any) -> Imported | str:
+def imported_or_refused(folder: Path, name: str, content: Any) -> ImportedConversations | str:
     """What is read, or the line that it was refused with."""
     try:
         return imported(folder, name, content)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from exlchat.chat.personas import png, zip_members
 from exlchat.chat.personas.card_writing import card_file
-from exlchat.chat.personas.files import Imported, read_bytes
+from exlchat.chat.personas.files import ImportedPersona, read_bytes
 from exlchat.chat.personas.persona import PersonaError
 from tests.chat.personas.test_lossless import texts_of_png
 from tests.patience import within
@@ -54,7 +54,7 @@ def contents(data: bytes) -> dict[str, bytes]:
         return {one.filename: archive.read(one) for one in archive.infolist()}
 
 
-def imported(data: bytes, where: str = "a.charx") -> Imported:
+def imported(data: bytes, where: str = "a.charx") -> ImportedPersona:
     return read_bytes(data, where, usual_name="a")
 
 

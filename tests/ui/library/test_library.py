@@ -19,7 +19,7 @@ from exlchat.app.library import places
 from exlchat.app.library.choice import choose_model
 from exlchat.app.library.listing import by_name, entries, in_order
 from exlchat.app.library.memory import NAMES, ModelMemory, ModelSettings
-from exlchat.app.library.places import Found, all_models, in_folder, in_hub_cache
+from exlchat.app.library.places import FoundFolder, all_models, in_folder, in_hub_cache
 from exlchat.app.options import AppOptions
 from exlchat.cli import main as cli
 from exlchat.config.files import Reading, load_settings, save_setting
@@ -43,7 +43,7 @@ def model_at(folder: Path) -> Path:
     return Path(shutil.copytree(paths.bundled_model(), folder))
 
 
-def names(found: list[Found]) -> list[str]:
+def names(found: list[FoundFolder]) -> list[str]:
     return [one.name for one in found]
 
 
@@ -171,7 +171,7 @@ def test_two_hundred_folders_take_well_under_a_second(tmp_path: Path) -> None:
 
 
 def test_a_name_is_enough_where_it_is_clear(tmp_path: Path) -> None:
-    found = [Found(tmp_path, name) for name in ("org/llama-3b", "org/llama-3b@4.0bpw", "llama-8b", "guide")]
+    found = [FoundFolder(tmp_path, name) for name in ("org/llama-3b", "org/llama-3b@4.0bpw", "llama-8b", "guide")]
     assert by_name("ORG/llama-3b", found) == found[0]
     assert by_name("llama-3b", found) == found[0]
     assert by_name("4.0bpw", found) == found[1]

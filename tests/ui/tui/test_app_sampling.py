@@ -18,7 +18,7 @@ from exlchat.chat.presets.registry import PRESETS
 from exlchat.config.files import load_settings
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
-from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.line import InputScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
 from exlchat.ui.tui.screens.stats import StatsScreen
 from tests.ui.app_harness import app, idle, say, services, shown, told, until
@@ -260,7 +260,7 @@ async def test_values_are_saved_as_a_preset_that_can_be_taken_again(tmp_path: Pa
         await go_to(pilot, "value:temperature")
         await pilot.press("1", "enter", "down", "7", "enter", "s")
         await pilot.pause()
-        assert isinstance(chat.screen, LineScreen)
+        assert isinstance(chat.screen, InputScreen)
         await pilot.press(*"My own", "enter")
         await pilot.pause()
         assert "Saved as preset my-own" in words(chat)

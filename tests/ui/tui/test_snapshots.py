@@ -18,7 +18,7 @@ from exlchat.app.library.listing import Entry
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.info import FitReport, ModelCard
 from exlchat.ui.tui.screens.compare import CompareScreen
-from exlchat.ui.tui.screens.line import LineScreen
+from exlchat.ui.tui.screens.line import InputScreen
 from exlchat.ui.tui.screens.link import LinkScreen
 from exlchat.ui.tui.screens.models import ModelsScreen
 from exlchat.ui.tui.screens.pick import PickScreen
@@ -114,7 +114,7 @@ async def models(pilot: Pilot[int]) -> None:
 
 async def rename(pilot: Pilot[int]) -> None:
     await conversation(pilot)
-    await pilot.app.push_screen(LineScreen("Rename", "Words by length", hint="Enter keeps · Esc leaves"))
+    await pilot.app.push_screen(InputScreen("Rename", "Words by length", hint="Enter keeps · Esc leaves"))
 
 
 async def palette(pilot: Pilot[int]) -> None:

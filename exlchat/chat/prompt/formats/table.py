@@ -64,7 +64,7 @@ class TableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FormatTable:
     """A format made of strings. `source` is its Jinja; the rest is as in `PromptFormat`."""
 
     source: str
@@ -73,7 +73,7 @@ class Table:
     keeps_thinking: bool = False
 
 
-def from_table(text: str) -> Table:
+def from_table(text: str) -> FormatTable:
     """The format that a TOML text describes.
 
     Raises:
@@ -100,7 +100,9 @@ def from_table(text: str) -> Table:
         raise TableError('stop holds something else than texts; write it as ["</s>"]')
     if len(stop) > MOST_STOPS:
         raise TableError(f"stop holds more than {MOST_STOPS} texts; keep those that matter")
-    return Table(source_of(content), tuple(stop), _thinking(content), content.get("thinking", {}).get("keep", False))
+    return FormatTable(
+        source_of(content), tuple(stop), _thinking(content), content.get("thinking", {}).get("keep", False)
+    )
 
 
 def _check(table: Mapping[str, Any], where: str, known: Mapping[str, type]) -> None:

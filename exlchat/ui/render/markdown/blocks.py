@@ -24,7 +24,7 @@ class Mark(Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """A run of text with the same marks. A newline in it is a line break that the author typed.
 
     `target` is where a link leads, as it was written.
@@ -35,7 +35,7 @@ class Span:
     target: str = ""
 
 
-Inline = tuple[Span, ...]
+Inline = tuple[TextSpan, ...]
 Align = Literal["left", "center", "right"]
 
 
@@ -84,7 +84,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableBlock:
     """A table; every row has as many cells as the head."""
 
     head: tuple[Inline, ...]
@@ -108,7 +108,7 @@ class Verbatim:
     gap: bool = False
 
 
-Block = Paragraph | Heading | Code | Quote | Item | Table | Rule | Verbatim
+Block = Paragraph | Heading | Code | Quote | Item | TableBlock | Rule | Verbatim
 
 
 def each(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -126,7 +126,7 @@ def targets(blocks: Iterable[Block]) -> list[str]:
         texts: Iterable[Inline] = ()
         if isinstance(block, (Paragraph, Heading)):
             texts = (block.spans,)
-        elif isinstance(block, Table):
+        elif isinstance(block, TableBlock):
             texts = (*block.head, *(cell for row in block.rows for cell in row))
         found.update((span.target, None) for spans in texts for span in spans if span.target)
     return list(found)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FENCE: Final = re.compile(r"(`{3,}|~{3,})")
 
 
-class Source(Protocol):
+class DocumentSource(Protocol):
     """What a layout reads: finished blocks, which never change, and the present reading of the open end."""
 
     @property

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from exlchat.app.markdown.grammar import parser
-from exlchat.ui.render.markdown.blocks import Inline, Mark, Span
+from exlchat.ui.render.markdown.blocks import Inline, Mark, TextSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ def parse_inline(text: str) -> Inline:
     """Marks of a paragraph, heading or table cell. Text beyond `PIECE` characters is cut at the next white space."""
     if len(text) <= PIECE:
         return _parse_piece(text)
-    spans: list[Span] = []
+    spans: list[TextSpan] = []
     start = 0
     while start < len(text):
         space = _SPACE.search(text, start + PIECE)
@@ -38,7 +38,7 @@ def parse_inline(text: str) -> Inline:
         body = piece.rstrip()
         spans += _parse_piece(body)
         if len(body) < len(piece):
-            spans.append(Span("\n" if "\n" in piece[len(body) :] else " "))
+            spans.append(TextSpan("\n" if "\n" in piece[len(body) :] else " "))
         start = end
     return tuple(spans)
 
@@ -52,7 +52,7 @@ def _parse_piece(text: str) -> Inline:
     return tuple(_merged(_spans(tokens, Mark.NONE)))
 
 
-def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[Span]:
+def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[TextSpan]:
     links: list[tuple[str, str]] = []
     link_text = ""
     for token in tokens:
@@ -69,13 +69,13 @@ def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[Span]:
         elif token.type == "image":
             alt = "".join(span.text for span in _spans(token.children or (), marks))
             source = str(token.attrs.get("src", ""))
-            yield Span(alt, marks | Mark.LINK, source)
+            yield TextSpan(alt, marks | Mark.LINK, source)
             yield from _address(alt, source, str(token.attrs.get("title", "")))
         elif token.type in ("softbreak", "hardbreak"):
-            yield Span("\n", marks, _target(links))
+            yield TextSpan("\n", marks, _target(links))
         elif token.type == "code_inline":
             link_text += token.content
-            yield Span(token.content, marks | Mark.CODE, _target(links))
+            yield TextSpan(token.content, marks | Mark.CODE, _target(links))
         else:
             link_text += token.content
             yield from _texts(token.content, marks, _target(links))
@@ -86,13 +86,13 @@ def _target(links: Sequence[tuple[str, str]]) -> str:
     return links[-1][0] if links else ""
 
 
-def _address(text: str, href: str, title: str) -> Iterator[Span]:
+def _address(text: str, href: str, title: str) -> Iterator[TextSpan]:
     """What a link says beyond its text, in brackets."""
     parts = [
         part for part in (href if href not in (text, f"mailto:{text}") else "", f'"{title}"' if title else "") if part
     ]
     if parts:
-        yield Span(f" ({' '.join(parts)})", Mark.ADDRESS, href)
+        yield TextSpan(f" ({' '.join(parts)})", Mark.ADDRESS, href)
 
 
 def bare_addresses(text: str) -> list[str]:
@@ -100,20 +100,20 @@ def bare_addresses(text: str) -> list[str]:
     return list(dict.fromkeys(_ADDRESS.findall(text)))
 
 
-def _texts(text: str, marks: Mark, target: str) -> Iterator[Span]:
+def _texts(text: str, marks: Mark, target: str) -> Iterator[TextSpan]:
     """Text with its bare addresses as links, if it is not within a link itself."""
     if "://" not in text or Mark.LINK in marks:
-        yield Span(text, marks, target)
+        yield TextSpan(text, marks, target)
         return
     end = 0
     for match in _ADDRESS.finditer(text):
-        yield Span(text[end : match.start()], marks)
-        yield Span(match.group(), marks | Mark.LINK, match.group())
+        yield TextSpan(text[end : match.start()], marks)
+        yield TextSpan(match.group(), marks | Mark.LINK, match.group())
         end = match.end()
-    yield Span(text[end:], marks)
+    yield TextSpan(text[end:], marks)
 
 
-def _merged(spans: Iterator[Span]) -> Iterator[Span]:
+def _merged(spans: Iterator[TextSpan]) -> Iterator[TextSpan]:
     """Join neighbours with the same marks and the same target, drop empty ones."""
     text, marks, target = "", Mark.NONE, ""
     for span in spans:
@@ -121,7 +121,7 @@ def _merged(spans: Iterator[Span]) -> Iterator[Span]:
             text += span.text
         else:
             if text:
-                yield Span(text, marks, target)
+                yield TextSpan(text, marks, target)
             text, marks, target = span.text, span.marks, span.target
     if text:
-        yield Span(text, marks, target)
+        yield TextSpan(text, marks, target)

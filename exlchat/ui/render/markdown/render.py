@@ -20,8 +20,8 @@ from exlchat.ui.render.markdown.blocks import (
     Paragraph,
     Quote,
     Rule,
-    Span,
-    Table,
+    TableBlock,
+    TextSpan,
     Verbatim,
 )
 from exlchat.ui.render.markdown.highlight import highlight_line, highlight_lines
@@ -99,7 +99,7 @@ class Renderer:
                 lines = self._quote(children, width, base)
             case Item():
                 lines = self._item(block, width, base)
-            case Table():
+            case TableBlock():
                 lines = self._table(block, width, base)
             case Rule():
                 lines = [[Segment("─" * width, base + self.styles.frame)]]
@@ -158,7 +158,7 @@ class Renderer:
         used = sum(segment.cell_length for segment in line)
         return [*line, Segment(" " * (width - used), self.styles.code_block)] if used < width else line
 
-    def _table(self, table: Table, width: int, base: Style) -> list[Line]:
+    def _table(self, table: TableBlock, width: int, base: Style) -> list[Line]:
         head = self._cells(table.head, base + self.styles.table_head)
         rows = [self._cells(row, base) for row in table.rows]
         return table_lines(head, rows, table.aligns, width, base + self.styles.frame)
@@ -169,7 +169,7 @@ class Renderer:
     def _pieces(self, spans: Inline, base: Style) -> list[Piece]:
         return [(span.text, self._of_span(span, base)) for span in spans]
 
-    def _of_span(self, span: Span, base: Style) -> Style:
+    def _of_span(self, span: TextSpan, base: Style) -> Style:
         style = base + self._style(span.marks) if span.marks else base
         return style + Style(meta={TARGET: span.target}) if span.target else style
 
@@ -195,7 +195,7 @@ def needs_gap(previous: Block, block: Block) -> bool:
     """Whether a blank line separates two blocks: where the author typed one, and around what needs room."""
     if isinstance(block, Verbatim):
         return False
-    if block.gap or isinstance(block, (Heading, Table)) or isinstance(_last(previous), (Code, Table)):
+    if block.gap or isinstance(block, (Heading, TableBlock)) or isinstance(_last(previous), (Code, TableBlock)):
         return True
     if isinstance(block, Code):
         return not isinstance(previous, Item)

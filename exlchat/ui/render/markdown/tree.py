@@ -6,7 +6,18 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from exlchat.ui.render.markdown.blocks import Block, Code, Heading, Inline, Item, Paragraph, Quote, Rule, Span, Table
+from exlchat.ui.render.markdown.blocks import (
+    Block,
+    Code,
+    Heading,
+    Inline,
+    Item,
+    Paragraph,
+    Quote,
+    Rule,
+    TableBlock,
+    TextSpan,
+)
 from exlchat.ui.render.markdown.inline import parse_inline
 
 if TYPE_CHECKING:
@@ -141,7 +152,7 @@ def _item(tokens: Sequence[Token], growing: bool, previous: Numbering | None, *,
     if children and isinstance(children[0], Paragraph) and (task := _TASK.match(_leading_text(children[0].spans))):
         marker = "☐" if task[1] == " " else "☑"
         spans = children[0].spans
-        text = Span(spans[0].text[task.end() :], spans[0].marks)
+        text = TextSpan(spans[0].text[task.end() :], spans[0].marks)
         children = (replace(children[0], spans=(text, *spans[1:])), *children[1:])
     return Item(marker, children, gap)
 
@@ -162,9 +173,9 @@ def fence_is_closed(token: Token) -> bool:
     return token.map[1] - token.map[0] - 1 > content_lines
 
 
-def _table(token: Token, gap: bool) -> Table:
+def _table(token: Token, gap: bool) -> TableBlock:
     head, rows = token.meta["head"], token.meta["rows"]
-    return Table(
+    return TableBlock(
         tuple(parse_inline(cell) for cell in head),
         tuple(token.meta["aligns"]),
         tuple(tuple(parse_inline(cell) for cell in row) for row in rows),

@@ -23,7 +23,7 @@ from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.chat_view import NARROW_CELLS, ChatView
 from exlchat.ui.tui.commands import PaletteEntry, ScreenCommands
-from exlchat.ui.tui.finding import Finding
+from exlchat.ui.tui.finding import ConversationFinder
 from exlchat.ui.tui.message_commands import MessageCommands
 from exlchat.ui.tui.palette import ChatProvider
 from exlchat.ui.tui.settings_commands import ScreenSettings
@@ -72,7 +72,7 @@ class ChatScreen(ChatView):
         self.message_commands = MessageCommands(self)
         self.settings_commands = ScreenSettings(self)
         self.change_settings = self.settings_commands.run
-        self.finding = Finding(self)
+        self.finding = ConversationFinder(self)
         self.commands = ScreenCommands(self, self.message_commands, self.finding, self.settings_commands)
         self.typed_tokens = TypedTokens(self)
         self.presenter = Presenter(self, AnswerDisplay(self, self.typed_tokens.changed))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MAX_LENGTH = 200
 
 
-class LineScreen(ModalScreen[str | None]):
+class InputScreen(ModalScreen[str | None]):
     """Gives the line, or `None` when it was left with Escape or left empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave")]

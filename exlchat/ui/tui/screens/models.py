@@ -31,7 +31,7 @@ _NAME_CELLS = 36
 
 
 @dataclass
-class Listed(Message):
+class ListedModel(Message):
     """The library was looked through; `problem` says why it could not be."""
 
     entries: Sequence[Entry]
@@ -83,12 +83,12 @@ class ModelsScreen(ModalScreen[Path | None]):
 
     def _look_through(self) -> None:
         try:
-            self.post_message(Listed(self._look()))
+            self.post_message(ListedModel(self._look()))
         except Exception as error:
-            self.post_message(Listed((), error_line(error)))
+            self.post_message(ListedModel((), error_line(error)))
 
-    @on(Listed)
-    def _listed(self, event: Listed) -> None:
+    @on(ListedModel)
+    def _listed(self, event: ListedModel) -> None:
         self._entries = event.entries
         self._narrow()
         if event.problem is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.strip import Strip
 
 from exlchat.ui.render.markdown.blocks import Block, Code, each
-from exlchat.ui.render.markdown.document import Document, PlainDocument, Source
+from exlchat.ui.render.markdown.document import Document, DocumentSource, PlainDocument
 from exlchat.ui.render.markdown.render import is_long, needs_gap
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class MessageLayout:
         unfolded: Container[int] = frozenset(),
     ) -> None:
         self.lines: list[Strip] = []
-        self._source: Source = Document() if role == "assistant" else PlainDocument()
+        self._source: DocumentSource = Document() if role == "assistant" else PlainDocument()
         self._source.append(text)
         self._renderer = renderer
         self._folding = folding

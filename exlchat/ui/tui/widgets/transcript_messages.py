@@ -29,7 +29,7 @@ _NONE: Final[frozenset[int]] = frozenset()
 _EMPTY: Final = Strip([Segment("")], 0)
 
 
-class Message:
+class TranscriptMessage:
     """A message that may grow. Its layout exists while it is on screen or was lately."""
 
     def __init__(self, item: TranscriptItem) -> None:
@@ -161,7 +161,7 @@ class MessageList:
         """How folded code is unfolded, as it says itself."""
         self._folding = renderer
         self._footer_style = footer_style
-        self._messages: list[Message] = []
+        self._messages: list[TranscriptMessage] = []
         self._index: dict[str, int] = {}
         self._recent: OrderedDict[str, int] = OrderedDict()
         """Keys of the messages with a layout, least lately seen first, and their heights."""
@@ -171,7 +171,7 @@ class MessageList:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def __getitem__(self, index: int) -> Message:
+    def __getitem__(self, index: int) -> TranscriptMessage:
         return self._messages[index]
 
     @property
@@ -197,7 +197,7 @@ class MessageList:
         Raises:
             ValueError: two of them have the same key.
         """
-        messages = [Message(item) for item in items]
+        messages = [TranscriptMessage(item) for item in items]
         if len({message.key for message in messages}) < len(messages):
             raise ValueError("two messages of the transcript have the same key")
         self._messages = messages
@@ -213,7 +213,7 @@ class MessageList:
         """
         if item.key in self._index:
             raise ValueError(f"the transcript already has a message {item.key!r}")
-        message = Message(item)
+        message = TranscriptMessage(item)
         self._index[item.key] = len(self._messages)
         self._messages.append(message)
         self.heights.append(message.height(self._renderer.width))
