@@ -409,7 +409,9 @@ async def test_history_lies_in_a_private_file_and_outlives_the_run(tmp_path: Pat
         await line.until(lambda: line.screen.buffer._working_lines[0] == "remember me")  # read on a thread
         line.type("\x1b[A")
         await line.until(lambda: line.message == "remember me")
-        line.type("\x15\x12emb")
+    async with line_mode(tmp_path, history=LineHistory(TypedHistory(path), pytest.fail)) as line:
+        await line.until(lambda: line.screen.buffer._working_lines[0] == "remember me")
+        line.type("\x12emb")
         await line.until(lambda: "remember me" in line.out.getvalue())
         line.type("\r")
         await line.until(lambda: line.message == "remember me")
