@@ -54,13 +54,11 @@ class AnswerChances:
     notices: tuple[str, ...]
 
     def unsure(self) -> list[int]:
-        """The places whose token the model was not sure of."""
         return [
             at for at, place in enumerate(self.places) if place.taken is not None and probability(place.taken) < UNSURE
         ]
 
     def beginning(self, place: int, token_id: int) -> Beginning:
-        """The answer up to a place, and this token there."""
         if token_id in self.ends:
             return Beginning(self.model, self.ids[:place], ended=True)
         return Beginning(self.model, (*self.ids[:place], token_id))

@@ -101,7 +101,6 @@ def to_text(name: str, value: Any) -> str:
 
 
 def shown(name: str, value: Any) -> str:
-    """A value for people, in one short line."""
     if value is None or value in ((), ""):
         return ANSWER_OPTIONS[name].unset
     if ANSWER_OPTIONS[name].kind == "constraint":

@@ -70,7 +70,6 @@ class AnswerOptions:
             raise ValueError(f"draft is {self.draft!r}; it must be one of {', '.join(DRAFTS)}")
 
     def drafted_by(self, *, draft_model: bool) -> DraftKind:
-        """Who guesses, with or without a draft model."""
         if self.draft != "auto":
             return self.draft
         return "model" if draft_model else "auto"

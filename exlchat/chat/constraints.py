@@ -76,7 +76,6 @@ def typed_constraint(text: str) -> Constraint:
 
 
 def constraint_word(constraint: Constraint) -> str:
-    """What people call it."""
     return _WORD_OF[constraint.kind]
 
 
@@ -91,7 +90,6 @@ def constraint_words(constraint: Constraint) -> str:
 
 
 def constraint_text(constraint: Constraint) -> str:
-    """For people."""
     if constraint.kind == "choice":
         return f"choice {texts_to(constraint.choices)}"
     return f"{_WORD_OF[constraint.kind]} {constraint.text}"

@@ -88,13 +88,11 @@ class GrowingAnswer:
 
     @property
     def started(self) -> AnswerStarted:
-        """Its first event."""
         plan = self.plan
         begun = begun_pieces(plan.text, plan.record.thinking)
         return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notices, plan.context_notice, begun)
 
     def add(self, delta: TextDelta) -> None:
-        """More of it has come."""
         self._journal.add(delta)
 
     def close(self, finished: Finished | None) -> AnswerClosed:
@@ -130,7 +128,6 @@ def _status(finished: Finished | None) -> MessageStatus:
 
 
 def begun_pieces(text: str, marks: ThinkingMarks | None) -> tuple[TextDelta, ...]:
-    """What an answer begins with, thoughts told apart."""
     if marks is not None:
         return ThoughtSplitter(marks, text).before
     return (TextDelta(text),) if text else ()

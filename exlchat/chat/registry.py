@@ -23,8 +23,6 @@ _MOST_NAMED = 300
 
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
-    """A file of a registry; `shipped` is one that comes with the program."""
-
     id: str
     path: Path
     shipped: bool

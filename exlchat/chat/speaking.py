@@ -16,7 +16,6 @@ class TurnError(Exception):
 
 
 def speaker_name(branch: Sequence[Message]) -> str | None:
-    """The name of the persona that speaks at the end of a branch."""
     name = _spoken(branch).get("name")
     return name if isinstance(name, str) else None
 
@@ -29,7 +28,6 @@ def speaker_names(branch: Sequence[Message]) -> dict[str, str]:
 
 
 def speaker_thinks(branch: Sequence[Message]) -> bool | None:
-    """Whether the persona that speaks at the end of a branch is to think first."""
     wanted = _spoken(branch).get("thinking")
     return wanted if isinstance(wanted, bool) else None
 
@@ -61,6 +59,5 @@ class KeepsNothing:
 
 
 def _spoken(branch: Sequence[Message]) -> Mapping[str, Any]:
-    """What was frozen of that persona."""
     newest = next((one.persona for one in reversed(branch) if one.role == "system"), None)
     return {} if newest is None else newest

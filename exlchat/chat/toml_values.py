@@ -62,7 +62,6 @@ def checked(table: Mapping[str, Any], kinds: Mapping[str, str], prefix: str = ""
 
 
 def shown_value(value: object) -> str:
-    """A value on one short line, as errors quote it."""
     try:
         return one_line(repr(value), 60)
     except ValueError:
@@ -82,7 +81,6 @@ def _fits(value: object, kind: str) -> bool:
 
 
 def _is_entry(value: object, kind: str) -> bool:
-    """Whether a list of this kind may hold a value."""
     match kind:
         case "a list of tables":
             return isinstance(value, dict)
@@ -104,7 +102,6 @@ def written(table: Mapping[str, Any]) -> str:
 
 
 def _item(value: Any) -> Any:
-    """A value as tomlkit writes it best: texts of several lines over several lines, tables of their own."""
     import tomlkit
 
     if isinstance(value, str):

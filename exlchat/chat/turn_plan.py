@@ -132,7 +132,6 @@ def ground_of(
 
 
 def _speaker(branch: Sequence[Message]) -> Message | None:
-    """The message that says who speaks at the end of a branch."""
     return next((one for one in reversed(branch) if one.role == "system"), None)
 
 

@@ -42,11 +42,9 @@ class Chain:
         self._steps: list[Any] = []
 
     def add(self, draft: Draft) -> None:
-        """The next message."""
         self.add_alternatives([draft], 0)
 
     def add_alternatives(self, drafts: Sequence[Draft], chosen: int) -> None:
-        """Messages of which the one with the number `chosen` is gone on from."""
         steps = self._steps if drafts[0].role == "assistant" else []
         if steps:
             self._steps = []
@@ -87,18 +85,14 @@ class Chain:
 
 
 def no_empty(**fields: Any) -> dict[str, Any]:
-    """The fields that say something, for `foreign`."""
     return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
 
 
 class TreeNode(Protocol):
-    """A node of a file's tree."""
-
     parent: str | None
 
     @property
-    def is_message(self) -> bool:
-        """Whether it becomes a message."""
+    def is_message(self) -> bool: ...
 
 
 Node = TypeVar("Node", bound=TreeNode)

@@ -34,12 +34,10 @@ class _Node:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is part of the talk."""
         return self.role is not None
 
     @property
     def content(self) -> Mapping[str, Any]:
-        """What it says, as the file has it."""
         return mapping(self.message.get("content"))
 
 

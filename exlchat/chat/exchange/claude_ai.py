@@ -36,7 +36,6 @@ class _Node:
 
     @property
     def is_message(self) -> bool:
-        """Whether its sender is known."""
         return self.role is not None
 
 

@@ -143,14 +143,11 @@ def escaped(text: str) -> str:
 
 
 class _Renderer(RendererHTML):
-    """Links with their addresses in sight, images as links."""
-
     def link_open(self, tokens: Sequence[Token], index: int, *_options: Any) -> str:
         """Nothing is sent to where a link leads but the request itself."""
         return f'<a href="{escaped(_address(tokens[index]))}" rel="noopener noreferrer nofollow">'
 
     def link_close(self, tokens: Sequence[Token], index: int, *_options: Any) -> str:
-        """The address, unless the link's text is the address."""
         opening = next(at for at in range(index - 1, -1, -1) if tokens[at].type == "link_open")
         address = _address(tokens[opening])
         text = "".join(token.content for token in tokens[opening + 1 : index])

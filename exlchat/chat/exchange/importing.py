@@ -46,11 +46,9 @@ class Notes:
         self._problems = problems
 
     def say(self, what: str) -> None:
-        """One line about the conversation."""
         self._problems.add(self.where, what)
 
     def leave_out(self, count: int, what: str) -> None:
-        """The same about so many things that are not in it now."""
         self._problems.leave_out(self.where, what, count)
 
     def whole(
@@ -91,7 +89,6 @@ class Notes:
         )
 
     def of_chain(self, kind: Kind, chain: Chain, **about: Any) -> ConversationTree:
-        """`whole` of a chain."""
         chain.end()
         return self.whole(kind, chain.messages, chain.tip_id, **about)
 

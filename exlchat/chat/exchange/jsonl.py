@@ -27,7 +27,6 @@ _LARGEST_ID = (1 << 32) - 1
 
 
 def lines(trees: Sequence[ConversationTree]) -> Iterator[str]:
-    """The file, line for line, each with its end."""
     for tree in trees:
         header = {name: value for name, value in _fields(tree) if name != "messages"}
         yield _line({MARK: "conversation", "version": VERSION, **header, "messages": len(tree.messages)})
@@ -57,7 +56,6 @@ def _line(content: Mapping[str, Any]) -> str:
 
 
 def is_ours(values: Sequence[Any]) -> bool:
-    """Whether one of the first values is a header of ours."""
     return any(MARK in mapping(value) for value in values[:3])
 
 

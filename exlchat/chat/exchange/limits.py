@@ -53,12 +53,10 @@ class Problems:
             self._more += 1
 
     def leave_out(self, where: str, what: str, count: int = 1) -> None:
-        """Messages, or lines of a file, that are not in the conversation that was read."""
         self.left_out += count
         self.add(where, what)
 
     def lose(self, where: str, why: str) -> None:
-        """A whole conversation that cannot be read."""
         self.lost += 1
         self.add(where, f"left out: {why}")
 

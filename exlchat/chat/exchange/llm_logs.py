@@ -166,8 +166,6 @@ class _Node:
 
 
 class _Threads:
-    """The threads of a database, which share their messages."""
-
     def __init__(self, db: LlmDatabase, fragments: Mapping[int, str]) -> None:
         self._nodes = _nodes(db, fragments)
         self._threads = list(db.rows("threads", "id"))
@@ -177,7 +175,6 @@ class _Threads:
         self.names = frozenset(ident for row in self._threads if (ident := name_of(row.get("id"))) is not None)
 
     def each(self) -> Iterator[_Thread]:
-        """One after another."""
         for row in self._threads:
             yield _Thread(row, self._turns.get(row.get("id"), []), self._nodes)
 
@@ -191,7 +188,6 @@ class _Thread:
         self._all = nodes
 
     def convert(self, notes: Notes) -> ConversationTree:
-        """Everything that the thread's tip and its turns have reached."""
         began = seconds_of(self._row.get("datetime_utc")) or notes.began
         turn_of = self._reached()
         nodes = {ident: self._all[ident] for ident in turn_of}
@@ -294,7 +290,6 @@ class LlmDatabase:
         }
 
     def has(self, *tables: str) -> bool:
-        """Whether all of them are there."""
         return self._tables.issuperset(tables)
 
     def columns(self, table: str) -> list[str]:

@@ -25,7 +25,6 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>#])")
 
 
 def page(trees: Sequence[ConversationTree]) -> str:
-    """All of them, one after the other, with a rule between."""
     return "\n---\n\n".join(_conversation(tree) for tree in trees)
 
 
@@ -59,12 +58,10 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def heading(tree: ConversationTree) -> str:
-    """The title, on one line."""
     return one_line(tree.title or "") or UNTITLED
 
 
 def about(tree: ConversationTree, branch: Sequence[Message]) -> str:
-    """When, with which models, how many messages, with what tags."""
     models = dict.fromkeys(one_line(model) for message in branch if (model := model_of(message)))
     hidden = sum(1 for message in tree.messages if not message.deleted) - len(branch)
     told = [
@@ -88,7 +85,6 @@ def speaker(message: Message) -> str:
 
 
 def alternative(place: AlternativePlace | None) -> str:
-    """Which of several alternatives a message is; empty for the only one."""
     return f"Alternative {place.number} of {place.of}" if place is not None and place.of > 1 else ""
 
 

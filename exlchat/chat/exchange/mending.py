@@ -71,7 +71,6 @@ class _Placement:
         self.cyclic = 0
 
     def run(self) -> None:
-        """Places all of them."""
         for message in self._messages:
             if message.parent_id is None or message.parent_id in self._done:
                 self._place(message)

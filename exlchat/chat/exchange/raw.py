@@ -195,7 +195,6 @@ def _bounded(member: IO[bytes], most: int) -> bytes | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

@@ -148,7 +148,6 @@ def _label(importer: Importer, item: Any, number: int, count: int) -> str:
 
 
 def _modified(path: Path) -> float:
-    """The time of what a file gives no time for."""
     try:
         seconds = path.stat().st_mtime
     except OSError:

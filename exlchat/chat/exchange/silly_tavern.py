@@ -76,7 +76,6 @@ def _text(value: object) -> object:
 
 
 def _drafts(fields: Mapping[str, Any]) -> list[Draft]:
-    """The swipes of a message, or the message alone."""
     texts = [text for swipe in listing(fields.get("swipes")) if (text := text_of(_text(swipe))) is not None]
     if len(texts) < 2 or len(texts) != len(listing(fields.get("swipes"))):
         text = text_of(_text(fields.get("mes")))

@@ -60,7 +60,6 @@ _V3_WARNING = "This is a Character Card V3, written as V2 for older programs; so
 
 
 def version_of(card: Any) -> CardVersion | None:
-    """Which card `card` is; `None` for something else."""
     if not isinstance(card, dict):
         return None
     if isinstance(card.get("data"), dict) and (card.get("spec") is not None or _has_fields(card["data"])):
@@ -190,7 +189,6 @@ def _with_ours(persona: Persona, ours: Mapping[str, Any]) -> Persona:
 
 
 def _needs_v2(persona: Persona, card: dict[str, Any]) -> bool:
-    """Whether a persona from a V1 card has something that V1 has no field for."""
     written = copy.deepcopy(card)
     _put(written, persona)
     return written.keys() - card.keys() - set(_V1) - set(_OLD_NAMES.values()) != set()

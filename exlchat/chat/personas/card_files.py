@@ -26,7 +26,6 @@ _ICON = "assets/icon/images/main.png"
 
 
 def is_file_chunk(chunk: Chunk) -> bool:
-    """Whether a chunk carries a file of the card."""
     return chunk.kind == b"tEXt" and png.keyword_of(chunk).lower().startswith(_KEYWORD)
 
 

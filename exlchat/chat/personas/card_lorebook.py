@@ -65,7 +65,6 @@ _NORMAL = "normal"
 
 
 def lorebook_of(book: Any) -> Lorebook | None:
-    """The lorebook that a JSON object describes; `None` for anything else."""
     if not isinstance(book, dict):
         return None
     return Lorebook(
@@ -122,7 +121,6 @@ def _put_entries(raw: list[Any], before: Sequence[LoreEntry], after: Sequence[Lo
 
 
 def _numbers(old: Mapping[str, Any]) -> Iterator[str]:
-    """The names that entries had, then unused numbers."""
     yield from old
     yield from (str(number) for number in itertools.count() if str(number) not in old)
 
@@ -136,7 +134,6 @@ def without_decorators(book: Any) -> None:
 
 
 def is_world_entry(raw: Mapping[str, Any]) -> bool:
-    """Whether an entry is of a world file, and not of a card."""
     return "keys" not in raw and not frozenset(_LISTS.values()).isdisjoint(raw)
 
 

@@ -33,7 +33,6 @@ def count_value(value: Any) -> int | None:
 
 
 def number_value(value: Any) -> float | None:
-    """A number within reason."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= _LARGEST and math.isfinite(value) else None

@@ -23,8 +23,6 @@ CARD_FILES: tuple[CardFile, ...] = get_args(CardFile)
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a file holds that is written, and a line about each thing that it cannot hold."""
-
     data: bytes
     notices: tuple[str, ...] = ()
 

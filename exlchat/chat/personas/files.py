@@ -127,7 +127,6 @@ def _first_card(
 
 
 def _with_older(persona: Persona, found: Sequence[png.Chunk], reading: _Reading) -> Persona:
-    """With the card for older programs that stands in the picture too."""
     tried: list[str] = []
     read = _first_card(found, card_files.CHARA, reading.where, tried)
     reading.notices += tried

@@ -67,17 +67,14 @@ class FrozenPersona:
 
     @property
     def source(self) -> str:
-        """What the values that it wishes for come from, for people."""
         return f"persona {one_line(self.name, 40)}"
 
     @property
     def system_text(self) -> str:
-        """The system prompt with all examples in it, for where they are not messages."""
         values = {"user": self.user, "char": self.char}
         return "\n\n".join(part for part in (self.system, _example_text(self.examples, values)) if part)
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes the same again."""
         plain = Persona(
             self.name,
             system=self.system,

@@ -342,7 +342,6 @@ class _Reader:
         return _class_of(pieces, others, negated=negated)
 
     def _member(self) -> int | str:
-        """A character, or the letter of a set of them."""
         char = self._taken()
         if char != "\\":
             return ord(char)

@@ -104,7 +104,6 @@ def constant_places(lorebook: Lorebook) -> frozenset[int]:
 
 
 def _may_fail(entry: LoreEntry) -> bool:
-    """Whether an entry that is constant may still not be told."""
     return bool(
         entry.probability < ALWAYS
         or entry.delay
@@ -147,8 +146,6 @@ Draw = Callable[[str], float]
 
 
 def draw_of(seed: int, messages: int) -> Draw:
-    """Chance at one place of a conversation: behind so many messages."""
-
     def draw(name: str) -> float:
         digest = hashlib.sha256(f"{seed}\n{messages}\n{name}".encode("utf-8", "surrogatepass")).digest()
         # As many bits as a float holds exactly.

@@ -47,8 +47,6 @@ class ScannedTexts:
 
 
 class Scan:
-    """Looks through what was said, and through texts of entries, for what calls for more entries of a lorebook."""
-
     def __init__(self, lorebook: Lorebook, said: ScannedTexts) -> None:
         self._lorebook = lorebook
         self._said = said
@@ -164,7 +162,6 @@ def key_pattern(entry: LoreEntry, key: str) -> Pattern | None:
 
 
 def patterns_of(lorebook: Lorebook) -> frozenset[str]:
-    """All patterns of a lorebook that can be looked for, in Python's words."""
     return frozenset(
         pattern.python
         for entry in lorebook.entries

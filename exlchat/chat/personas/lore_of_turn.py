@@ -15,10 +15,7 @@ from exlchat.untrusted.child import ChildError
 
 
 class KeepsTold(Protocol):
-    """What of a `ConversationStore` is needed."""
-
-    def keep_told(self, message_id: str, note: Mapping[str, Any]) -> None:
-        """See `ConversationStore.keep_told`."""
+    def keep_told(self, message_id: str, note: Mapping[str, Any]) -> None: ...
 
 
 def with_lore(

@@ -28,8 +28,6 @@ _too_long: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A key that is a pattern: in Python's words, or why it is never found."""
-
     python: str = ""
     problem: str | None = None
 

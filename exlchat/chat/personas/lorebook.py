@@ -116,7 +116,6 @@ def told_text(text: str, lore: Sequence[Lore]) -> str:
 
 
 def text_for_model(message: Message) -> str:
-    """What the model sees of a message: the lore that was told with it, then its text."""
     return told_text(message.text, noted_lore(message))
 
 

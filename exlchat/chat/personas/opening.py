@@ -13,13 +13,9 @@ from exlchat.chat.personas.frozen import FrozenPersona
 
 
 class BeginningStore(Protocol):
-    """What of a `ConversationStore` is needed to begin a conversation."""
+    def write_tree(self, tree: ConversationTree) -> str: ...
 
-    def write_tree(self, tree: ConversationTree) -> str:
-        """Keep a conversation as a new one and return its id."""
-
-    def load(self, conversation_id: str) -> Conversation:
-        """The conversation with the branch that ends at its tip."""
+    def load(self, conversation_id: str) -> Conversation: ...
 
 
 def begin_conversation(

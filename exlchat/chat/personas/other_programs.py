@@ -38,7 +38,6 @@ def yaml_value(text: str, where: str) -> Any:
 
 
 def is_webui_character(value: Any) -> bool:
-    """Whether a JSON or YAML value is a character of text-generation-webui."""
     return (
         isinstance(value, dict)
         and any(isinstance(value.get(key), str) for key in _NAMES)

@@ -27,8 +27,6 @@ _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk: its four letters, its data, and whether its checksum is right."""
-
     kind: bytes
     data: bytes
     whole: bool = True
@@ -95,7 +93,6 @@ def keyword_of(chunk: Chunk) -> str:
 
 
 def is_keyword(text: str) -> bool:
-    """Whether a text chunk can have this keyword."""
     try:
         return 0 < len(text.encode("latin-1")) <= _LONGEST_KEYWORD and text.isprintable()
     except UnicodeEncodeError:
@@ -103,7 +100,6 @@ def is_keyword(text: str) -> bool:
 
 
 def plain_picture(width: int = 256, height: int = 384, grey: int = 96) -> list[Chunk]:
-    """A picture of one grey, for a card that has none."""
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     rows = (b"\0" + bytes([grey]) * width) * height
     return [Chunk(b"IHDR", header), Chunk(b"IDAT", zlib.compress(rows, 9)), Chunk(b"IEND", b"")]

@@ -13,13 +13,10 @@ from exlchat.chat.registry import Registry, RegistryEntry, id_for
 
 @dataclass(frozen=True, slots=True)
 class PersonaEntry(RegistryEntry):
-    """A persona and its file."""
-
     persona: Persona
 
     @property
     def picture(self) -> Path | None:
-        """The PNG file beside it, if there is one."""
         beside = picture_beside(self.path)
         return beside if not self.shipped and beside.is_file() else None
 
@@ -41,15 +38,12 @@ PERSONAS = Registry(
 
 
 def picture_beside(persona: Path) -> Path:
-    """Where the picture of the persona in this file lies."""
     return persona.with_name(f"{persona.stem}.png")
 
 
 def files_beside(persona: Path) -> Path:
-    """Where the files that came with the card of the persona in this file lie, in one archive."""
     return persona.with_name(f"{persona.stem}.assets.zip")
 
 
 def persona_id(name: str) -> str:
-    """The id of a persona that is called so."""
     return id_for(name, "persona")

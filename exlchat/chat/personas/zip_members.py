@@ -66,7 +66,6 @@ class Member:
 
     @property
     def path(self) -> str:
-        """The name as text."""
         return self.name.decode("utf-8" if self.utf8 else "cp437")
 
 
@@ -106,7 +105,6 @@ def leads_out(path: str) -> bool:
 
 
 def is_odd(path: str) -> bool:
-    """Whether no honest program gives a file this name."""
     return (
         not path or len(path) > _LONGEST_NAME or leads_out(path) or re.search(r"[\x00-\x1f\x7f-\x9f]", path) is not None
     )
@@ -153,14 +151,11 @@ def kept(data: bytes, listed: Iterable[zipfile.ZipInfo], where: str) -> tuple[tu
 
 
 class LeftOut:
-    """Files that are not taken over, by reason: a line each, however many there are."""
-
     def __init__(self, where: str) -> None:
         self._where = where
         self._names: dict[str, list[str]] = {}
 
     def add(self, reason: str, name: str) -> None:
-        """Count the file called `name` among those left out for `reason`."""
         self._names.setdefault(reason, []).append(name)
 
     def lines(self) -> tuple[str, ...]:
@@ -178,14 +173,12 @@ def content(one: Member) -> bytes:
 
 
 def new_member(path: str, data: bytes, *, deflate: bool) -> Member:
-    """A member of this name and content."""
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     packed = packer.compress(data) + packer.flush() if deflate else data
     return Member(path.encode(), not path.isascii(), deflate, zlib.crc32(data), len(data), packed)
 
 
 def write(members: Sequence[Member]) -> bytes:
-    """An archive of these members, in this order."""
     pieces: list[bytes] = []
     directory: list[bytes] = []
     place = 0

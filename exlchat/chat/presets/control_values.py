@@ -127,12 +127,10 @@ def texts_from(name: str, text: str) -> tuple[str, ...]:
 
 
 def texts_to(texts: Iterable[str]) -> str:
-    """As one would type it; `texts_from` gives it back."""
     return ", ".join(map(_entry, texts)) or OFF
 
 
 def shown(name: str, value: Any) -> str:
-    """A value for people, in one short line."""
     match CONTROLS[name].kind:
         case "number":
             return f"{value:g}"
@@ -157,7 +155,6 @@ def _entry(value: str | int) -> str:
 
 
 def _entries(name: str, text: str, kind: str) -> list[Any]:
-    """What was typed as a list, entry by entry."""
     found: list[Any] = []
     at = 0
     while at < len(text):

@@ -175,7 +175,6 @@ class TakenOver:
 
 
 def take_over(values: Mapping[str, Any], dialect: Dialect) -> TakenOver:
-    """What a preset's values, by its own keys, mean here."""
     leading = {
         key: one for key, one in dialect.usual.items() if key not in dialect.led or dialect.leaders_on(key, values)
     }
@@ -251,7 +250,6 @@ def _spoken(values: Mapping[str, Any], dialect: Dialect, refused: set[str]) -> d
 
 
 def _followed(key: str, values: Mapping[str, Any], dialect: Dialect) -> bool:
-    """Whether something that leads a key is on, and in a way that is known here."""
     leaders = dialect.leaders_on(key, values)
     return any(one not in dialect.flags or values[one] in dialect.flags[one] for one in leaders)
 

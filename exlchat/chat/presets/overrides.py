@@ -103,7 +103,6 @@ class SamplingOverrides:
         SamplingSettings(**values)
 
     def given(self) -> dict[str, Any]:
-        """The values that are wished for, by name."""
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         return self._controls() | self._spoken() | limit
 
@@ -129,7 +128,6 @@ class SamplingOverrides:
         return replace(base, **self._spoken())
 
     def describe(self) -> str:
-        """The wished values in one line; empty when there are none."""
         wished = self._controls()
         off = [name for name in wished if name not in _ALWAYS and CONTROLS[name].leader is None]
         off = [name for name in off if wished[name] == CONTROLS[name].off]

@@ -14,13 +14,10 @@ from exlchat.untrusted.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class PresetEntry(RegistryEntry):
-    """A preset and its file."""
-
     preset: SamplingPreset
 
     @property
     def source(self) -> str:
-        """What the values that it wishes for come from, for people."""
         return f"preset {one_line(self.id, 40)}"
 
 
@@ -36,7 +33,6 @@ PRESETS = Registry(
 
 
 def place_for(name: str) -> Path:
-    """The file in the user's folder for a preset of any name."""
     return paths.folders().presets / f"{id_for(name, 'preset')}.toml"
 
 

@@ -44,7 +44,6 @@ def breakers(name: str, value: Any) -> tuple[str, ...]:
 
 
 def id_list(name: str, value: Any) -> tuple[int, ...]:
-    """Ids with commas between them."""
     found = _json_list(value)
     if not all(isinstance(one, int) for one in found):
         raise ValueError("not ids")
@@ -79,14 +78,12 @@ def phrases_alone(value: Any) -> tuple[str, ...]:
 
 
 def schema(value: Any) -> Constraint:
-    """A JSON schema."""
     if not isinstance(value, Mapping):
         raise ValueError("not a schema")
     return Constraint("json_schema", json.dumps(value))
 
 
 def text(value: Any) -> str:
-    """A text."""
     if not isinstance(value, str):
         raise ValueError("not a text")
     return storable(value)
@@ -100,7 +97,6 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def count(value: Any) -> int:
-    """A number of tokens."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("not a number of tokens")
     return value
@@ -149,6 +145,5 @@ def _json_list(value: Any) -> list[Any]:
 
 
 def _taken(name: str, found: list[Any]) -> tuple[Any, ...]:
-    """As `SamplingOverrides` has it."""
     value: tuple[Any, ...] = from_plain(name, found)
     return value

@@ -71,18 +71,15 @@ class Dialect:
 
     @property
     def known(self) -> frozenset[str]:
-        """All its keys."""
         return frozenset((*self.ours, *self.spoken, *self.off, *self.led, *self.quiet))
 
     def is_off(self, key: str, values: Mapping[str, Any]) -> bool:
-        """Whether a key of a preset changes nothing."""
         value = values[key]
         if value is None or any(_same(value, one) for one in self.off.get(key, ())):
             return True
         return key in self.led and not self.leaders_on(key, values)
 
     def leaders_on(self, key: str, values: Mapping[str, Any]) -> list[str]:
-        """Those of the keys that lead this one that are on."""
         return [one for one in self.led.get(key, ()) if one in values and not self.is_off(one, values)]
 
     def listed(self, values: Mapping[str, Any]) -> list[str] | None:

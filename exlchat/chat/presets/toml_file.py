@@ -118,7 +118,6 @@ def table_of_overrides(overrides: SamplingOverrides) -> dict[str, Any]:
 
 
 def table_of_preset(preset: SamplingPreset) -> dict[str, Any]:
-    """What a preset file says, as plain values; what is not there is left out."""
     parts = {"description": preset.description, **table_of_overrides(preset.overrides), "foreign": dict(preset.foreign)}
     return {key: value for key, value in parts.items() if key in SAMPLING_KINDS or value}
 

@@ -13,8 +13,7 @@ class Said(Protocol):
     """A message on a branch or in a tree."""
 
     @property
-    def role(self) -> Role:
-        """Who said it."""
+    def role(self) -> Role: ...
 
     @property
     def text(self) -> str:
@@ -25,8 +24,7 @@ class Said(Protocol):
         """Thoughts that are kept apart from the text."""
 
     @property
-    def record(self) -> AnswerRecord | None:
-        """How it came to be."""
+    def record(self) -> AnswerRecord | None: ...
 
 
 def marks_of(message: Said) -> ThinkingMarks | None:

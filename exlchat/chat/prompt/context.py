@@ -125,7 +125,6 @@ def plan_context(
 
 
 def seen_since(branch: Sequence[Message], first_id: str | None) -> Seen:
-    """What is seen of `branch` when the turns before the one that begins with `first_id` are left out."""
     turns = turns_of(branch)
     return _seen_from(branch, turns, _number_of(turns, first_id))
 
@@ -155,7 +154,6 @@ def _seen_from(branch: Sequence[Message], turns: Sequence[Sequence[Message]], nu
 
 
 def _number_of(turns: Sequence[Sequence[Message]], first_id: str | None) -> int:
-    """The turn that begins with a message; the first one when none does."""
     return next((number for number, turn in enumerate(turns) if turn[0].id == first_id), 0)
 
 

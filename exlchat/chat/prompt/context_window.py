@@ -180,7 +180,6 @@ class _View:
 
     @cached_property
     def _can_summarise(self) -> bool:
-        """Whether a summary can be made, and the format would show it."""
         system = [one for one in self._branch if one.role == "system"]
         short = prompt_messages([*system, turns_of(self._branch)[-1][-1]])
         shown = with_summary(self._engine, short, "x", self._form) is not None

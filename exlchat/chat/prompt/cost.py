@@ -17,14 +17,11 @@ _SOME_TEXTS = ("a", "1")
 
 @dataclass(frozen=True, slots=True)
 class PromptCost:
-    """Tokens of a prompt, and how many of them the cache holds."""
-
     prompt_tokens: int
     cached_tokens: int
 
     @property
     def new_tokens(self) -> int:
-        """Those that would have to be computed."""
         return self.prompt_tokens - self.cached_tokens
 
 

@@ -19,8 +19,6 @@ from exlchat.llm.port import Engine, HasCache, TextModel
 
 @dataclass(frozen=True, slots=True)
 class ToAsk:
-    """What a model would be shown of a branch now, in which format; `notice` is a line about that, if there is one."""
-
     form: PromptFormat
     messages: tuple[PromptMessage, ...]
     notice: str | None

@@ -44,17 +44,14 @@ class SummaryCancelled(Exception):  # noqa: N818 - a wish of the user, not a fau
 
 
 def summary_tokens(max_seq_len: int) -> int:
-    """The longest summary, in tokens."""
     return min(LONGEST_SUMMARY, int(max_seq_len * _SUMMARY_SHARE))
 
 
 def summary_room(engine: Engine) -> int:
-    """Tokens that a summary not yet written may take in a prompt."""
     return summary_tokens(engine.info.max_seq_len) + len(engine.encode(SUMMARY_HEAD)) + _HEAD_SLACK
 
 
 def summary_possible(engine: Engine, form: PromptFormat) -> bool:
-    """Whether the context has room for making a summary of something and of a summary before it."""
     limit = summary_tokens(engine.info.max_seq_len)
     asked = prompt_ids(engine, [PromptMessage("user", _request("", "", limit))], form)
     return len(asked) + 2 * limit + _SMALLEST_PART <= engine.info.max_seq_len
@@ -135,7 +132,6 @@ def summarise(
 
 
 def _said_by(message: Message, form: PromptFormat) -> str:
-    """What a message says, without thoughts."""
     if message.role != "assistant":
         return message.text
     recorded = message.record.thinking if message.record is not None else None
@@ -167,7 +163,6 @@ def _beginning(text: str, fits: Callable[[str], bool], *, whole: bool) -> str:
 
 
 def _said(engine: Engine, request: GenerationRequest, cancellation: Cancellation) -> Generator[Summarising, None, str]:
-    """The answer, without thoughts."""
     yield Summarising()
     said: list[str] = []
     finished: Finished | None = None

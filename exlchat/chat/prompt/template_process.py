@@ -79,8 +79,6 @@ def _asked(source: str, request: object) -> list[Any]:
 
 
 class _Allowance:
-    """What the template that was rendered last may still take."""
-
     def __init__(self) -> None:
         self._source, self._left, self._since = "", ALLOWANCE, 0.0
 

@@ -78,7 +78,6 @@ class SplitAnswer:
 
 
 def split(text: str, marks: ThinkingMarks) -> SplitAnswer:
-    """`text` as a whole; what the splitter gives for it however it is cut."""
     splitter = ThoughtSplitter(marks)
     pieces = [*splitter.feed(text), *splitter.finish()]
     thoughts = "".join(piece.text for piece in pieces if piece.channel == "thought")
@@ -105,5 +104,4 @@ def split_stored(text: str, recorded: ThinkingMarks | None, expected: ThinkingMa
 
 
 def opens_thinking(prompt: str, marks: ThinkingMarks) -> bool:
-    """Whether a prompt's text ends inside thoughts."""
     return prompt.rstrip().removesuffix(_NO_BUDGET).endswith(marks.opening.rstrip())

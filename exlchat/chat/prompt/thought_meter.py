@@ -28,7 +28,6 @@ class ThoughtMeter:
         self._thought = self._answered = False
 
     def add(self, delta: TextDelta) -> None:
-        """More text."""
         if self._answered:
             return
         now = self._clock()
@@ -41,5 +40,4 @@ class ThoughtMeter:
 
     @property
     def thought(self) -> Thought | None:
-        """What there was of it."""
         return Thought(self._tokens, round(self._seconds, 3)) if self._thought else None

@@ -43,8 +43,6 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong, in one line; `repaired` says that it no longer is."""
-
     text: str
     repaired: bool = False
 

@@ -66,7 +66,6 @@ def _damaged(
 def _wrong_rows(
     db: sqlite3.Connection, table: str, columns: Sequence[Column]
 ) -> Iterator[tuple[int, tuple[Column, ...]]]:
-    """The rowid of each damaged row, and which of its columns are."""
     texts = [column for column in columns if column.is_text]
     # Zero, not NULL, where nothing is wrong; the texts as bytes, which may be anything.
     kinds = ", ".join(f"coalesce({_wrong(column)}, 1)" for column in columns)
@@ -97,7 +96,6 @@ def _wrong(column: Column) -> str:
 
 
 def _readable(column: Column, text: bytes) -> bool:
-    """Whether a value of the right kind says something."""
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError:
@@ -118,7 +116,6 @@ def _row(db: sqlite3.Connection, table: str, columns: Sequence[Column], rowid: i
 
 
 def _mended(column: Column, row: Mapping[str, Value]) -> Value:
-    """What can stay of a value; else what says the least."""
     match column.name:
         case "id" | "conversation_id":
             return _decoded(row[column.name]) or new_id()
@@ -209,7 +206,6 @@ def _updates(table: str, rowid: int, values: Mapping[str, Value]) -> Callable[[s
 
 
 def _told(old: Value, new: Value) -> str:
-    """What becomes of a value."""
     if new is None or new in ("", "{}", b""):
         return "taken out"
     before, after = one_line(_decoded(old), 20), one_line(_decoded(new), 20)
@@ -274,8 +270,6 @@ def search_index(db: sqlite3.Connection) -> list[Finding]:
 
 
 def runs(statement: str, *values: str | int) -> Callable[[sqlite3.Connection], None]:
-    """What does one statement, for a finding."""
-
     def mend(db: sqlite3.Connection) -> None:
         db.execute(statement, values)
 
@@ -294,7 +288,6 @@ def without_triggers(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def fill_index(db: sqlite3.Connection) -> None:
-    """Make the index of the search anew of what the tables hold."""
     db.execute("SAVEPOINT filling")
     try:
         _all(db, FILL_INDEX)

@@ -129,7 +129,6 @@ def _insert(db: sqlite3.Connection, saved: Saved) -> None:
 
 
 def _place(row: Row) -> tuple[int, str]:
-    """Messages are in the order in which they were written."""
     rowid = row["rowid"]
     return (rowid if isinstance(rowid, int) else 0), str(row["id"])
 
@@ -178,7 +177,6 @@ def whole(path: Path) -> bytes:
 
 
 def wal_of(path: Path) -> Path:
-    """Where SQLite keeps what it has not yet written into the file."""
     return Path(f"{path}-wal")
 
 
@@ -299,7 +297,6 @@ def _is_conversation(values: Sequence[Value]) -> bool:
 
 
 def _fewest(columns: Sequence[Column]) -> int:
-    """How many columns the oldest rows have."""
     return sum(column.since == 1 for column in columns)
 
 

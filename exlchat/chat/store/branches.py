@@ -98,7 +98,6 @@ def _copies(
 
 
 def renamed(message: Message, names: Mapping[str, str]) -> Message:
-    """A message whose references follow other messages to their new ids, where those have new ones."""
     record = message.record
     if record is not None and record.seen_from is not None:
         record = replace(record, seen_from=names.get(record.seen_from, record.seen_from))
@@ -152,7 +151,6 @@ class Branches(StoreFile):
         return new
 
     def branch_off(self, message_id: str) -> Conversation:
-        """A new conversation that begins with copies of the messages from the first to this one."""
         with self._transaction() as db:
             now, ident = self._clock(), new_id()
             source = conversation_of(db, message_id)

@@ -68,7 +68,6 @@ def set_columns(
 
 
 def set_tags(db: sqlite3.Connection, conversation_id: str, tags: Sequence[str]) -> list[Step]:
-    """Replace the tags of an existing conversation."""
     tip_of(db, conversation_id)
     rows = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,))
     before, after = [name for (name,) in rows], sorted(set(tags))
@@ -78,7 +77,6 @@ def set_tags(db: sqlite3.Connection, conversation_id: str, tags: Sequence[str]) 
 
 
 def move_shown(db: sqlite3.Connection, conversation_id: str, tip_id: str | None) -> list[Step]:
-    """Let another branch be shown."""
     before = tip_of(db, conversation_id)
     if before == tip_id:
         return []

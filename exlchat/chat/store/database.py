@@ -39,8 +39,6 @@ class RefusedError(Exception):
 
 
 class MissingRowError(RefusedError):
-    """A row that a caller named is not there."""
-
     def __init__(self, what: str, ident: str) -> None:
         super().__init__(f"there is no {what} {ident}; it may have been removed by another program")
 
@@ -100,7 +98,6 @@ def _opened(path: Path | None, *, alone: bool) -> sqlite3.Connection:
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether it is the contents of a file that SQLite stumbles over."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     return isinstance(error, UnicodeDecodeError)
@@ -257,7 +254,6 @@ def _cause(error: sqlite3.Error) -> str:
 
 
 def _newest_copy(error: sqlite3.Error, path: Path | None) -> str:
-    """Where the newest backup of a damaged file lies, if there is one."""
     return _copy_beside(path) if is_damage(error) else ""
 
 

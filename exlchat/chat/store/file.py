@@ -33,8 +33,6 @@ _R = TypeVar("_R")
 
 
 class StoreFile:
-    """What the parts of `ConversationStore` stand on."""
-
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time, or_read: bool = False) -> None:
         self.path = path
         self._clock = clock
@@ -135,7 +133,6 @@ class StoreFile:
 
 
 def new_id() -> str:
-    """A name for a conversation or a message that no other program gives."""
     return uuid.uuid4().hex
 
 
@@ -197,7 +194,6 @@ class OpenFiles:
 
     @property
     def replaced(self) -> bool:
-        """Whether another file lies where the open one was."""
         return self._now("") not in (self._file, None)
 
     def remove_beside(self) -> None:
@@ -279,7 +275,6 @@ class Writer:
                     self.is_alive(file.name.removeprefix(mark))
 
     def leave(self) -> None:
-        """Give the lock back and remove its file."""
         if self._lock is not None:
             self._lock.release()
             Path(self._lock.lock_file).unlink(missing_ok=True)

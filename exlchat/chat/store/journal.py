@@ -48,19 +48,16 @@ class AnswerJournal:
 
     @property
     def text(self) -> str:
-        """All text so far."""
         with self._changed:
             return "".join(self._text)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """All ids so far."""
         with self._changed:
             return tuple(self._ids)
 
     @property
     def thought(self) -> Thought | None:
-        """How long the model has thought before it answered."""
         with self._changed:
             return None if self._meter is None else self._meter.thought
 

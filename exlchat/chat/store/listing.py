@@ -71,7 +71,6 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
 
 
 def tags(db: sqlite3.Connection, conversation_id: str) -> tuple[str, ...]:
-    """The tags of a conversation, sorted."""
     rows = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,))
     return tuple(name for (name,) in rows)
 
@@ -88,7 +87,6 @@ def find_ids(
 
 
 def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"]) -> str | None:
-    """The id of the conversation that was archived, or deleted, last."""
     row = db.execute(
         f"SELECT c.id FROM conversation c WHERE {_WHICH[which]} ORDER BY c.{which}_at DESC, c.rowid DESC LIMIT 1"
     ).fetchone()
@@ -96,7 +94,6 @@ def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"])
 
 
 def counts(db: sqlite3.Connection) -> dict[str, int]:
-    """How much there is of what, by name."""
     asked = {
         "conversations": "FROM conversation c WHERE deleted_at IS NULL",
         "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
@@ -116,7 +113,6 @@ def counts(db: sqlite3.Connection) -> dict[str, int]:
 
 
 def draft(db: sqlite3.Connection, conversation_id: str) -> str:
-    """What stands in the composer of a conversation."""
     row = db.execute("SELECT draft FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
     if row is None:
         raise MissingRowError("conversation", conversation_id)
@@ -124,12 +120,10 @@ def draft(db: sqlite3.Connection, conversation_id: str) -> str:
 
 
 def keep_draft(db: sqlite3.Connection, conversation_id: str, text: str) -> None:
-    """Keep what stands in the composer of a conversation."""
     update_conversation(db, conversation_id, "draft = ?", (storable(text),))
 
 
 def undo_delete(db: sqlite3.Connection, conversation_id: str) -> None:
-    """Put a deleted conversation back on the list."""
     update_conversation(db, conversation_id, "deleted_at = ?", (None,))
     db.execute("DELETE FROM change WHERE conversation_id = ? AND what = 'delete conversation'", (conversation_id,))
 
@@ -202,7 +196,6 @@ class Listing(StoreFile):
             self._record("pin", conversation_id, steps)
 
     def archive(self, conversation_id: str, archived: bool) -> None:
-        """Take a conversation off the list without deleting it, or put it back."""
         with self._transaction() as db:
             now = self._clock() if archived else None
             steps = changes.set_columns(db, "conversation", conversation_id, archived_at=now)

@@ -44,7 +44,6 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 
 def unpack_ids(blob: bytes) -> tuple[int, ...]:
-    """The inverse of `pack_ids`."""
     words = array("I", blob)
     if sys.byteorder == "big":
         words.byteswap()
@@ -106,7 +105,6 @@ def _sampling(text: str) -> SamplingSettings:
 
 
 def _is_usable(record: AnswerRecord) -> bool:
-    """Whether its values are of the kinds that they are told and drawn as."""
     told = (record.finish_reason, record.seen_from, record.summary, record.prompt_hash, record.persona)
     optional = (*told, record.chances)
     stats = record.stats

@@ -30,12 +30,10 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether SQLite has its values as text."""
         return self.kind in ("text", "object", "record")
 
     @property
     def types(self) -> tuple[type, ...]:
-        """What its values are in Python."""
         some = (str,) if self.is_text else {"time": (int, float), "flag": (int,), "ids": (bytes,)}[self.kind]
         return (*some, type(None)) if self.may_miss else some
 
@@ -47,7 +45,6 @@ class Column:
         return 0 if self.kind == "flag" else b"" if self.kind == "ids" else ""
 
     def fits(self, value: object) -> bool:
-        """Whether it may hold a value, as far as its kind and its words say."""
         if value is None or not isinstance(value, self.types):
             return value is None and self.may_miss
         return value in (0, 1) if self.kind == "flag" else not self.words or value in self.words

@@ -25,7 +25,6 @@ _PUT = f"INSERT INTO message (conversation_id, {_COLUMNS}) VALUES (?{', ?' * len
 
 
 def load_conversation(db: sqlite3.Connection, conversation_id: str) -> Conversation:
-    """A conversation and the branch that ends at its tip."""
     row = db.execute(
         "SELECT title, created_at, updated_at, tip_id, title_by FROM conversation WHERE id = ?", (conversation_id,)
     ).fetchone()
@@ -56,7 +55,6 @@ def load_branch(db: sqlite3.Connection, message_id: str | None) -> tuple[Message
 
 
 def load_message(db: sqlite3.Connection, message_id: str) -> Message:
-    """One message."""
     row = db.execute(f"SELECT {_COLUMNS} FROM message WHERE id = ?", (message_id,)).fetchone()
     if row is None:
         raise MissingRowError("message", message_id)
@@ -82,7 +80,6 @@ def conversations_of(db: sqlite3.Connection, message_ids: Collection[str]) -> se
 
 
 def tip_of(db: sqlite3.Connection, conversation_id: str) -> str | None:
-    """The tip of an existing conversation."""
     row = db.execute("SELECT tip_id FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
     if row is None:
         raise MissingRowError("conversation", conversation_id)
@@ -137,14 +134,12 @@ def conversation_messages(db: sqlite3.Connection, conversation_id: str) -> list[
 
 
 def keep_told(db: sqlite3.Connection, message_id: str, note: Mapping[str, Any]) -> None:
-    """Put what of a persona's lore was told with an existing message beside it."""
     values = (pack_object(note), message_id)
     if db.execute("UPDATE message SET persona = ? WHERE id = ?", values).rowcount != 1:
         raise MissingRowError("message", message_id)
 
 
 def keep_summary(db: sqlite3.Connection, message_id: str, summary: str) -> None:
-    """Put the summary of what comes before an existing message beside it."""
     values = (storable(summary), message_id)
     if db.execute("UPDATE message SET summary = ? WHERE id = ?", values).rowcount != 1:
         raise MissingRowError("message", message_id)
@@ -204,7 +199,6 @@ def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
 
 
 def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
-    """What the user's first message says in its first line."""
     row = db.execute(
         "SELECT text FROM message WHERE conversation_id = ? AND role = 'user' AND deleted_at IS NULL "
         "ORDER BY rowid LIMIT 1",

@@ -94,7 +94,6 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, now: float) ->
 
 
 def holds(db: sqlite3.Connection, tree: ConversationTree) -> bool:
-    """Whether a conversation is there with all its messages, as in a copy of the file."""
     try:
         there = read_tree(db, tree.id or "")
     except MissingRowError:

@@ -37,7 +37,6 @@ class BuiltIn:
 
     @property
     def source(self) -> str:
-        """Its Jinja."""
         return (Path(__file__).parent / f"{self.name}.jinja").read_text(encoding="utf-8")
 
     def fits(self, tokens: set[str], architecture: str, vocab_size: int) -> bool:

@@ -127,7 +127,6 @@ def _stops(preset: Mapping[str, Any], line: str) -> list[str]:
 
 
 def _left_out(preset: Mapping[str, Any], whole: Mapping[str, Any]) -> list[str]:
-    """What would change a prompt there and does not here."""
     named = [key for key in _UNFOLLOWED if preset.get(key)]
     if preset is not whole and isinstance(whole.get("context"), dict):
         named.append("context")

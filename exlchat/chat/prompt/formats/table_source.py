@@ -65,7 +65,6 @@ def _absent(content: Mapping[str, Any]) -> list[str]:
 
 
 def _around(content: Mapping[str, Any], role: str, said: str) -> str:
-    """A message of this role with all that stands around it."""
     part: Mapping[str, str] = content.get(role, {})
     before = _written(part.get("prefix", ""), role)
     if "first_prefix" in part:
