@@ -56,11 +56,9 @@ class GenerationSettings:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def value(self, name: str) -> Any:
-        """The value of one of `NAMES`."""
         return getattr(self.sampling if name in CONTROLS else self.speech if name in ANSWER_OPTIONS else self, name)
 
     def source(self, name: str) -> str:
-        """Where the value comes from."""
         return self.sources.get(name, "default")
 
     def shown_names(self) -> list[str]:
@@ -113,7 +111,6 @@ class GenerationSettings:
         )
 
     def shown(self, name: str) -> str:
-        """The value of one of `NAMES`, for people."""
         value = self.value(name)
         if name in CONTROLS:
             return control_values.shown(name, value)
@@ -124,11 +121,9 @@ class GenerationSettings:
         return str(value)
 
     def describe(self) -> str:
-        """All that is on, in one line."""
         return " · ".join(f"{name} {self.shown(name)}" for name in self.shown_names())
 
     def changes_from(self, before: GenerationSettings) -> list[str]:
-        """What is no longer as before, value by value."""
         changed = [name for name in NAMES if self.value(name) != before.value(name)]
         return [f"{name} {before.shown(name)} → {self.shown(name)}" for name in changed]
 

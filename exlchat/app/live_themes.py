@@ -26,11 +26,8 @@ _Stamps = dict[Path, tuple[int, int, int]]
 
 
 class ThemedFront(Protocol):
-    """What this needs of whatever shows the chat."""
-
     @property
-    def theme_in_use(self) -> str:
-        """Name of the theme that is shown."""
+    def theme_in_use(self) -> str: ...
 
     def use_themes(self, themes: Iterable[ThemeFile]) -> None:
         """Know these from now on in the place of others of their names, and show them where they are in use."""

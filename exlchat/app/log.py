@@ -46,7 +46,6 @@ class Log:
         LOGGER.addHandler(logging.NullHandler() if path is None else _PrivateFile(path))
 
     def say(self, line: str, *, warning: bool) -> None:
-        """Keep a line that is told."""
         self._said.append(LogLine(time.time(), line, warning))
         if warning:
             LOGGER.warning("%s", line)

@@ -207,7 +207,6 @@ class Presenter:
         self._answers.failed(line)
 
     def _save_again(self) -> None:
-        """Put answers on disk that could not be written when they ended, as soon as they can be."""
         unkept = self._view.session.unkept
         if not unkept:
             return

@@ -24,12 +24,10 @@ class View(Protocol):
     """Belongs to the session's thread, as everything that calls it."""
 
     @property
-    def session(self) -> ChatSession:
-        """The chat."""
+    def session(self) -> ChatSession: ...
 
     @property
-    def model(self) -> ModelState:
-        """Which model is there."""
+    def model(self) -> ModelState: ...
 
     @property
     def models(self) -> ModelSwitch:

@@ -123,7 +123,6 @@ def load_settings(path: Path | None = None) -> Settings:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A line for every variable that looks like one of ours and is none."""
     known = {paths.HOME_VARIABLE, *(setting.variable for setting in SETTINGS.values())}
     lines = []
     for name in sorted(environ):

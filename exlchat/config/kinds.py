@@ -53,17 +53,13 @@ class Kind:
         return result
 
     def refused(self, value: object) -> ValueError:
-        """The error for a value of another kind, or out of range."""
         return ValueError(f"is {_shown(value)}; it must be {self.what}")
 
 
 @dataclass(frozen=True, slots=True)
 class Switch(Kind):
-    """On or off."""
-
     @property
     def what(self) -> str:
-        """Both."""
         return "true or false"
 
     def from_toml(self, value: object) -> bool:
@@ -80,7 +76,6 @@ class Switch(Kind):
         return word in _YES
 
     def to_text(self, value: Any) -> str:
-        """As in TOML."""
         return "true" if value else "false"
 
 
@@ -94,7 +89,6 @@ class Whole(Kind):
 
     @property
     def what(self) -> str:
-        """With the bounds."""
         if self.choices:
             return f"a whole number, one of {', '.join(map(str, self.choices))}"
         return f"a whole number, at least {self.least} and at most {self.most}"
@@ -108,7 +102,6 @@ class Whole(Kind):
         return value
 
     def from_text(self, text: str) -> int:
-        """Digits."""
         try:
             value = int(text)
         except ValueError:
@@ -126,7 +119,6 @@ class Number(Kind):
 
     @property
     def what(self) -> str:
-        """With the bounds."""
         least = f"a number {'above' if self.above else 'of at least'} {self.least:g}"
         return f"{least} and at most {self.most:.12g}" if math.isfinite(self.most) else least
 
@@ -144,7 +136,6 @@ class Number(Kind):
         return number
 
     def from_text(self, text: str) -> float:
-        """As Python reads numbers."""
         try:
             value = float(text)
         except ValueError:
@@ -152,24 +143,19 @@ class Number(Kind):
         return self.from_toml(value)
 
     def to_text(self, value: Any) -> str:
-        """Without needless digits."""
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice(Kind):
-    """One of a few words."""
-
     values: tuple[str, ...]
 
     @property
     def what(self) -> str:
-        """All of them."""
         return f"one of {', '.join(self.values)}"
 
     def from_toml(self, value: object) -> str:
-        """Exactly as it is written."""
         if not isinstance(value, str) or value not in self.values:
             raise self.refused(value)
         return value
@@ -184,11 +170,9 @@ class Text(Kind):
 
     @property
     def what(self) -> str:
-        """With what is asked of it."""
         return "a name in one line, in quotes" if self.name else "a text in quotes"
 
     def from_toml(self, value: object) -> str:
-        """Checked as a name if it is one."""
         if not isinstance(value, str) or (self.name and (not value.strip() or not value.isprintable())):
             raise self.refused(value)
         if any("\ud800" <= mark <= "\udfff" for mark in value):
@@ -203,11 +187,9 @@ class FolderList(Kind):
 
     @property
     def what(self) -> str:
-        """As TOML has them."""
         return "a list of texts in quotes"
 
     def from_toml(self, value: object) -> tuple[str, ...]:
-        """A list."""
         if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
             raise self.refused(value)
         return tuple(value)
@@ -218,11 +200,9 @@ class FolderList(Kind):
         return tuple(part.strip() for part in parts if part.strip())
 
     def to_text(self, value: Any) -> str:
-        """One a line."""
         return "\n".join(value)
 
     def to_toml(self, value: Any) -> TomlValue:
-        """A list."""
         return list(value)
 
 
@@ -232,11 +212,9 @@ class Keys(Kind):
 
     @property
     def what(self) -> str:
-        """As TOML has it."""
         return 'a table of actions with a key or a list of keys each, such as retry = "ctrl+t"'
 
     def from_toml(self, value: object) -> KeyTable:
-        """A table of texts and lists of texts."""
         if isinstance(value, tuple):
             return value
         if not isinstance(value, dict):
@@ -258,7 +236,6 @@ class Keys(Kind):
         return tuple((action, split_keys(keys)) for action, _, keys in pairs)
 
     def to_text(self, value: Any) -> str:
-        """As in the environment."""
         return " ".join(f"{action}={','.join(keys)}" for action, keys in value)
 
     def to_toml(self, value: Any) -> TomlValue:
@@ -268,15 +245,11 @@ class Keys(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Controls(Kind):
-    """Values by the names in `CONTROL_NAMES`."""
-
     @property
     def what(self) -> str:
-        """As TOML has it."""
         return "a table of sampling controls, such as xtc_probability = 0.5 (docs/sampling.md lists them)"
 
     def from_toml(self, value: object) -> SamplingTable:
-        """A table, each of its values checked by itself."""
         if isinstance(value, tuple):
             return value
         if not isinstance(value, dict):
@@ -296,16 +269,13 @@ class Controls(Kind):
         return self.from_toml(found["table"])
 
     def to_text(self, value: Any) -> str:
-        """As in the environment."""
         return ", ".join(f"{name} = {toml_text(to_plain(name, one))}" for name, one in value)
 
     def to_toml(self, value: Any) -> TomlValue:
-        """A table."""
         return {name: to_plain(name, one) for name, one in value}
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """Keys with commas between them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -330,7 +300,6 @@ def _control(name: str, value: object) -> Any:
 
 
 def toml_text(value: TomlValue) -> str:
-    """A value as TOML writes it, in one line."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -45,7 +45,6 @@ class Layer:
         return any(one in self.values for one in rows)
 
     def value(self, key: str) -> Any:
-        """What it says; of the table of sampling, the rows that it has."""
         if key == "sampling":
             return (*self._table.items(), *((one, self.values[one]) for one in CONTROL_NAMES if one in self.values))
         return self.values[key] if key in self.values else self._table[key]
@@ -78,15 +77,12 @@ class Resolved:
     layers: tuple[Layer, ...]
 
     def value(self, key: str) -> Any:
-        """What holds."""
         return self._sampling() if key == "sampling" else self.origin(key).value(key)
 
     def source(self, key: str) -> Place:
-        """Where that comes from."""
         return self.origin(key).place
 
     def origin(self, key: str) -> Layer:
-        """The layer whose value holds."""
         first = self._first(key)
         return first if first.says(key) else _DEFAULT
 
@@ -96,7 +92,6 @@ class Resolved:
         return first if PLACES.index(first.place) < PLACES.index("file") else None
 
     def replace(self, layer: Layer) -> Resolved:
-        """With this layer in the place of the one that was there, if any."""
         return resolve(*(one for one in self.layers if one.place not in (layer.place, "default")), layer)
 
     def _first(self, key: str) -> Layer:

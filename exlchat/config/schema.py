@@ -91,12 +91,10 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The environment variable that beats the file."""
         return f"EXLCHAT_{self.key.upper()}"
 
     @property
     def optional(self) -> bool:
-        """Whether it may have no value at all."""
         return self.default is None
 
     def from_toml(self, value: object) -> Any:
@@ -128,12 +126,10 @@ def usual_temperature(dynatemp_high: float, *, bundled_guide: bool) -> float:
 
 
 def _setting(default: Any, group: str, kind: Kind, when: When, text: str, **more: Any) -> Any:
-    """A field of `Settings`; arguments as those of `Setting`."""
     return field(default=default, metadata={"setting": Setting(default, group, kind, when, text, **more)})
 
 
 def _control(name: str, default: float | None, **more: Any) -> Any:
-    """A control of sampling as a setting, with its own range and sentence."""
     control = CONTROLS[name]
     whole = control.kind == "whole"
     kind = Whole(int(control.low)) if whole else Number(control.low, control.high, above=control.above)
@@ -278,7 +274,6 @@ class Settings:
         self.drawing()
 
     def drawing(self, *, bundled_guide: bool = False) -> SamplingSettings:
-        """How tokens are drawn, for the bundled guide or for any other model."""
         own, table = {name: getattr(self, name) for name in OWN_KEYS}, dict(self.sampling)
         if own["temperature"] is None:
             own["temperature"] = usual_temperature(table.get("dynatemp_high", 0.0), bundled_guide=bundled_guide)
@@ -290,6 +285,5 @@ SETTINGS: dict[str, Setting] = {one.name: replace(one.metadata["setting"], key=o
 
 
 def grouped() -> Iterator[tuple[str, list[Setting]]]:
-    """The groups with their settings, in the order to show them."""
     for group in GROUPS:
         yield group, [one for one in SETTINGS.values() if one.group == group]

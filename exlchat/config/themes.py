@@ -63,7 +63,6 @@ _CODE_STYLE_WORDS = ("bold", "italic", "underline", "none")
 
 
 def is_ansi(color: str) -> bool:
-    """Whether the terminal decides what the colour looks like."""
     return color.startswith("ansi_")
 
 
@@ -83,7 +82,6 @@ class ThemeFile:
 
     @property
     def ansi(self) -> bool:
-        """Whether some colours are the terminal's own."""
         return any(is_ansi(color) for color in self.colors.values())
 
 
@@ -107,7 +105,6 @@ class ThemeShelf:
 
 
 def is_theme_name(name: str) -> bool:
-    """Whether a theme may be called so."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -168,7 +165,6 @@ class _Table:
     styles: Mapping[str, str]
 
     def over(self, base: _Table) -> _Table:
-        """This file with what it leaves out taken from `base`."""
         merged = {section: {**base.sections[section], **entries} for section, entries in self.sections.items()}
         styles = {**base.styles, **self.styles}
         return _Table(self.path, self.text, self.name, self.description, self.dark, merged, styles)

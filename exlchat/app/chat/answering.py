@@ -42,23 +42,19 @@ class PendingAnswer:
 
     @property
     def conversation_id(self) -> str:
-        """Where the answer belongs."""
         return self.job.conversation_id
 
     @property
     def so_far(self) -> tuple[TextDelta, ...]:
-        """All of its text as it is now, without marks."""
         both = TextDelta("".join(self.thoughts), channel="thought"), TextDelta("".join(self.answer))
         return tuple(piece for piece in both if piece.text)
 
     def begin(self, started: AnswerStarted) -> None:
-        """It is on disk, with the text of a cut answer that it goes on from."""
         self.message = started.message
         self.thoughts, self.answer = [], []
         self._take(started.begun)
 
     def add(self, delta: TextDelta) -> None:
-        """More of it has come."""
         self._take((delta,) if delta.text and delta.channel != "mark" else ())
 
     def _take(self, pieces: Sequence[TextDelta]) -> None:

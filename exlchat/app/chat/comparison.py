@@ -47,7 +47,6 @@ class Comparison:
 
     @property
     def ended(self) -> bool:
-        """Whether none of them grows any more."""
         return self._session.under_way_in(self.conversation_id) is not self._answering
 
     @property
@@ -57,12 +56,10 @@ class Comparison:
         return new if self.given is None else [self.given, *new]
 
     def stop(self) -> None:
-        """End all that grow, with the text they have."""
         if not self.ended:
             self._session.stop_in(self.conversation_id)
 
     def texts(self) -> list[str]:
-        """What each answer says so far, thoughts left out."""
         begun = [one for _, one in sorted(self._answering.several.items()) if one.message is not None]
         before = [] if self.given is None else [answer_parts(self._session.store.message(self.given)).answer]
         return [*before, *map(_text, begun)]

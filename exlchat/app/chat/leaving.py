@@ -18,7 +18,6 @@ _ABANDON_LOAD_SECONDS = 0.5
 
 
 def closing_seconds(engine_thread: EngineThread, session: ChatSession) -> float:
-    """For `EngineThread.close`."""
     seconds = _ABANDON_LOAD_SECONDS
     if engine_thread.loaded:
         seconds += CLOSE_SECONDS

@@ -44,7 +44,6 @@ def _cut_by(message: Message, reason: str | None) -> str:
 
 
 def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:
-    """Where the part of a conversation begins that the model sees."""
     but = " but what is pinned" if any_pinned else ""
     if record.summary:
         return f"— the model sees a summary of what is above{but}; /summary shows it —"
@@ -52,7 +51,6 @@ def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:
 
 
 def unanswered_line(how: str) -> str:
-    """Of a message that nothing followed; `how` has it answered."""
     return f"This message has no answer yet; {how} has it answered."
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
-    """What goes with a model: prompt format, system prompt of new conversations, and how answers are drawn."""
-
     template: str | None
     system: str | None
     generation: GenerationSettings
@@ -69,17 +67,14 @@ class OpenConversation:
 
     @property
     def branch(self) -> Sequence[Message]:
-        """Messages of the open conversation as they are on disk."""
         return self.conversation.branch if self.conversation else ()
 
     @property
     def system_prompt(self) -> str | None:
-        """Who is speaking in the open conversation."""
         return self.conversation.system_prompt if self.conversation else self._new_system
 
     @property
     def last_answer(self) -> Message | None:
-        """The newest answer on the open branch."""
         return next((one for one in reversed(self.branch) if one.role == "assistant"), None)
 
     @property
@@ -106,7 +101,6 @@ class OpenConversation:
 
     @property
     def defaults(self) -> ModelDefaults:
-        """What holds now."""
         return ModelDefaults(self.template, self._default_system, self.generation)
 
     def use(self, template: str | None, system: str | None, generation: GenerationSettings | None) -> ModelDefaults:
@@ -143,7 +137,6 @@ class OpenConversation:
         return self.conversation
 
     def reload(self) -> None:
-        """Read the open conversation again after something was written into it."""
         if self.conversation is not None:
             self.open(self.conversation.id)
 
@@ -164,7 +157,6 @@ class OpenConversation:
             self.open(ids[0])
 
     def rename(self, conversation_id: str, title: str) -> None:
-        """Give a title."""
         self.store.rename(conversation_id, title)
         self.reload()
 

@@ -84,12 +84,10 @@ class ChatSession(OpenConversation):
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is written or waits, in whichever conversation."""
         return bool(self._under_way)
 
     @property
     def can_undo_delete(self) -> bool:
-        """Whether something was deleted in this run."""
         return bool(self._deleted)
 
     # Deleting
@@ -243,11 +241,9 @@ class ChatSession(OpenConversation):
         return self._under_way.stop(self.answering or self.being_written)
 
     def stop_in(self, conversation_id: str) -> bool:
-        """Stop the answer of a conversation; whether there was one."""
         return self._under_way.stop(self._under_way.of(conversation_id))
 
     def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:
-        """Prompts of a conversation that wait for the answer before them."""
         return self._under_way.waiting(conversation_id)
 
     def ask_cost(self, tell: Callable[[PromptCost], None], system: str | None = None) -> None:
@@ -394,7 +390,6 @@ class ChatSession(OpenConversation):
         self._submit(self.require_open(), prompt=None, continue_from=message_id, beginning=beginning)
 
     def under_way_in(self, conversation_id: str) -> PendingAnswer | None:
-        """The answer on its way in a conversation, whether it is open or not."""
         return self._under_way.of(conversation_id)
 
     def _submit(

@@ -124,14 +124,12 @@ def numbered_in_tree(session: ChatSession, number: str) -> str:
 
 
 def show(session: ChatSession, message_id: str) -> None:
-    """Show the branch on which a message stands."""
     session.require_quiet()
     session.store.jump(message_id)
     _changed(session)
 
 
 def branch_off(session: ChatSession, message_id: str) -> None:
-    """Open a new conversation that begins with copies of the messages up to this one."""
     session.require_quiet()
     session.unkept.save()
     session.open(session.store.branch_off(message_id).id)
@@ -146,7 +144,6 @@ def delete_from(session: ChatSession, message_id: str) -> None:
 
 
 def undo(session: ChatSession) -> Change:
-    """Take back the newest change of the open conversation."""
     session.require_quiet()
     change = session.store.undo(session.require_open())
     if change is None:
@@ -156,7 +153,6 @@ def undo(session: ChatSession) -> Change:
 
 
 def redo(session: ChatSession) -> Change:
-    """Do again what was undone last."""
     session.require_quiet()
     change = session.store.redo(session.require_open())
     if change is None:

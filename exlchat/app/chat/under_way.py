@@ -26,25 +26,21 @@ class UnderWay:
         return bool(self._answering)
 
     def of(self, conversation_id: str | None) -> PendingAnswer | None:
-        """The answer on its way in a conversation."""
         return self._answering.get(conversation_id or "")
 
     @property
     def being_written(self) -> PendingAnswer | None:
-        """The answer that grows right now."""
         return next((one for one in self._answering.values() if one.message is not None or one.several), None)
 
     def begin(
         self, job: EngineJob, *, prompt: Message | None, replaces: str | None, for_several: bool = False
     ) -> PendingAnswer:
-        """Have the engine answer; arguments as of `PendingAnswer`."""
         answering = PendingAnswer(job, prompt, replaces, for_several=for_several)
         self._answering[job.conversation_id] = answering
         self._jobs.submit(job)
         return answering
 
     def stop(self, answering: PendingAnswer | None) -> bool:
-        """End an answer; whether there was one."""
         if answering is not None:
             self._jobs.stop(answering.job)
         return answering is not None
@@ -64,7 +60,6 @@ class UnderWay:
         return answering
 
     def end(self, report: JobEnded) -> PendingAnswer | None:
-        """Forget a job; the answer it belonged to."""
         answering = self._of_job(report.job)
         if answering is not None:
             del self._answering[report.job.conversation_id]
@@ -77,15 +72,12 @@ class UnderWay:
     # Prompts that wait
 
     def queue(self, conversation_id: str, text: str) -> None:
-        """Let a prompt wait for the answer before it."""
         self._queued.setdefault(conversation_id, []).append(text)
 
     def waiting(self, conversation_id: str | None) -> tuple[str, ...]:
-        """Prompts of a conversation that wait, oldest first."""
         return tuple(self._queued.get(conversation_id or "", ()))
 
     def sent(self, conversation_id: str) -> None:
-        """The oldest one waits no longer."""
         self._queued[conversation_id].pop(0)
 
     def drop(self, conversation_id: str) -> None:

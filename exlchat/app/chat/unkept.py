@@ -21,7 +21,6 @@ class UnkeptAnswers:
         return bool(self._messages)
 
     def add(self, message: Message) -> None:
-        """An answer as it ended."""
         self._messages[message.id] = message
 
     def save(self) -> None:
@@ -36,7 +35,6 @@ class UnkeptAnswers:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of the messages that wait."""
         return frozenset(self._messages)
 
     def forget(self) -> None:
@@ -55,6 +53,5 @@ class UnkeptAnswers:
         return replace(tree, messages=tuple(map(whole, tree.messages)))
 
     def whole(self, conversation: Conversation) -> Conversation:
-        """A conversation from disk with these answers in full."""
         branch = tuple(self._messages.get(message.id, message) for message in conversation.branch)
         return replace(conversation, branch=branch)

@@ -56,7 +56,6 @@ class Unsent:
             return ""
 
     def keep_soon(self) -> None:
-        """Something was typed."""
         if self._not_yet is None:
             self._not_yet = self._later(_SAVE_SECONDS, self._keep_open)
 
@@ -81,7 +80,6 @@ class Unsent:
         self.keep()
 
     def forget_new(self) -> None:
-        """The new conversation has become one on disk."""
         self._texts.pop(None, None)
         self._put(None, (), "")
 

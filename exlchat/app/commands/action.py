@@ -21,8 +21,6 @@ Handler = Callable[["View", str], None]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the availability of an action depends on."""
-
     answering: bool = False
     has_messages: bool = False
     has_answer: bool = False
@@ -76,7 +74,6 @@ class Action:
 
     @property
     def argument_required(self) -> bool:
-        """Whether the slash command is useless without its argument."""
         return bool(self.argument) and not self.argument.startswith("[")
 
 

@@ -77,13 +77,11 @@ def completions(text: str, now: Situation | None = None) -> list[Action]:
 
 
 def _has_letters(word: str, letters: str) -> bool:
-    """Whether a word has these letters in this order."""
     rest = iter(word)
     return all(letter in rest for letter in letters)
 
 
 def situation_of(session: ChatSession) -> Situation:
-    """What the availability of actions depends on."""
     last = session.last_said
     return Situation(
         answering=session.answering is not None or session.being_written is not None,
@@ -109,7 +107,6 @@ class Commands:
         view.session.on_refused = partial(view.tell, warning=True)
 
     def known(self, action_id: str) -> bool:
-        """Whether the view can do an action at all."""
         return action_id in self._own or BY_ID[action_id].handler is not None
 
     def run(self, action_id: str, argument: str = "") -> bool:

@@ -196,7 +196,6 @@ def _set(view: View, name: str, text: str) -> None:
 
 
 def _tell(view: View, *names: str) -> None:
-    """What holds, in full where it is long."""
     now = view.session.generation
     view.note("\n".join(f"{name}: {_in_full(now.value(name), name)}" for name in names))
 

@@ -36,7 +36,6 @@ def cache(view: View, _: str) -> None:
 
 
 def cache_told(view: View, report: CacheReport, *, late: bool) -> None:
-    """Show what the engine says; `late` is whether it was waited for."""
     try:
         titles = {one.id: one.title for one in view.session.store.list_conversations()}
     except StoreError:

@@ -40,7 +40,6 @@ def code_meant(session: ChatSession, argument: str) -> tuple[list[CodeBlock], st
 
 
 def free_name(blocks: list[CodeBlock]) -> str:
-    """A name for them that is free in the working folder."""
     from exlchat.app.commands.code_files import usual_name
 
     return usual_name(blocks, Path.cwd())

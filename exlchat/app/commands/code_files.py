@@ -41,7 +41,6 @@ def code_blocks(text: str) -> list[CodeBlock]:
 
 
 def usual_name(blocks: list[CodeBlock], folder: Path) -> str:
-    """A name in `folder` that is still free, for the first of some blocks."""
     ending = blocks[0].ending
     number = 1
     while (folder / f"code-{number}{ending}").exists():

@@ -153,7 +153,6 @@ def delete(view: View, _: str) -> None:
 
 
 def delete_one(view: View, conversation_id: str) -> None:
-    """Delete a conversation with a way back."""
     was_open = conversation_id == view.session.conversation_id
     if was_open:
         view.unsent.keep()
@@ -170,7 +169,6 @@ def delete_one(view: View, conversation_id: str) -> None:
 
 
 def undo_delete(view: View) -> None:
-    """Bring back the conversation that was deleted last."""
     conversation_id, title = view.session.undo_delete()
     view.open_conversation(conversation_id)
     view.tell(f"“{one_line(title, TITLE_CELLS)}” is back")

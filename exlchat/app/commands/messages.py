@@ -52,7 +52,6 @@ def _pin(view: View, back: str, *, pinned: bool) -> None:
 
 
 def pin_line(message: Message) -> str:
-    """What was done to a message that has just been pinned or unpinned."""
     said = one_line(message.text, _SAID_CELLS)
     return f"Pinned: the model goes on seeing “{said}”" if message.pinned else f"No longer pinned: “{said}”"
 
@@ -159,7 +158,6 @@ def cut(view: View, back: str) -> None:
 
 
 def cut_from(view: View, message_id: str) -> None:
-    """Delete a message and what follows it."""
     tree_actions.delete_from(view.session, message_id)
     view.show_branch()
     view.tell("Deleted from there on; /undo brings it back")

@@ -51,15 +51,12 @@ class SettingsCommands:
     # What each front does in its own way
 
     def _show_all(self) -> None:
-        """All settings."""
         raise NotImplementedError
 
     def themes(self) -> list[str]:
-        """Names of the themes there are."""
         raise NotImplementedError
 
     def _show_theme(self, name: str) -> None:
-        """Use a theme, if there is one of that name."""
         raise NotImplementedError
 
     def _show_sidebar(self, shown: bool) -> None:
@@ -70,7 +67,6 @@ class SettingsCommands:
         raise NotImplementedError
 
     def _use_vi(self, wanted: bool) -> None:
-        """Edit what is typed with vi's keys, or with emacs's."""
         raise NotImplementedError
 
     # Doors
@@ -120,11 +116,9 @@ class SettingsCommands:
         ]
 
     def shown(self, row: SettingRow) -> str:
-        """The value in force, in one line."""
         return row.shown(self.holds(row), keymap(self.held.value("keys")))
 
     def source(self, row: SettingRow) -> str:
-        """Where the value in force is from."""
         over = self.held.beaten(row.setting.key)
         if over is None:
             return "file" if row.in_file(self.reading) else "default"
@@ -136,7 +130,6 @@ class SettingsCommands:
         return one_line(row.text(self.reading), _SHOWN_CELLS) if row.in_file(self.reading) else "nothing"
 
     def holds(self, row: SettingRow) -> Any:
-        """The value in force."""
         return self.held.value(row.setting.key)
 
     def beaten_by(self, row: SettingRow) -> str:
@@ -200,7 +193,6 @@ class SettingsCommands:
     # Having a change hold
 
     def _apply(self, key: str) -> None:
-        """Have one changed setting hold now, if it is one of those that do."""
         session, value = self._front.session, self.held.value(key)
         match key:
             case "theme":
@@ -237,7 +229,6 @@ class SettingsCommands:
         session.draw_by(session.generation.taking(changed, said))
 
     def _held(self, reading: Reading) -> Resolved:
-        """What holds with the model that is loaded, if any is."""
         info = self._front.model.info
         model = None if info is None else Path(info.path)
         return self._shelf.options.over(reading, self._shelf.memory.settings_of(model).layer)

@@ -68,7 +68,6 @@ def persona(view: View, name: str) -> None:
 
 
 def _meant_for(view: View, model: str | None) -> str:
-    """How to load the model that a persona is meant for, where another one is loaded."""
     info = view.model.info
     if model is None or info is None:
         return ""

@@ -40,7 +40,6 @@ def begun_mention(before: str) -> BegunMention | None:
 
 
 def mention_of(name: str) -> str:
-    """How a file is named in a message."""
     return f'@"{name}"' if re.search(r"\s", name) or name[-1:] in _AFTER_A_NAME else f"@{name}"
 
 
@@ -77,7 +76,6 @@ def _names(text: str, folder: Path) -> Iterator[str]:
 
 
 def is_file(name: str, folder: Path) -> bool:
-    """Whether a name, as somebody types it in `folder`, is one of a plain file."""
     try:
         return path_of(name, folder).is_file()
     except (OSError, ValueError):
@@ -85,7 +83,6 @@ def is_file(name: str, folder: Path) -> bool:
 
 
 def path_of(name: str, folder: Path) -> Path:
-    """Where a name, as somebody types it in `folder`, leads."""
     return folder / paths.expanded(name)
 
 

@@ -61,7 +61,6 @@ class Keymap:
 
 
 def keymap(wanted: KeyTable) -> Keymap:
-    """The keys that hold when these are wanted."""
     own: dict[str, tuple[str, ...]] = {}
     problems = []
     for action_id, names in wanted:

@@ -63,7 +63,6 @@ def key_name(text: str) -> str:
 
 
 def is_typed(key: str) -> bool:
-    """Whether the key puts a character into a text."""
     return len(key) == 1 or key in ("space", "shift+space")
 
 

@@ -88,7 +88,6 @@ def model_called(
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether `path` looks like a model at all."""
     return (path / "config.json").is_file()
 
 

@@ -289,7 +289,6 @@ def _fetched(model: HubModel, folder: Path) -> int:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Files on their way."""
     return list(_under_way(folder).glob("*.part"))
 
 

@@ -46,17 +46,14 @@ class HubAnswerError(Exception):
 
 
 def revision_url(repository: str, revision: str) -> str:
-    """Where the hub tells what a revision holds, with sizes and hashes."""
     return f"{_endpoint()}/api/models/{repository}/revision/{quote(revision, safe='')}?blobs=true"
 
 
 def references_url(repository: str) -> str:
-    """Where it lists branches and tags."""
     return f"{_endpoint()}/api/models/{repository}/refs"
 
 
 def file_url(repository: str, commit: str, name: str) -> str:
-    """Where a file of a commit lies."""
     return f"{_endpoint()}/{repository}/resolve/{commit}/{quote(name, safe='')}"
 
 
@@ -169,8 +166,6 @@ class PullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A repository and a branch, tag or commit of it."""
-
     repository: str
     revision: str = MAIN
 
@@ -197,7 +192,6 @@ class HubModel:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
         return sum(file.size for file in self.files)
 
 
@@ -264,7 +258,6 @@ class _Told(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line."""
         self._say(record.getMessage())
 
 
@@ -291,7 +284,6 @@ def said_in_one_line(name: HubName) -> Iterator[None]:
 
 
 def _hub_line(name: HubName, error: HubAnswerError) -> str:
-    """What the hub has answered."""
     match error.code:
         case "GatedRepo":
             page = f"https://huggingface.co/{name.repository}"

@@ -33,7 +33,6 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """Its folder."""
         return Path(self.card.path)
 
     @property
@@ -101,12 +100,10 @@ def by_name(name: str, found: Sequence[FoundFolder]) -> FoundFolder | None:
 
 
 def size_text(count: int) -> str:
-    """Bytes as people say them."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 // 10 else f"{count / 2**20:.1f} MiB"
 
 
 def used_text(used: float | None, now: datetime.datetime) -> str:
-    """How long ago."""
     if used is None:
         return "never used"
     try:
@@ -117,7 +114,6 @@ def used_text(used: float | None, now: datetime.datetime) -> str:
 
 
 def summary(entry: Entry) -> str:
-    """Format, size and length in one line; empty for what cannot be loaded."""
     card = entry.card
     if card.problem is not None:
         return ""
@@ -132,7 +128,6 @@ def summary(entry: Entry) -> str:
 
 
 def fit_text(entry: Entry) -> str:
-    """Whether it can be loaded here, and what would mend it."""
     card = entry.card
     if card.fit is None or card.fit.problem is not None:
         return entry.problem or ""

@@ -62,11 +62,9 @@ class ModelSettings:
 
     @property
     def layer(self) -> Layer:
-        """What is set, as a layer of the settings."""
         return Layer("remembered", {name: value for name, value in asdict(self).items() if value is not None})
 
     def describe(self) -> str:
-        """What is set, in one line; empty when nothing is."""
         return " · ".join(f"{name} {value}" for name, value in self.layer.values.items())
 
 
@@ -98,7 +96,6 @@ class ModelMemory:
         return {model: float(when) for model, when in used.items() if isinstance(when, int | float)}
 
     def used_models(self) -> list[Path]:
-        """Folders of the models that were loaded before."""
         return [Path(model) for model in self.last_used()]
 
     def keep(self, model: Path, settings: ModelSettings) -> None:

@@ -72,7 +72,6 @@ def library() -> list[FoundFolder]:
 
 
 def in_folder(text: str) -> list[FoundFolder]:
-    """The models in and below a folder that was named."""
     root = paths.expanded(text)
     if not root.is_absolute() and text.startswith("~"):
         return [FoundFolder(root, text, f"{text}: there is no such home folder; write the whole path")]
@@ -82,7 +81,6 @@ def in_folder(text: str) -> list[FoundFolder]:
 
 
 def looks_like_model(path: Path) -> bool:
-    """Whether a folder holds what only models hold."""
     try:
         with os.scandir(path) as entries:
             return any(_marks_model(entry) for entry in entries)

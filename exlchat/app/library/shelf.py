@@ -49,7 +49,6 @@ class Shelf:
         return self.reading.settings
 
     def found(self) -> list[FoundFolder]:
-        """Every model, its name only."""
         return all_models(self.settings.model_folders, self.memory.used_models())
 
     def choose(self, text: str) -> Path:
@@ -69,11 +68,9 @@ class Shelf:
         return in_order(list(self.cards(self.found())))
 
     def load(self, path: Path) -> Load:
-        """What the engine thread needs to load a model."""
         return Load(shown_name(path), self.loader(path), partial(_check, path))
 
     def held(self, path: Path | None) -> Resolved:
-        """All settings as they hold for a model, or for none."""
         return self.options.over(self.reading, self.memory.settings_of(path).layer)
 
     def generation(self, path: Path | None) -> GenerationSettings:
@@ -82,7 +79,6 @@ class Shelf:
 
 
 def shown_name(path: Path) -> str:
-    """What to call a model before it is loaded."""
     return GUIDE if path == paths.bundled_model() else printable(one_line(path.name))
 
 

@@ -65,7 +65,6 @@ _CALL: Final = re.compile(r"\w+\([^()]*\)")
 
 
 def line_of(source: str) -> str | None:
-    """TeX as a line, None where it has none."""
     if not all(_is_known(command) for command in _COMMAND.findall(source)):
         return None
     try:
@@ -212,7 +211,6 @@ def _held(part: TexPart, least: int) -> str:
 
 
 def _over(part: TexPart) -> str:
-    """Above a fraction's bar."""
     has_blank = " " in _BRACKETED.sub("", part.text)
     return _held(part, ATOM if has_blank and part.binds < ATOM else PRODUCT)
 

@@ -43,7 +43,6 @@ def cache_rows(report: CacheReport, titles: Mapping[str, str]) -> Iterator[tuple
 
 
 def cache_line(report: CacheReport) -> str:
-    """The same in one line, for somebody who has gone on to something else."""
     return (
         f"Cache: {report.running + report.idle:,} of {report.pages:,} pages taken, {report.found_tokens:,} of "
         f"{report.prompt_tokens:,} prompt tokens reused ({report.hit_rate:.0%}); /cache shows more"
@@ -79,7 +78,6 @@ def _disk_rows(disk: DiskReport | None) -> Iterator[tuple[str, str]]:
 
 
 def size_text(count: int) -> str:
-    """Bytes in the largest unit of which there is one."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:
             return f"{count / size:,.1f} {unit}"

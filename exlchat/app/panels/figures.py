@@ -60,7 +60,6 @@ def facts_of(answer: Message | None, info: ModelInfo | None, before: StatusFacts
 
 
 def describe_figures(answer: Message | None) -> str:
-    """Everything that is recorded about an answer, in one line."""
     record = answer.record if answer is not None else None
     if record is None or record.stats is None:
         return "There are no figures for the last answer"
@@ -87,13 +86,10 @@ def drafted_line(stats: GenerationStats) -> str:
 
 
 class GrowingFigures:
-    """Tokens and rate of the answer that is being written."""
-
     def __init__(self) -> None:
         self.begin(0)
 
     def begin(self, prompt_tokens: int) -> None:
-        """An answer has begun, behind so many tokens."""
         self._prompt_tokens = prompt_tokens
         self._tokens = 0
         self._first_at = self._told_at = 0.0
@@ -111,7 +107,6 @@ class GrowingFigures:
 
     @property
     def tokens(self) -> int:
-        """How many have come so far."""
         return self._tokens
 
     def rate(self, now: float) -> float | None:

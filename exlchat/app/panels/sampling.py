@@ -96,7 +96,6 @@ def _usual_beyond_off(name: str, at: float, by: int) -> float | None:
 
 
 def _ladder(name: str) -> Sequence[float]:
-    """The values that a number goes through."""
     if name in ("max_tokens", "thinking_budget"):
         return (*_STEPS["max_tokens"], _WITHOUT_LIMIT)
     if name in ANSWER_OPTIONS:
@@ -120,12 +119,10 @@ def next_choice(now: GenerationSettings, name: str) -> str:
 
 
 def is_chosen(name: str) -> bool:
-    """Whether a value is one of a few words, not something to be typed."""
     return bool(_words(name))
 
 
 def _words(name: str) -> list[str]:
-    """Those few, as they are typed."""
     if name == "context_policy":
         return list(CONTEXT_POLICIES)
     if name not in ANSWER_OPTIONS:
@@ -135,7 +132,6 @@ def _words(name: str) -> list[str]:
 
 
 def has_steps(name: str) -> bool:
-    """Whether a value goes up and down; a list is typed."""
     if name in ANSWER_OPTIONS:
         return ANSWER_OPTIONS[name].kind in ("whole", "limit")
     return name not in CONTROLS or CONTROLS[name].kind not in _LISTS
@@ -152,7 +148,6 @@ def typed_text(now: GenerationSettings, name: str) -> str:
 
 
 def value_lines(now: GenerationSettings, start: GenerationSettings, name: str) -> Iterator[str]:
-    """What one value does, where it comes from, what it was at the start, and why it changes nothing, if so."""
     yield EXPLAINED[name]
     before = "" if now.value(name) == start.value(name) else f" At the start: {start.shown(name)}."
     reason = idle_reason(now.sampling, name)
@@ -163,7 +158,6 @@ def value_lines(now: GenerationSettings, start: GenerationSettings, name: str) -
 
 
 def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -> Iterator[str]:
-    """What a preset is for, what taking it would change, and what of it would not be applied."""
     if preset.description:
         yield preset.description
     wished = preset.overrides.describe() or "It wishes for nothing"

@@ -39,32 +39,26 @@ class SettingRow:
 
     @property
     def name(self) -> str:
-        """What stands on the left."""
         return self.action_id or self.key
 
     @property
     def help(self) -> str:
-        """What it is, in a sentence."""
         return BINDABLE[self.action_id].help if self.action_id else self.setting.help
 
     @property
     def is_switch(self) -> bool:
-        """Whether Enter changes it at once."""
         return isinstance(self.setting.kind, Switch)
 
     @property
     def is_theme(self) -> bool:
-        """Whether it names a theme."""
         kind = self.setting.kind
         return isinstance(kind, Text) and kind.source == "themes"
 
     @property
     def has_lines(self) -> bool:
-        """Whether its text may have several lines."""
         return self.key == "system" or isinstance(self.setting.kind, FolderList)
 
     def choices(self, themes: Sequence[str]) -> list[str]:
-        """The words to choose from; none if it is typed."""
         kind = self.setting.kind
         if self.is_theme:
             return list(themes)
@@ -74,13 +68,11 @@ class SettingRow:
         return [*([_NONE] if found and self.setting.optional else []), *found]
 
     def default(self) -> str:
-        """What holds when it is left out."""
         if self.action_id:
             return ", ".join(BINDABLE[self.action_id].keys)
         return self.setting.shown(self.setting.default)
 
     def in_file(self, reading: Reading) -> bool:
-        """Whether the file says anything about it."""
         if self.action_id:
             return self.action_id in dict(reading.file.values.get("keys", ()))
         return self.key in reading.file.values
@@ -94,7 +86,6 @@ class SettingRow:
         return "" if value is None else self.setting.kind.to_text(value)
 
     def shown(self, holds: Any, keys: Keymap) -> str:
-        """The value that holds, in one line."""
         if self.action_id:
             return ", ".join(keys.keys(self.action_id))
         if holds in (None, ()):
@@ -117,7 +108,6 @@ class SettingRow:
 
 
 def groups() -> Iterator[tuple[str, str, list[SettingRow]]]:
-    """Name, explanation and rows of each group."""
     for group, settings in grouped():
         rows = [SettingRow(one.key, one) for one in settings if one.key != "keys"]
         if len(rows) < len(settings):
@@ -143,5 +133,4 @@ def _none(key: str) -> str:
 
 
 def padded(name: str) -> str:
-    """A name with room up to where the values begin."""
     return f"{name:<{_NAME_CELLS}} "

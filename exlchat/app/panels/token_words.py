@@ -29,7 +29,6 @@ _TOKENS_BEFORE: Final = 4
 
 
 def sureness(chance: float) -> Sureness:
-    """Where a probability stands on the scale of colours."""
     if chance >= _SURE:
         return "sure"
     if chance >= UNSURE:
@@ -50,13 +49,11 @@ def token_name(text: str) -> str:
 
 
 def named(chances: AnswerChances, chance: TokenChance) -> str:
-    """What to call one token; one that ends an answer says so."""
     name = token_name(chances.texts.get(chance.token_id, ""))
     return f"{name} (ends the answer)" if chance.token_id in chances.ends else name
 
 
 def place_line(chances: AnswerChances, at: int) -> str:
-    """About the token at a place: which it is, how likely it was, and how many were likelier."""
     taken = chances.places[at].taken
     if taken is None:
         kept = bool(chances.places[at].top)

@@ -26,5 +26,4 @@ class CacheSizes:
 
     @property
     def disk_bytes(self) -> int:
-        """On the disk."""
         return int((self.disk_gigabytes or 0) * 2**30)

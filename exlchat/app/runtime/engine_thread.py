@@ -81,7 +81,6 @@ class EngineThread:
             return None
 
     def start(self) -> None:
-        """Begin loading the model."""
         sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread.start()
 
@@ -184,7 +183,6 @@ class EngineThread:
             self._go_back(load, line)
 
     def _go_back(self, failed: Load, line: str) -> None:
-        """Load the model before the one that failed, as far as there is one."""
         before, self._good = self._good, None
         if before is not None and before is not failed:
             self._post(WentBack(line, before.name))

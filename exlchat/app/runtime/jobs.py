@@ -56,8 +56,6 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a question gave, or the one-line reason why it gave nothing."""
-
     question: Question
     answer: Any
     error: str | None
@@ -87,15 +85,11 @@ class LoadBegun:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How far loading is."""
-
     progress: LoadProgress
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model is ready."""
-
     info: ModelInfo
 
 
@@ -123,8 +117,6 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something a job has produced."""
-
     job: EngineJob
     event: JobStep
 

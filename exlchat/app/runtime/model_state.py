@@ -32,7 +32,6 @@ class ModelState:
 
     @property
     def activity(self) -> str:
-        """What is going on with the model itself, in a word; empty when it is there."""
         return "no model" if self.failure else "loading" if self.info is None else ""
 
     def learn(self, report: ModelReport) -> str | None:
@@ -75,7 +74,6 @@ class ModelState:
             choose_format(self.info, name, paths.folders().templates)
 
     def describe(self) -> str:
-        """What is loaded and how, or why not."""
         info = self.info
         if info is None:
             return self.failure or "The model is still being loaded"

@@ -58,5 +58,4 @@ class ModelSwitch:
             self._session.use(before.template, before.system, before.generation)
 
     def settled(self) -> None:
-        """A change has come to its end."""
         self._before = None

@@ -41,16 +41,11 @@ class EngineFigures:
 
 
 class JobQueue(Protocol):
-    """The part of the engine thread that a session uses."""
+    def submit(self, job: EngineJob) -> None: ...
 
-    def submit(self, job: EngineJob) -> None:
-        """Run `job` after the ones before it."""
+    def ask(self, question: Question) -> None: ...
 
-    def ask(self, question: Question) -> None:
-        """Ask between two jobs."""
-
-    def stop(self, job: EngineJob) -> None:
-        """End `job`."""
+    def stop(self, job: EngineJob) -> None: ...
 
 
 def turn_job(
@@ -174,8 +169,6 @@ class Questions:
         policy: ContextPolicy,
         thinking: bool | None = None,
     ) -> None:
-        """Ask for the prompt of a conversation, laid open; arguments of `inspected`."""
-
         def ask(engine: Engine) -> Inspected:
             branch = self._store.load(conversation_id).branch
             return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
