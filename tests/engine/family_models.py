@@ -224,6 +224,12 @@ def as_old_gemma3(tensors: dict[str, Tensor], config: dict[str, Any]) -> Files:
     return tensors, {**config, "sliding_window_pattern": period}
 
 
+def as_old_olmo3(tensors: dict[str, Tensor], config: dict[str, Any]) -> Files:
+    section = dict(config.pop("rope_parameters")["full_attention"])
+    config["rope_theta"] = section.pop("rope_theta")
+    return tensors, {**config, "rope_scaling": section}
+
+
 _GEMMA3 = {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -243,6 +249,15 @@ _MINISTRAL3 = {
         "mscale": 1.0,
         "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.1,
+    },
+}
+_OLMO3 = {
+    "head_dim": None,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "full_attention": YARN,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
 }
 _GRANITE = {
@@ -424,6 +439,11 @@ CASES: dict[str, Case] = {
     "starcoder2, no biases": Case("starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
     "olmo2": Case("olmo2", NO_HEAD_DIM),
     "olmo2, one key-value head": Case("olmo2", {**NO_HEAD_DIM, "num_key_value_heads": 1}),
+    "olmo3": Case("olmo3", _OLMO3),
+    "olmo3 as old files write it": Case("olmo3", _OLMO3, as_old_olmo3),
+    "olmo3, every fourth layer without a window": Case(
+        "olmo3", {**NO_HEAD_DIM, "num_hidden_layers": 4, "num_key_value_heads": 1, "sliding_window": 40}
+    ),
     "smollm3": Case("smollm3", {**NO_HEAD_DIM, "no_rope_layers": [1, 0, 1]}),
     "smollm3, by interval": Case("smollm3", {**NO_HEAD_DIM, "no_rope_layer_interval": 2}),
     "exaone": Case("llama", {}, as_exaone),
@@ -455,6 +475,10 @@ CASES: dict[str, Case] = {
     ),
     "seed_oss": Case("seed_oss"),
     "seed_oss, other biases": Case("seed_oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
+    "ernie4_5": Case("ernie4_5"),
+    "ernie4_5, biases, a head of its own": Case(
+        "ernie4_5", {"use_bias": True, "tie_word_embeddings": False, "num_key_value_heads": 1}
+    ),
     "gpt_oss": Case("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24}),
     "gpt_oss, plain positions": Case(
         "gpt_oss",

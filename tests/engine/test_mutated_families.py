@@ -21,6 +21,7 @@ from tests.engine.family_models import (
     as_exaone,
     as_internlm2,
     as_minicpm,
+    as_old_olmo3,
     as_orion,
     as_yi,
     random_model,
@@ -72,6 +73,12 @@ def from_yi(config: Config) -> Config:
     return {"rope_theta": 5e6, **config, **LLAMA}
 
 
+def from_old_olmo3(config: Config) -> Config:
+    # `transformers` 5 takes its default base for layers with a window, whatever `rope_theta` says.
+    plain = {"rope_type": "default", "rope_theta": config.get("rope_theta", 5e5)}
+    return {**config, "rope_parameters": {"full_attention": plain, "sliding_attention": dict(plain)}}
+
+
 def from_images(config: Config) -> Config:
     text = {**config, **config["text_config"]}
     if config["architectures"] == ["Qwen2VLForConditionalGeneration"]:
@@ -88,6 +95,7 @@ BACK: dict[Any, Callable[[Config], Config]] = {
     as_minicpm: from_minicpm,
     as_orion: from_orion,
     as_yi: from_yi,
+    as_old_olmo3: from_old_olmo3,
 }
 
 

@@ -291,6 +291,23 @@ FAMILIES: dict[str, Family] = {
         head_norms="joint",
         defaults={**LLAMA, "rms_norm_eps": 1e-5},
     ),
+    "Olmo3ForCausalLM": Family(
+        layer_names=_ONLY_POST_NORMS,
+        # Layers with a window have the same base, and nothing of the `rope_scaling` of older files.
+        aliases={"rope_local_base_freq": ("rope_theta",)},
+        norm_before=False,
+        norm_after=True,
+        head_norms="joint",
+        windows="period",
+        window_period=4,
+        defaults={
+            **LLAMA,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "rope_local_base_freq": 500000.0,
+            "sliding_window": 4096,
+        },
+    ),
     "SmolLM3ForCausalLM": Family(
         mlp_bias="mlp_bias",
         windows="without positions",
@@ -333,6 +350,20 @@ FAMILIES: dict[str, Family] = {
         output_bias="attention_out_bias",
         mlp_bias="mlp_bias",
         defaults={**LLAMA, "head_dim": 128, "attention_bias": True, "max_position_embeddings": 524288},
+    ),
+    "Ernie4_5ForCausalLM": Family(
+        interleaved=True,
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        mlp_bias="use_bias",
+        defaults={
+            **LLAMA,
+            "rms_norm_eps": 1e-5,
+            "head_dim": 128,
+            "rope_theta": 500000.0,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 131072,
+        },
     ),
     "GptOssForCausalLM": Family(
         windows="period",
