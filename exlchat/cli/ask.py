@@ -33,7 +33,6 @@ exit codes:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat ask`."""
     parser = Parser("exlchat ask", _ABOUT, _EPILOG, "exlchat ask [MODEL] [PROMPT] [options]")
     model = parser.add_argument_group("prompt and model")
     model.add_argument(
@@ -91,7 +90,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Prints the answer."""
     parser = build_parser()
     typed = parser.parse_args(arguments)
     model, prompt = model_and_prompt(parser, typed.model, typed.words)
@@ -113,7 +111,6 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, prompt: str | None) -> None:
-    """Refuses options of `exlchat ask` that contradict each other."""
     if typed.conversation is not None and not typed.save:
         parser.error("--no-save keeps nothing, and -c puts the answer into a conversation; leave one of them out")
     if typed.logprobs and not typed.jsonl:
@@ -135,7 +132,6 @@ def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, p
 def model_and_prompt(
     parser: argparse.ArgumentParser, model: str | None, words: Sequence[str]
 ) -> tuple[str | None, str | None]:
-    """Which of the free arguments is which."""
     if len(words) > (2 if model is None else 1):
         parser.error("too many arguments; put the prompt in quotes")
     if model is not None:

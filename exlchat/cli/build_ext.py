@@ -33,7 +33,6 @@ exit codes:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat build-ext`."""
     parser = Parser("exlchat build-ext", _ABOUT, _EPILOG, "exlchat build-ext [options]")
     build = parser.add_argument_group("build")
     build.add_argument(
@@ -127,7 +126,6 @@ class _Progress:
         self.seconds = 0.0
 
     def show(self, progress: BuildProgress) -> None:
-        """Takes what the build reports."""
         if not progress.waiting and not self.compiled:
             self._began, self.compiled = time.monotonic(), True
         self.seconds = time.monotonic() - self._began

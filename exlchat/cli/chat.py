@@ -62,7 +62,6 @@ exit codes:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat [MODEL_DIR]`."""
     parser = Parser("exlchat", _ABOUT, _EPILOG, _USAGE)
     model = parser.add_argument_group("model")
     model.add_argument(

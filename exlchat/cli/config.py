@@ -48,7 +48,6 @@ _WIDTH = 100
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The commands and options of `exlchat config`."""
     parser = Parser("exlchat config", _ABOUT, _EPILOG, "exlchat config COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     command = partial(add_command, commands, "exlchat config")
@@ -173,7 +172,6 @@ def _holds(key: str, lines: ErrorLines) -> ExitCode:
 
 
 def _told(setting: Setting, reading: Reading) -> list[str]:
-    """A setting in a few lines: value and where it comes from, what it means, what beats it."""
     value = getattr(reading.settings, setting.key)
     source = reading.held.source(setting.key)
     from_where = f"environment, {setting.variable}" if source == "environment" else source
@@ -189,7 +187,6 @@ def _told(setting: Setting, reading: Reading) -> list[str]:
 
 
 def _as_json(setting: Setting, reading: Reading) -> dict[str, Any]:
-    """A setting for scripts."""
     kind = setting.kind
     value = getattr(reading.settings, setting.key)
     return {

@@ -34,7 +34,6 @@ exit codes:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat models`."""
     parser = Parser("exlchat models", _ABOUT, _EPILOG, "exlchat models [options]")
     listing = parser.add_argument_group("list")
     listing.add_argument("--folder", metavar="DIR", type=some_text, help="look in and below this folder alone")

@@ -27,7 +27,6 @@ _OF_THEIR_OWN = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "-
 
 
 def loading_options(group: argparse._ArgumentGroup) -> None:
-    """How a model is loaded, for a command that has nothing more to say of it."""
     memory_options(group)
     kernel_options(group)
 
@@ -47,7 +46,6 @@ def memory_options(group: argparse._ArgumentGroup) -> None:
 
 
 def model_options(group: argparse._ArgumentGroup) -> None:
-    """All of loading, with the cache that is kept and with drafting."""
     memory_options(group)
     size = group.add_mutually_exclusive_group()
     size.add_argument(
@@ -78,7 +76,6 @@ def model_options(group: argparse._ArgumentGroup) -> None:
 
 
 def extension_option(group: argparse._ArgumentGroup) -> None:
-    """Whether the kernels are used."""
     group.add_argument(
         "--ext",
         dest="extension",
@@ -100,7 +97,6 @@ def kernel_options(group: argparse._ArgumentGroup) -> None:
 
 
 def prompt_options(group: argparse._ArgumentGroup) -> None:
-    """Who speaks, in what format, and how long."""
     group.add_argument(
         "--context-policy",
         metavar="NAME",
@@ -116,7 +112,6 @@ def prompt_options(group: argparse._ArgumentGroup) -> None:
 
 
 def sampling_group(parser: argparse.ArgumentParser) -> None:
-    """How tokens are drawn."""
     group = parser.add_argument_group("sampling")
     group.add_argument(
         "--preset", metavar="NAME", help="values of exlchat presets list, or of a .toml file, where none are typed"
@@ -137,7 +132,6 @@ def sampling_group(parser: argparse.ArgumentParser) -> None:
 
 
 def speech_options(parser: argparse.ArgumentParser) -> None:
-    """What an answer has to say, and must not."""
     said = parser.add_argument_group("what is said")
     texts: dict[str, Any] = {"metavar": "TEXT", "type": stop_text, "action": "append"}
     said.add_argument("--stop", **texts, help="end the answer before TEXT (may be repeated)")
@@ -190,7 +184,6 @@ def said(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 
 
 def number(text: str) -> float:
-    """Any number."""
     try:
         return float(text)
     except ValueError:
@@ -263,7 +256,6 @@ def some_text(text: str) -> str:
 
 
 def stop_text(text: str) -> str:
-    """A text that ends answers."""
     return _something(text, "the text is empty, which would stop nothing")
 
 

@@ -58,7 +58,6 @@ def add_command(
 
 
 def about_group(parser: argparse.ArgumentParser) -> None:
-    """The options that every command has."""
     group = parser.add_argument_group("about")
     group.add_argument("-h", "--help", action="help", help="show this and exit")
     group.add_argument(
@@ -67,5 +66,4 @@ def about_group(parser: argparse.ArgumentParser) -> None:
 
 
 def json_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """The result for scripts."""
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -73,7 +73,6 @@ You are {{{{char}}}}, talking with {{{{user}}}}. Today is {{{{weekday}}}}, {{{{d
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The commands and options of `exlchat personas`."""
     parser = Parser("exlchat personas", _ABOUT, _EPILOG, "exlchat personas COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     command = partial(add_command, commands, "exlchat personas")

@@ -33,7 +33,6 @@ exit codes:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The commands and options of `exlchat presets`."""
     parser = Parser("exlchat presets", _ABOUT, _EPILOG, "exlchat presets COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     command = partial(add_command, commands, "exlchat presets")
@@ -142,7 +141,6 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
 
 
 def _keep(imported: ImportedPreset, name: str, *, force: bool) -> Path:
-    """Write the preset into the user's folder."""
     target = place_for(name)
     if target.exists() and not force:
         raise SamplingPresetError(

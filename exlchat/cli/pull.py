@@ -32,7 +32,6 @@ _TELL_EVERY_SECONDS = 10.0
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat pull`."""
     parser = Parser("exlchat pull", _ABOUT, _EPILOG, "exlchat pull ORG/NAME[@REVISION] [options]")
     model = parser.add_argument_group("model")
     model.add_argument("name", metavar="ORG/NAME[@REVISION]", help="a model on Hugging Face; a branch, tag or commit")

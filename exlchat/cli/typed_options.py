@@ -135,7 +135,6 @@ def _with_preset(options: AppOptions, name: str) -> AppOptions:
 
 
 def _spoken(typed: argparse.Namespace) -> dict[str, Any]:
-    """What of an answer was asked for in options of its own."""
     values: dict[str, Any] = {}
     if typed.draft is not None:
         values["draft"] = "auto" if isinstance(typed.draft, Path) else typed.draft

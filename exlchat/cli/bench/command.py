@@ -85,7 +85,6 @@ class _FileError(Exception):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat bench`."""
     parser = Parser("exlchat bench", _ABOUT, _EPILOG, "exlchat bench [MODEL] [options]")
     model = parser.add_argument_group("model")
     model.add_argument("model", metavar="MODEL", nargs="?", help="model folder, or the word guide")
@@ -114,7 +113,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Measures what was typed."""
     parser = build_parser()
     return run_bench(bench_options(parser, parser.parse_args(arguments)))
 
@@ -196,7 +194,6 @@ def run_bench(options: BenchOptions) -> ExitCode:
 
 
 def _measure(options: BenchOptions, report: Report, lines: ErrorLines) -> ExitCode:
-    """Fills the report as far as it comes."""
     lines.show("starting torch")
     with ctrl_c_ends_at_once(before=lines.clear):
         from exlchat.engine.bench.measure import benchmark

@@ -14,7 +14,6 @@ _MEMORY = (18, 11, 10, 11, 15, 15)
 
 
 def render(report: Report) -> str:
-    """The report as far as it is filled."""
     parts = [
         "\n".join(_headline(report)),
         _table(
@@ -124,7 +123,6 @@ def _gigabytes(count: int) -> str:
 
 
 def _table(widths: Sequence[int], names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column on the left, the others on the right."""
     lines = []
     for cells in (names, *rows):
         first, *others = (

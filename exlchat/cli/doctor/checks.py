@@ -38,7 +38,6 @@ Check = Callable[[MachineFacts], Iterator[Finding]]
 
 
 def check_python(facts: MachineFacts) -> Iterator[Finding]:
-    """Python itself."""
     found = ".".join(map(str, facts.python))
     if facts.python >= MINIMUM_PYTHON:
         yield Finding("ok", "Python", found)
@@ -47,7 +46,6 @@ def check_python(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_torch(facts: MachineFacts) -> Iterator[Finding]:
-    """torch can be imported and is new enough."""
     version = facts.torch.version
     if version is None:
         mend = f"{facts.pip} install 'torch>=2.10'"
@@ -101,7 +99,6 @@ def check_driver(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_gpus(facts: MachineFacts) -> Iterator[Finding]:
-    """Each card: compute capability, memory, and whether torch has code for it."""
     for gpu in facts.torch.gpus:
         yield _gpu_finding(gpu, facts)
     if facts.torch.gpus or facts.torch.cuda is None or facts.driver.version is None or _driver_too_old(facts):
@@ -116,7 +113,6 @@ def check_gpus(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_kernels(facts: MachineFacts) -> Iterator[Finding]:
-    """The CUDA kernels and the compilers that they are made with."""
     if facts.has_card:
         yield from _kernel_findings(facts.kernels)
     else:
@@ -124,7 +120,6 @@ def check_kernels(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_folders(facts: MachineFacts) -> Iterator[Finding]:
-    """Where settings, conversations and the rest are kept."""
     for folder in facts.folders:
         if folder.problem is None:
             yield Finding("ok", f"{folder.name} folder", str(folder.path))
@@ -134,7 +129,6 @@ def check_folders(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_database(facts: MachineFacts) -> Iterator[Finding]:
-    """The conversations."""
     if facts.database.problem is None:
         yield Finding("ok", "conversations", facts.database.text)
     else:
@@ -249,7 +243,6 @@ def _has_code_for(capability: tuple[int, int], architectures: tuple[str, ...]) -
 
 
 def _kernel_findings(kernels: KernelFacts) -> Iterator[Finding]:
-    """The lines on a machine with a card: compiler, each kind of card, cache."""
     ready = dict(kernels.ready)
     wanted = [card for card in kernels.cards if card >= OLDEST]
     if kernels.problem is None:

@@ -27,7 +27,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Looks at this machine and prints a line for each finding; `ERROR` if exlchat cannot run here."""
     build_parser().parse_args(arguments)
     with ctrl_c_ends_at_once():
         findings = examine(gather())
@@ -38,7 +37,6 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def examine(facts: MachineFacts) -> list[Finding]:
-    """Every check's findings, in the order of the report."""
     return [finding for check in CHECKS for finding in check(facts)]
 
 

@@ -109,7 +109,6 @@ def gather() -> MachineFacts:
 
 
 def ask_driver() -> DriverFacts:
-    """nvidia-smi's version lines, or its complaint."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return DriverFacts()
@@ -121,7 +120,6 @@ def ask_driver() -> DriverFacts:
 
 
 def read_nvidia_smi(code: int, output: str) -> DriverFacts:
-    """The facts in what `nvidia-smi` printed."""
     version = re.search(r"Driver Version:\s*([\d.]+)", output)
     cuda = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", output)
     if code != 0 or version is None:
@@ -154,7 +152,6 @@ def try_folder(name: str, folder: Path) -> FolderFacts:
 
 
 def try_settings(file: Path) -> Tried:
-    """Reads the settings as the app does."""
     try:
         load_settings(file)
     except SettingsError as error:
@@ -191,7 +188,6 @@ def try_model(folder: Path) -> Tried:
 
 
 def ask_terminal() -> TerminalFacts:
-    """The terminal that stdout goes to."""
     if not sys.stdout.isatty():
         return TerminalFacts(is_tty=False)
     size = shutil.get_terminal_size()

@@ -27,13 +27,11 @@ def run_restore(store: ConversationStore, typed: argparse.Namespace) -> ExitCode
 
 
 def run_rename(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Gives a title."""
     store.rename(conversation(store, typed.id), typed.title)
     return ExitCode.OK
 
 
 def run_tag(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Adds tags, or takes them away."""
     ident = conversation(store, typed.id)
     there = set(store.tags(ident))
     store.set_tags(ident, list(there - set(typed.tags) if typed.remove else there | set(typed.tags)))
@@ -92,18 +90,15 @@ def run_edit(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 
 def run_choose(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Shows a message."""
     store.jump(message(store, typed.message))
     return ExitCode.OK
 
 
 def run_branch(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Begins a new conversation; prints its id."""
     return print_lines([store.branch_off(message(store, typed.message)).id])
 
 
 def run_cut(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """Deletes from a message on."""
     store.delete_from(message(store, typed.message))
     return ExitCode.OK
 

@@ -39,7 +39,6 @@ _Add = Callable[..., argparse.ArgumentParser]
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of `exlchat sessions COMMAND`."""
     parser = Parser("exlchat sessions", _ABOUT, _EPILOG, "exlchat sessions COMMAND [options]")
     about_group(parser)
     commands = parser.add_subparsers(

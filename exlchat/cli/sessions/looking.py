@@ -24,7 +24,6 @@ _EMPTY = "The conversation is empty."
 
 
 def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """A line for each conversation."""
     rows = [row for row in store.list_conversations(typed.which) if typed.tag is None or typed.tag in row.tags]
     if typed.json:
         return print_json([asdict(row) for row in rows])
@@ -79,7 +78,6 @@ def run_search(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 
 def run_stats(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
-    """What there is, counted."""
     counts = store.counts()
     copies = [str(file) for file in backups(store.path)] if store.path is not None else []
     if typed.json:

@@ -80,7 +80,6 @@ def _load(path: Path, typed: argparse.Namespace, lines: ErrorLines) -> Engine:
 
 
 def _asked(engine: Engine, request: GenerationRequest, lines: ErrorLines) -> tuple[int, ...]:
-    """The ids of the answer that comes now."""
     finished: Finished | None = None
     with engine.generate(request) as events:
         for event in events:

@@ -45,7 +45,6 @@ _TRIAL = [{"role": role, "content": "x"} for role in ("user", "assistant", "user
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The commands and options of `exlchat template`."""
     parser = Parser("exlchat template", _ABOUT, _EPILOG, "exlchat template list|show|import …")
     commands = parser.add_subparsers(dest="command", metavar="list|show|import", required=True, prog="exlchat template")
     listing = commands.add_parser("list", description="List the prompt formats: built in, and files of your own.")

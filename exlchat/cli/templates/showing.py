@@ -211,7 +211,6 @@ def _message(file: Path, number: int, one: object) -> PromptMessage:
 
 
 def _as_json(layout: PromptLayout, form: PromptFormat, info: ModelInfo) -> dict[str, Any]:
-    """All of it; `tokens` has the text of each id."""
     return {
         "model": info.name,
         "format": form.name,

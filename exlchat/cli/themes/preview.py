@@ -64,7 +64,6 @@ def preview(theme: ThemeFile, width: int, *, long: bool = False) -> list[Line]:
 
 
 def headline(theme: ThemeFile, width: int) -> Line:
-    """Its name and what it says of itself, as a heading of the theme."""
     base = _style(theme, "foreground", on="panel")
     name = Segment(f" {theme.name} ", base + _style(theme, "interface.primary") + Style(bold=True))
     told = Segment(f" {theme.description}", base + _style(theme, "quiet") + _words(theme, "quiet"))
@@ -72,7 +71,6 @@ def headline(theme: ThemeFile, width: int) -> Line:
 
 
 def swatch(theme: ThemeFile, key: str) -> Line:
-    """One entry, with a patch of its colour."""
     color = theme.colors[key]
     return [Segment("██ ", Style(color=for_rich(color))), Segment(f"{key:<24} {color}")]
 

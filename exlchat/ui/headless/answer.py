@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class AnswerTelling:
-    """Writes the events of one turn."""
-
     def __init__(self, output: AnswerOutput, lines: ErrorLines, *, engine: TextModel, kept: str | None) -> None:
         """`engine` answers; `kept` is the id of the conversation, `None` when nothing is kept."""
         self._output = output
@@ -33,7 +31,6 @@ class AnswerTelling:
         """Whether the prompt was taken: an answer is on disk."""
 
     def show(self, event: TurnEvent) -> ExitCode:
-        """Writes one event; the code of the last one is that of the program."""
         match event:
             case AnswerStarted():
                 self._start(event)

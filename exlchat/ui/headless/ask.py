@@ -75,8 +75,6 @@ class AskOptions:
 
 
 class _Telling(Protocol):
-    """What shows the events of a turn."""
-
     @property
     def begun(self) -> bool:
         """Whether the prompt was taken."""

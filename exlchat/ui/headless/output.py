@@ -17,20 +17,16 @@ class AnswerOutput(Protocol):
     def start(self, *, model: str, conversation: str | None, prompt_tokens: int) -> None:
         """The prompt is ready; `conversation` is `None` when nothing is kept."""
 
-    def progress(self, progress: PrefillProgress) -> None:
-        """Part of the prompt is in the cache."""
+    def progress(self, progress: PrefillProgress) -> None: ...
 
-    def text(self, text: str) -> None:
-        """More of the answer."""
+    def text(self, text: str) -> None: ...
 
-    def thoughts(self, text: str) -> None:
-        """More of what the model thinks before it answers."""
+    def thoughts(self, text: str) -> None: ...
 
     def tokens(self, places: Sequence[PlaceChances], texts: Mapping[int, str]) -> None:
         """Tokens of the text so far with their chances; `texts` are those of all tokens that are named."""
 
-    def finish(self, finished: Finished) -> None:
-        """The end of the answer."""
+    def finish(self, finished: Finished) -> None: ...
 
 
 class TextOutput:
@@ -44,18 +40,15 @@ class TextOutput:
     def start(self, *, model: str, conversation: str | None, prompt_tokens: int) -> None:
         """Nothing: only the answer goes to stdout."""
 
-    def progress(self, progress: PrefillProgress) -> None:
-        """Nothing: only the answer goes to stdout."""
+    def progress(self, progress: PrefillProgress) -> None: ...
 
     def text(self, text: str) -> None:
         """Writes and flushes, so that the reader sees every token as it comes."""
         self._write(self._line_ends.decode(text))
 
-    def thoughts(self, text: str) -> None:
-        """Nothing: only the answer goes to stdout."""
+    def thoughts(self, text: str) -> None: ...
 
-    def tokens(self, places: Sequence[PlaceChances], texts: Mapping[int, str]) -> None:
-        """Nothing: only the answer goes to stdout."""
+    def tokens(self, places: Sequence[PlaceChances], texts: Mapping[int, str]) -> None: ...
 
     def finish(self, finished: Finished) -> None:
         """Ends the last line if the answer has not."""

@@ -45,11 +45,9 @@ class SeveralTelling:
 
     @property
     def begun(self) -> bool:
-        """Whether the prompt was taken."""
         return any(telling.begun for telling in self._tellings)
 
     def show(self, event: SeveralEvent) -> ExitCode:
-        """Writes one event; the code of the last one is that of the program."""
         if isinstance(event, OneAnswer):
             if self._in_order:
                 self._waiting[event.index].append(event.event)

@@ -37,7 +37,6 @@ class AnswerLines:
         self._written = before.close()
 
     def add(self, piece: TextDelta) -> None:
-        """More text."""
         part: Part = "thinking" if piece.channel == "thought" else "answer"
         if self._section is None or self._section.part != part:
             self._end_section()
@@ -54,7 +53,6 @@ class AnswerLines:
         return new, tail[_same(tail, self._written) :]
 
     def close(self) -> list[Fragments]:
-        """The rest."""
         self._end_section()
         finished, self._finished = self._finished, []
         return self._new(finished)
@@ -94,7 +92,6 @@ class _Section:
         """How many lines of the open code are."""
 
     def take(self, room: int) -> tuple[list[Fragments], list[Fragments]]:
-        """As of `AnswerLines`."""
         open_end = list(self.source.advance())
         finished: list[Fragments] = []
         while self._given < len(self.source.closed):

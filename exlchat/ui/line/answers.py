@@ -45,7 +45,6 @@ class Answers:
         return begun is not None and old is not None and self._view.session.store.message(old).text == begun.text
 
     def grow(self, answering: PendingAnswer) -> bool:
-        """At its open end."""
         scrollback, message = self._view.scrollback, answering.message
         if message is None or not scrollback.grows(message.id):
             return False
@@ -53,7 +52,6 @@ class Answers:
         return True
 
     def close(self, closed: AnswerClosed) -> None:
-        """Its end, and what is said behind it."""
         view = self._view
         grew, rest = view.scrollback.grows(closed.message.id), view.scrollback.end()
         rest = rest if grew else []
@@ -68,7 +66,6 @@ class Answers:
     def one_of_several(
         self, one: PendingAnswer | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed
     ) -> None:
-        """The first that has not ended is seen to grow."""
         if self.comparing.active:
             self.comparing.take(one, index, event)
 
@@ -88,16 +85,13 @@ class Answers:
 
     @property
     def can_take_back(self) -> bool:
-        """Whether there is a line that can be changed, and nothing in it."""
         view = self._view
         return view.paper.repaints and not view.editing.active and not view.paper.typed().strip()
 
     def take_back(self, prompt: str) -> None:
-        """Into the line."""
         self._view.paper.set_text(prompt)
 
     def failed(self, line: str) -> None:
-        """A line that warns."""
         self._view.tell(line, warning=True)
 
     def model_changed(self, report: ModelReport, told: str | None) -> None:
@@ -148,7 +142,6 @@ class Comparing:
 
     @property
     def active(self) -> bool:
-        """Whether answers are written."""
         return self._comparison is not None
 
     def take(self, one: PendingAnswer | None, index: int, event: AnswerStarted | TextDelta | AnswerClosed) -> None:

@@ -32,8 +32,6 @@ _ANYWHERE = ("copy-or-stop", "quit", "help")
 
 @dataclass(frozen=True, slots=True)
 class TypedLine:
-    """The message that is typed, and what can be done with it."""
-
     buffer: Buffer
     set_text: Callable[[str], None]
     submit: Callable[[], None]
@@ -105,7 +103,6 @@ class _Chosen:
         self._made: tuple[Keymap, KeyBindings] | None = None
 
     def bindings(self) -> KeyBindings:
-        """Those in force."""
         if self._made is None or self._made[0] is not self._chat.keys:
             self._made = (self._chat.keys, self._make())
         return self._made[1]

@@ -38,7 +38,6 @@ class LineChat(LineView):
     """Shows one session on one paper. Everything but `_post` runs on the thread of the event loop."""
 
     def __init__(self, services: Services, paper: Callable[[LineChat], Paper]) -> None:
-        """`paper` makes what this chat is written on."""
         super().__init__(services, paper, self._post)
         self.change_settings = LineSettings(self, self.use_keys).run
         self.answers = Answers(self)
@@ -48,7 +47,6 @@ class LineChat(LineView):
         self._following: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Say what the start has to say, and show the conversation that goes on."""
         for notice in self.services.notices:
             self.tell(notice, warning=True)
         if self.paper.repaints:
@@ -100,7 +98,6 @@ class LineChat(LineView):
     # Keys, and reports
 
     def use_keys(self, keys: Keymap) -> None:
-        """Have these keys do what they are for, from the next one pressed on."""
         self.keys = keys
         if self.paper.repaints:
             from exlchat.ui.line.own_keys import own_problems

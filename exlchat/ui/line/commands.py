@@ -33,8 +33,6 @@ PLAIN_KEYS: Final = (
 
 
 class LineCommands(Commands):
-    """Carries actions out for one line mode."""
-
     def __init__(self, view: LineView, comparing: Comparing) -> None:
         self._lines = view
         self._last_ctrl_c = 0.0

@@ -33,7 +33,6 @@ class Editing:
 
     @property
     def active(self) -> bool:
-        """Whether a message is being changed."""
         return self._message_id is not None
 
     def typed(self) -> str:

@@ -25,6 +25,5 @@ class LineHistory(History):
         return reversed(self._typed.texts())
 
     def store_string(self, string: str) -> None:
-        """Add to them."""
         if (line := self._typed.add(string)) is not None:
             self._warn(line)

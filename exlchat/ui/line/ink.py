@@ -36,20 +36,16 @@ class TokenPiece:
 class Ink(Protocol):
     """Makes lines that are safe for a terminal out of any text."""
 
-    def source(self, part: Part) -> DocumentSource:
-        """What reads a part of an answer."""
+    def source(self, part: Part) -> DocumentSource: ...
 
-    def head(self, part: Part, speaker: str) -> list[Fragments]:
-        """What stands before a part of an answer."""
+    def head(self, part: Part, speaker: str) -> list[Fragments]: ...
 
-    def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
-        """A block of an answer."""
+    def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]: ...
 
     def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:
         """Lines of code that goes on growing."""
 
-    def code_label(self, part: Part, info: str) -> list[Fragments]:
-        """What names the language of code."""
+    def code_label(self, part: Part, info: str) -> list[Fragments]: ...
 
     def said(self, role: Role, text: str) -> list[Fragments]:
         """What somebody else than the model said, as a whole."""
@@ -60,8 +56,7 @@ class Ink(Protocol):
     def marked(self, text: str, marks: Sequence[tuple[int, int]]) -> list[Fragments]:
         """A line of the program, with parts of it marked; these are offsets of their beginnings and ends."""
 
-    def tokens(self, pieces: Iterable[TokenPiece]) -> list[Fragments]:
-        """Tokens of a prompt, one behind the other."""
+    def tokens(self, pieces: Iterable[TokenPiece]) -> list[Fragments]: ...
 
     def gap(self) -> list[Fragments]:
         """What separates one message from the next."""
@@ -73,5 +68,4 @@ def clean_name(name: str) -> str:
 
 
 def text_of(lines: Sequence[Fragments]) -> str:
-    """The text of lines, each with its end."""
     return "".join("".join(text for _, text, *_ in line) + "\n" for line in lines)

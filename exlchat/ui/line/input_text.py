@@ -9,7 +9,6 @@ _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
 def fence_is_open(text: str) -> bool:
-    """Whether a code fence has begun in `text` and not ended."""
     opened = ""
     for line in text.split("\n"):
         found = _FENCE.match(line)

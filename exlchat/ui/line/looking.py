@@ -57,7 +57,6 @@ class Looking:
         )
 
     def find(self, text: str) -> None:
-        """The messages of the open conversation that have a text."""
         self._require_messages()
         if not text:
             raise NotPossibleError("/find needs TEXT: /find TEXT")
@@ -73,7 +72,6 @@ class Looking:
         )
 
     def source(self, back: str) -> None:
-        """A message as it was written."""
         message = tree_actions.said_back(self._view.session, back)
         self._view.note(f"Message {back or 1} from the end, as it was written:\n{message.text}")
 

@@ -85,7 +85,6 @@ def _found(branch: Sequence[Message], wanted: re.Pattern[str]) -> Iterator[Liste
 
 
 def _around(place: re.Match[str]) -> Listed:
-    """The place with some of its line on both sides, marked."""
     line, start, end = place.string, max(place.start() - _BEFORE, 0), place.end() + _AFTER
     before = f"…{_flat(line[start : place.start()])}" if start else _flat(line[: place.start()]).lstrip()
     here = _flat(place[0])

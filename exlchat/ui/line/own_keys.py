@@ -111,7 +111,6 @@ def line_keys(keys: Keymap, known: Callable[[str], bool]) -> Iterator[LineKey]:
 
 
 def keys_in_words(keys: Keymap, known: Callable[[str], bool]) -> list[tuple[str, str]]:
-    """Keys and what they do, for the help of the line mode."""
     holding = list(line_keys(keys, known))
     rows = [(_names(holding, action_id), BY_ID[action_id].in_lines) for action_id in TYPING]
     bound = {one.name for one in holding if one.sequence is not None}

@@ -14,20 +14,17 @@ class Paper(Protocol):
     """Belongs to the session's thread."""
 
     @property
-    def ink(self) -> Ink:
-        """How lines are to look here."""
+    def ink(self) -> Ink: ...
 
     @property
     def repaints(self) -> bool:
         """Whether there is an open end, a bar of figures, and a text that can be changed while it is typed."""
 
     @property
-    def tail_rows(self) -> int:
-        """How many rows the open end may take."""
+    def tail_rows(self) -> int: ...
 
     @property
-    def in_editor(self) -> bool:
-        """Whether the user's editor has the terminal."""
+    def in_editor(self) -> bool: ...
 
     def put(self, lines: Sequence[Fragments]) -> None:
         """Write lines for good."""
@@ -44,8 +41,7 @@ class Paper(Protocol):
     def take_unfinished(self) -> None:
         """Nothing more is typed: what the terminal has of a line that is not finished is `typed` as well."""
 
-    def set_text(self, text: str) -> None:
-        """Put a text where messages are typed, in the place of what is there."""
+    def set_text(self, text: str) -> None: ...
 
     def begin_edit(self, text: str, what: str) -> None:
         """Have a message changed: `text`, of `what` in words. The chat's `editing` is told what came of it."""
@@ -53,14 +49,12 @@ class Paper(Protocol):
     def end_edit(self, before: str) -> None:
         """Nothing is changed any more: put what was typed before back."""
 
-    def write_in_editor(self) -> None:
-        """Have the message that is being typed written in the user's editor."""
+    def write_in_editor(self) -> None: ...
 
     def use_vi(self, wanted: bool) -> None:
         """Edit what is typed with vi's keys, or with emacs's, where it is edited here at all."""
 
-    def set_theme(self) -> None:
-        """The theme has changed."""
+    def set_theme(self) -> None: ...
 
     def copy(self, text: str) -> None:
         """To the clipboard. Raises `NotPossibleError` where there is none."""

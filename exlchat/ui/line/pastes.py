@@ -35,7 +35,6 @@ class WholePastes(Vt100Parser):
         """The last characters of the paste, which may be the beginning of its end mark."""
 
     def feed(self, data: str) -> None:
-        """Keys at once, a paste as a whole."""
         while data:
             if self._pieces:
                 data = self._gather(data)

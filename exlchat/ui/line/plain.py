@@ -55,22 +55,18 @@ class PlainPaper:
 
     @property
     def ink(self) -> Ink:
-        """Words."""
         return self._ink
 
     @property
     def repaints(self) -> bool:
-        """It does not."""
         return False
 
     @property
     def tail_rows(self) -> int:
-        """There is no open end."""
         return 0
 
     @property
     def in_editor(self) -> bool:
-        """Lines wait for it."""
         return self._held is not None
 
     def put(self, lines: Sequence[Fragments]) -> None:
@@ -93,7 +89,6 @@ class PlainPaper:
             asyncio.get_running_loop().call_soon(self._prompt)
 
     def hint(self, line: str, seconds: float) -> None:
-        """Written: nothing can be taken away."""
         del seconds
         self._chat.tell(line)
 
@@ -140,7 +135,6 @@ class PlainPaper:
             self.set_text(before)
 
     async def _edit(self, text: str) -> None:
-        """Have the editor change a message."""
         new, editing = await self._in_editor(text), self._chat.editing
         if new is None or new == text or editing.submit(new):
             editing.leave()
@@ -181,20 +175,17 @@ class PlainPaper:
         """There are no colours."""
 
     def copy(self, text: str) -> None:
-        """By the desktop's own tool."""
         if not has_tool():
             raise NotPossibleError("there is no tool for the clipboard here: wl-copy, xclip, xsel or pbcopy")
         self._chat.in_background(lambda: copy_with_tool(text), lambda _: None)
 
     def leave(self) -> None:
-        """End the run."""
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
     # Life
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Take lines until `leave`; `ready` is called once the prompt is there."""
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         self._prompt()

@@ -22,23 +22,19 @@ class PlainInk:
     """Text as it was written, a line for a line, and words that say who speaks. Nothing depends on the width."""
 
     def source(self, part: Part) -> DocumentSource:
-        """Line by line."""
         from exlchat.ui.render.markdown.document import PlainDocument
 
         del part
         return PlainDocument()
 
     def head(self, part: Part, speaker: str) -> list[Fragments]:
-        """Who speaks, or thinks."""
         return [_plain(f"{clean_name(speaker)} thinks:" if part == "thinking" else f"{clean_name(speaker)} says:")]
 
     def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
-        """The line."""
         del part, previous
         return [_plain(getattr(block, "text", ""))]
 
     def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:
-        """The lines."""
         del part, info
         return [_plain(line) for line in lines]
 
@@ -48,12 +44,10 @@ class PlainInk:
         return []
 
     def said(self, role: Role, text: str) -> list[Fragments]:
-        """With the name before the first line."""
         name = "You said: " if role == "user" else "System prompt: "
         return _plain_lines(f"{name}{text}")
 
     def remark(self, kind: Remark, text: str) -> list[Fragments]:
-        """With a word that says what it is."""
         return _plain_lines(f"{_REMARKS[kind]}{text}")
 
     def marked(self, text: str, marks: Sequence[tuple[int, int]]) -> list[Fragments]:
@@ -62,7 +56,6 @@ class PlainInk:
         return _plain_lines(text)
 
     def tokens(self, pieces: Iterable[TokenPiece]) -> list[Fragments]:
-        """Their text."""
         return _plain_lines("".join(piece.text for piece in pieces))
 
     def gap(self) -> list[Fragments]:

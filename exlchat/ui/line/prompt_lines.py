@@ -41,7 +41,6 @@ def told(prompt: Inspected, conversation_id: str) -> list[str]:
 
 
 def pieces(prompt: Inspected) -> list[TokenPiece]:
-    """The tokens to write."""
     layout = prompt.layout
     owner = layout.owners()
     first = max(len(layout.ids) - _MOST_TOKENS, 0)

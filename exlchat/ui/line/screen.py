@@ -121,12 +121,10 @@ class LineScreen:
 
     @property
     def ink(self) -> Ink:
-        """In the styles of the theme."""
         return self._ink
 
     @property
     def repaints(self) -> bool:
-        """It does."""
         return True
 
     @property
@@ -136,11 +134,9 @@ class LineScreen:
 
     @property
     def in_editor(self) -> bool:
-        """Lines wait for it."""
         return self._held is not None
 
     def put(self, lines: Sequence[Fragments]) -> None:
-        """Above the message."""
         if not lines:
             return
         if self._held is not None:
@@ -157,7 +153,6 @@ class LineScreen:
         self.app.invalidate()
 
     def hint(self, line: str, seconds: float) -> None:
-        """In the place of the figures."""
         self._hint = line
         self.refresh()
         self._chat.later(seconds, self._forget_hint)
@@ -167,11 +162,9 @@ class LineScreen:
         self.refresh()
 
     def typed(self) -> str:
-        """The text of the message."""
         return self.buffer.text
 
     def set_text(self, text: str) -> None:
-        """With the cursor behind it."""
         self.buffer.text = _typable(text)
         self.buffer.cursor_position = len(self.buffer.text)
 
@@ -179,12 +172,10 @@ class LineScreen:
         """There is none: every key has arrived."""
 
     def begin_edit(self, text: str, what: str) -> None:
-        """In the place of what is typed."""
         del what
         self.set_text(text)
 
     def end_edit(self, before: str) -> None:
-        """Back in its place."""
         self.set_text(before)
 
     def set_theme(self) -> None:
@@ -201,7 +192,6 @@ class LineScreen:
         self._chat.in_background(lambda: copy_with_tool(text), lambda _: None)
 
     def leave(self) -> None:
-        """End the application."""
         if self.app.is_running and self.app.future is not None and not self.app.future.done():
             self.app.exit()
 
@@ -222,11 +212,9 @@ class LineScreen:
         self.buffer.insert_text(_typable(text))
 
     def write_in_editor(self) -> None:
-        """As `edit`."""
         self._chat.keep_running(self.edit())
 
     def use_vi(self, wanted: bool) -> None:
-        """From the next key on."""
         self.app.editing_mode = EditingMode.VI if wanted else EditingMode.EMACS
 
     async def edit(self) -> None:
@@ -261,7 +249,6 @@ class LineScreen:
     # Life
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Take input until `leave`; `ready` is called once the prompt is there."""
         loop = asyncio.get_running_loop()
         first = True
 

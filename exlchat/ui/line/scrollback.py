@@ -57,7 +57,6 @@ class Scrollback:
 
     @property
     def speaker(self) -> str:
-        """Who answers, by name."""
         persona = self._session.persona
         return one_line(persona.name if persona is not None else self._model.name, 40) or "The model"
 
@@ -67,7 +66,6 @@ class Scrollback:
         self._paper.put(lines)
 
     def note(self, text: str) -> None:
-        """A remark of the program."""
         self.put(self._paper.ink.remark("note", text))
 
     # Messages
@@ -126,7 +124,6 @@ class Scrollback:
         return message_id in self._written and message_id not in self._left_out
 
     def mark_written(self, message_id: str) -> None:
-        """A message is written as it comes."""
         self._written.add(message_id)
 
     def tell_waiting(self) -> None:
@@ -135,7 +132,6 @@ class Scrollback:
             self.note("Your message waits for the present answer.")
 
     def waiting(self) -> list[Fragments]:
-        """The prompts that wait, for the open end."""
         session = self._session
         prompts = session.waiting_prompts(session.conversation_id)
         shown = [self._paper.ink.remark("footer", f"waits  {one_line(one, 70)}")[0] for one in prompts]
@@ -154,7 +150,6 @@ class Scrollback:
         return self._paper.ink.remark("footer", waits) if waits is not None else []
 
     def waits_for(self) -> str | None:
-        """What the answer of the open conversation waits for, in a line."""
         return waits_for(self._session, self._model)
 
     def write_finished(self) -> None:
@@ -190,11 +185,9 @@ class Scrollback:
         self._paint_soon()
 
     def grows(self, message_id: str) -> bool:
-        """Whether it is this answer that is shown to grow."""
         return self._lines is not None and self._message_id == message_id
 
     def add(self, pieces: Iterable[TextDelta]) -> None:
-        """The answer has grown."""
         if self._lines is not None:
             for piece in pieces:
                 self._lines.add(piece)

@@ -39,7 +39,6 @@ class LineSettings(SettingsCommands):
         yield "/settings keys.ACTION KEY gives an action another key; /help has the keys"
 
     def themes(self) -> list[str]:
-        """Names of the themes there are."""
         return list(self._view.theme_names())
 
     def _show_theme(self, name: str) -> None:

@@ -43,7 +43,6 @@ class StyledInk:
         self._renderers.clear()
 
     def source(self, part: Part) -> DocumentSource:
-        """Markdown."""
         # The parser is not needed for the first prompt.
         from exlchat.ui.render.markdown.document import Document
 
@@ -59,26 +58,21 @@ class StyledInk:
         return self._marked(part, self._renderer_of(part).render(block, previous))
 
     def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:
-        """Each highlighted for itself."""
         return self._marked(part, self._renderer_of(part).growing_code(lines, info))
 
     def code_label(self, part: Part, info: str) -> list[Fragments]:
-        """The label alone in a line."""
         renderer = self._renderer_of(part)
         return self._marked(part, wrap([(info, self._styles.code_label)], renderer.width)) if info else []
 
     def said(self, role: Role, text: str) -> list[Fragments]:
-        """Behind the prompt, as it was typed."""
         lead, style = (PROMPT, "class:prompt") if role == "user" else ("system> ", "class:system")
         lines = self._wrapped(text, len(lead))
         return [[(style, lead if number == 0 else " " * len(lead)), *line] for number, line in enumerate(lines)]
 
     def remark(self, kind: Remark, text: str) -> list[Fragments]:
-        """In a colour of its own."""
         return [[(_REMARKS[kind], piece) for _, piece in line] for line in self._wrapped(text, 0)]
 
     def marked(self, text: str, marks: Sequence[tuple[int, int]]) -> list[Fragments]:
-        """The parts the other way round."""
         pieces, at = [], 0
         for start, end in marks:
             pieces += [(printable(text[at:start]), Style.null()), (printable(text[start:end]), _FOUND)]
@@ -98,7 +92,6 @@ class StyledInk:
         return [_fragments(line) for line in wrap(styled, max(self._columns() - 1, _LEAST_WIDTH))]
 
     def gap(self) -> list[Fragments]:
-        """A blank line."""
         return [[]]
 
     def _renderer_of(self, part: Part) -> Renderer:

@@ -57,8 +57,6 @@ def text_styles(theme: ThemeFile) -> TextStyles:
 
 
 class TokenStyles:
-    """Styles for the tokens of a prompt."""
-
     def __init__(self, theme: ThemeFile) -> None:
         rules = rules_of(theme)
         names = {"user": "prompt", "assistant": "assistant", "system": "system", None: "quiet"}
@@ -66,7 +64,6 @@ class TokenStyles:
         self._held = rich_style(f"bg:{for_prompt_toolkit(theme.colors['panel'])}")
 
     def style(self, piece: TokenPiece, *, underline: bool) -> Style:
-        """By whose it is, and whether the cache holds it."""
         style = self._of.get(piece.role, self._of[None])
         style = style + self._held if piece.cached else style
         return style + Style(underline=True) if underline else style
@@ -102,7 +99,6 @@ def _rich_color(name: str) -> Color | None:
 
 @lru_cache(maxsize=1024)
 def fragment_style(style: Style | None) -> str:
-    """A Rich style as prompt_toolkit writes one beside a piece of text."""
     if style is None:
         return ""
     words = [name for name in _ATTRIBUTES if getattr(style, name)]

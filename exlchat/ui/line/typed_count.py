@@ -21,7 +21,6 @@ class TypedCount:
         self._counted = ("", Typed(None))
 
     def changed(self) -> None:
-        """Something was typed."""
         if not self._waits:
             self._waits = True
             self._chat.later(PAUSE_SECONDS, self._count)

@@ -88,25 +88,20 @@ class LineView:
     # What is shown
 
     def tell(self, line: str, *, warning: bool = False) -> None:
-        """A line of the program."""
         self.services.log.say(line, warning=warning)
         self.put(self.paper.ink.remark("warning" if warning else "note", line))
 
     def note(self, text: str) -> None:
-        """A remark of the program; not part of the conversation, so never on disk."""
         self.scrollback.note(text)
 
     def put(self, lines: list[Fragments]) -> None:
-        """Lines behind what an answer has brought so far."""
         self.scrollback.put(lines)
 
     def show_messages(self) -> None:
-        """Messages of the open conversation that were not shown yet."""
         self.scrollback.show_new()
         self.refresh_around()
 
     def show_conversation(self) -> None:
-        """The open conversation's end, with what was typed in it and not sent."""
         self.show(titled=True)
 
     def show_branch(self, at: str | None = None) -> None:
@@ -115,7 +110,6 @@ class LineView:
         self.show_conversation()
 
     def show(self, *, titled: bool) -> None:
-        """The open conversation's end, with its title or without."""
         if self.editing.active:
             self.editing.forget()
             self.paper.end_edit("")
@@ -126,7 +120,6 @@ class LineView:
 
     @property
     def facts(self) -> StatusFacts:
-        """Figures of model and answer, for the bar."""
         return self._facts
 
     @facts.setter
@@ -135,16 +128,13 @@ class LineView:
         self.paper.refresh()
 
     def refresh_around(self) -> None:
-        """Paint what may have changed."""
         self.paper.refresh()
 
     def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
-        """A line each."""
         del title, late
         self.note("\n".join(f"{left}: {right}" if left and right else left or right for left, right in rows))
 
     def show_probabilities(self, message_id: str) -> None:
-        """In lines, once the engine has computed them."""
         session, wait = self.session, questions_wait_for(self)
         self.tell("Computing the probabilities…" if wait is None else f"The probabilities are shown when {wait}")
         policy = session.generation.context_policy
@@ -158,7 +148,6 @@ class LineView:
             self.note("\n".join(chance_lines(chances)))
 
     def show_figures(self) -> None:
-        """Those of the newest answer of the open conversation."""
         answer = self.session.last_answer
         self.facts = facts_of(answer, self.model.info, self.facts, empty=not self.session.branch)
         self.place = None
@@ -173,7 +162,6 @@ class LineView:
     # Conversations
 
     def open_conversation(self, conversation_id: str) -> bool:
-        """Leave the open conversation for another; whether that could be read."""
         self.unsent.keep()
         self.leave_answer()
         try:
@@ -185,7 +173,6 @@ class LineView:
         return True
 
     def new_conversation(self) -> None:
-        """Leave the open conversation for a new one."""
         self.unsent.keep()
         self.leave_answer()
         self.note("A new conversation begins.")
@@ -200,7 +187,6 @@ class LineView:
         self.show(titled=False)
 
     def leave_answer(self) -> None:
-        """Write what there is of an answer that grows, before something else is shown."""
         self.scrollback.leave("the answer is kept as far as it comes" if self.leaving else "the answer goes on")
 
     def summaries(self) -> list[ConversationSummary]:
@@ -211,7 +197,6 @@ class LineView:
             return []
 
     def list_conversations(self) -> None:
-        """Numbered lines."""
         listed = self.session.store.list_conversations()
         if not listed:
             raise NotPossibleError("there is no conversation yet")
@@ -251,31 +236,25 @@ class LineView:
         return True
 
     def write_in_editor(self) -> None:
-        """Have the message that is being typed written in the user's editor."""
         self.paper.write_in_editor()
 
     def copy(self, text: str) -> None:
-        """To the clipboard, where there is one."""
         self.paper.copy(text)
 
     def leave(self) -> None:
-        """Quit; while something is not on disk only the second time."""
         raise NotImplementedError
 
     @property
     def shelf(self) -> Shelf:
-        """The models and settings of this start."""
         return self.services.shelf
 
     @property
     def said(self) -> Log:
-        """What the program has said."""
         return self.services.log
 
     # Themes, and other threads
 
     def theme_names(self) -> Iterable[str]:
-        """Names of the themes, read anew."""
         return self.reload_themes()
 
     def reload_themes(self) -> Mapping[str, ThemeFile]:
@@ -289,7 +268,6 @@ class LineView:
 
     @property
     def theme_in_use(self) -> str:
-        """Name of the theme that new lines are written in."""
         return self.theme
 
     def use_themes(self, themes: Iterable[ThemeFile]) -> None:
@@ -304,12 +282,10 @@ class LineView:
         return lambda: None
 
     def show_theme(self, name: str) -> None:
-        """Use a theme that is there."""
         self.theme = name
         self.paper.set_theme()
 
     def choose_theme(self, name: str) -> None:
-        """Use a theme now and from now on."""
         self.show_theme(name)
         self.tell(f"Theme: {name}")
         if not self.services.kept:

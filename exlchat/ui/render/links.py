@@ -71,7 +71,6 @@ def links_of(text: str, *, is_markdown: bool) -> list[str]:
 
 
 def look_at(target: str) -> Link:
-    """What there is to say about where a link leads."""
     shown = printable(normalize_newlines(target)).replace("\n", " ").replace("\t", " ")
     try:
         parts = urlsplit(shown)

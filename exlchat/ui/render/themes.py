@@ -123,7 +123,6 @@ def prompt_toolkit_style(theme: ThemeFile) -> dict[str, str]:
 
 
 def pygments_style(theme: ThemeFile) -> type[Style]:
-    """A Pygments style class for code blocks."""
     c = {key: for_pygments(theme.colors[f"syntax.{key}"]) for key in USES["syntax"]}
     keyword, comment = (f"{_for_code(theme.styles[key])}{c[key]}" for key in ("keyword", "comment"))
     styles = {
@@ -176,7 +175,6 @@ def _for_code(words: str) -> str:
 
 
 def for_pygments(color: str) -> str:
-    """The colour in a style of Pygments; the terminal's own text colour is one that is not inherited."""
     return "noinherit" if color == TERMINAL_DEFAULT else _IN_PYGMENTS.get(color, color)
 
 
@@ -186,7 +184,6 @@ def for_prompt_toolkit(color: str) -> str:
 
 
 def for_rich(color: str) -> str:
-    """The colour in a style of Rich."""
     return color.removeprefix("ansi_")
 
 

@@ -25,7 +25,6 @@ class TokenPart:
 
     @property
     def end(self) -> int:
-        """The column behind it."""
         return self.column + cell_len(self.text)
 
 
@@ -48,7 +47,6 @@ class TokenRows:
                 self._row_of.setdefault(part.token, number)
 
     def row_of(self, token: int) -> int:
-        """The row in which a token begins."""
         return self._row_of[token]
 
     def beside(self, token: int, by: int) -> int:
@@ -67,7 +65,6 @@ class TokenRows:
         return token
 
     def at(self, row: int, column: int) -> int | None:
-        """The token that is seen there."""
         if not 0 <= row < len(self.rows):
             return None
         return next((part.token for part in self.rows[row] if part.column <= column < part.end), None)

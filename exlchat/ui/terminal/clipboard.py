@@ -42,5 +42,4 @@ def _tool() -> list[str] | None:
 
 
 def has_tool() -> bool:
-    """Whether this desktop has such a tool."""
     return _tool() is not None

@@ -189,7 +189,6 @@ def ends_with_program(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def is_ending() -> bool:
-    """Whether a signal has been heard that ends the program."""
     return Ending.now is not None and Ending.now.heard is not None
 
 

@@ -52,12 +52,10 @@ def print_lines(lines: Iterable[str]) -> ExitCode:
 
 
 def print_text(text: str) -> ExitCode:
-    """Writes text that has lines of its own."""
     return _print(visible(normalize_newlines(text)))
 
 
 def print_json(value: Any) -> ExitCode:
-    """Writes a value for scripts."""
     return _print(json_text(value, indent=1) + "\n")
 
 
@@ -113,7 +111,6 @@ def write_text(text: str) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether a terminal shows standard output."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -129,7 +126,6 @@ class ErrorLines:
     """
 
     def __init__(self, program: str = "exlchat") -> None:
-        """`program` stands before each line."""
         self._program = program
         self._stream: TextIO = io.StringIO() if sys.stderr is None else sys.stderr
         self.live = self._stream.isatty()
@@ -137,16 +133,13 @@ class ErrorLines:
         self._shown = False
 
     def loading(self, progress: LoadProgress) -> None:
-        """How far the weights are."""
         percent = 100 * progress.done // max(progress.total, 1)
         self.show(f"{progress.what}: {percent} %")
 
     def reading(self, progress: PrefillProgress) -> None:
-        """How far the prompt is."""
         self.show(f"reading the prompt: {progress.done} of {progress.total} tokens")
 
     def thinking(self, words: int) -> None:
-        """How long the model has been thinking."""
         self.show(f"thinking: {words} words so far")
 
     def say(self, line: str) -> None:
@@ -163,13 +156,11 @@ class ErrorLines:
             self._write(f"{_CLEAR_LINE}{one_line(visible(text), most)}")
 
     def clear(self) -> None:
-        """Takes the progress line away."""
         if self._shown:
             self._shown = False
             self._write(_CLEAR_LINE)
 
     def crash(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The traceback of what nobody expected."""
         # Nothing that goes well needs it.
         import traceback
 
@@ -217,7 +208,6 @@ def _print(text: str | bytes) -> ExitCode:
 
 
 def _write(text: str | bytes) -> None:
-    """To standard output, as it is."""
     if sys.stdout is None:
         raise OutputError(CLOSED)
     try:

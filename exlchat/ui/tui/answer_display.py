@@ -26,7 +26,6 @@ class AnswerDisplay:
         self._recount = recount
 
     def begin(self, answering: PendingAnswer, notices: Sequence[str], *, moved: bool) -> None:
-        """Behind the last message, or in the place of the answer that it replaces."""
         screen, transcript, message = self._screen, self._screen.transcript, answering.message
         assert message is not None
         seen_from = message.record.seen_from if message.record else None
@@ -45,7 +44,6 @@ class AnswerDisplay:
         screen.refresh_around()
 
     def grow(self, answering: PendingAnswer) -> bool:
-        """At its end; the first thought stands above it."""
         transcript, message = self._screen.transcript, answering.message
         if message is None or not transcript.holds(message.id):
             return False
@@ -61,7 +59,6 @@ class AnswerDisplay:
         return True
 
     def close(self, closed: AnswerClosed) -> None:
-        """With its footer, and its thoughts folded."""
         screen, message = self._screen, closed.message
         if not closed.kept:
             screen.show_messages()
@@ -103,15 +100,12 @@ class AnswerDisplay:
 
     @property
     def can_take_back(self) -> bool:
-        """Whether the composer is empty."""
         return not self._screen.composer.text.strip()
 
     def take_back(self, prompt: str) -> None:
-        """Into the composer."""
         self._screen.composer.set_text(prompt)
 
     def failed(self, line: str) -> None:
-        """Behind the messages."""
         self._screen.show_messages()
         self._screen.note(line)
 

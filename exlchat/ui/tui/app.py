@@ -39,8 +39,6 @@ _TALL_ROWS = 18
 
 
 class ChatApp(TerminalApp, inherit_bindings=False):
-    """One window on one model and many conversations."""
-
     TITLE = "exlchat"
     CSS_PATH = "exlchat.tcss"
     ENABLE_COMMAND_PALETTE = True
@@ -70,7 +68,6 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         """Why something that was written until the end is not on disk."""
 
     def get_default_screen(self) -> Screen[None]:
-        """The chat."""
         return self.chat_screen
 
     def on_mount(self) -> None:
@@ -83,7 +80,6 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
 
     def _painted(self) -> None:
-        """The first screen stands."""
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
@@ -94,11 +90,9 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         await asyncio.to_thread(self.engine_thread.close, closing_seconds(self.engine_thread, self.session))
 
     def tell(self, line: str, *, warning: bool = False) -> None:
-        """A line that goes away by itself; /log has it."""
         self.chat_screen.tell(line, warning=warning)
 
     def leave(self) -> None:
-        """Quit; while something is not on disk only the second time."""
         problem = kept_or_why(self.session, self.chat_screen.unsent)
         if problem is not None and not self._warned_of_loss:
             self._warned_of_loss = True
@@ -124,7 +118,6 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.exit(0)
 
     def action_leave(self) -> None:
-        """Quit by key, from any screen."""
         self.leave()
 
     def _post(self, report: Report) -> None:
@@ -139,7 +132,6 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.chat_screen.post_message(EngineReport(report))
 
     def watch_theme(self, name: str) -> None:
-        """Code blocks follow the theme."""
         if name in self.themes.themes:
             for transcript in self.chat_screen.query(Transcript):
                 transcript.code_style = pygments_style(self.themes.themes[name])

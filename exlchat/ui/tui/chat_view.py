@@ -97,7 +97,6 @@ class ChatView(Screen[None]):
         self._notes = 0
 
     def compose(self) -> ComposeResult:
-        """Sidebar on the left; the rest in one column."""
         # Not behind the mounting: then everything would be styled again.
         self.set_class(self.services.sidebar and self.app.size.width >= NARROW_CELLS, _SIDE_OPEN)
         with Horizontal():
@@ -115,55 +114,44 @@ class ChatView(Screen[None]):
 
     @property
     def shelf(self) -> Shelf:
-        """The models and settings of this start."""
         return self.services.shelf
 
     @property
     def said(self) -> Log:
-        """What the program has said."""
         return self.services.log
 
     @property
     def terminal(self) -> TerminalApp:
-        """The app that this is the screen of."""
         app = self.app
         assert isinstance(app, TerminalApp)
         return app
 
     @property
     def theme_in_use(self) -> str:
-        """Name of the theme in force."""
         return self.app.theme
 
     def theme_names(self) -> Iterable[str]:
-        """Names of the themes, read anew."""
         return self.terminal.reload_themes()
 
     def choose_theme(self, name: str) -> None:
-        """Use a theme that is there, now and from now on."""
         self.terminal.choose_theme(name)
 
     def copy(self, text: str) -> None:
-        """To the clipboard."""
         self.app.copy_to_clipboard(text)
 
     def leave(self) -> None:
-        """Quit; while something is not on disk only the second time."""
         self.terminal.leave()
 
     def write_in_editor(self) -> None:
-        """Have the message that is being typed written in the user's editor."""
         written = self.terminal.in_editor(self.composer.text)
         if written is not None:
             self.composer.take(written)
         self.composer.focus()
 
     def situation(self) -> Situation:
-        """What the availability of actions depends on."""
         return situation_of(self.session)
 
     def use_keys(self, keys: Keymap) -> None:
-        """Have these keys do what they are for, here and in the widgets."""
         self.keys = keys
         self.app.set_keymap(keys.bindings())
         self.composer.use_keys(keys)
@@ -189,7 +177,6 @@ class ChatView(Screen[None]):
         self.app.bell()
 
     def note(self, text: str) -> None:
-        """A remark of the program in the transcript; not part of the conversation, so never on disk."""
         if not self.session.branch:
             self.tell(text)
             return
@@ -206,12 +193,10 @@ class ChatView(Screen[None]):
             self.app.push_screen(RowsScreen(title, rows))
 
     def take_away(self, key: str) -> None:
-        """Remove an item of the transcript if it is there."""
         with contextlib.suppress(KeyError):
             self.transcript.remove_message(key)
 
     def show_conversation(self) -> None:
-        """Show the open conversation from its beginning to its tip, with its draft."""
         self.end_edit()
         self.show_messages()
         self.composer.set_text(self.unsent.text())
@@ -231,11 +216,9 @@ class ChatView(Screen[None]):
         self.refresh_around()
 
     def show_branch(self, at: str | None = None) -> None:
-        """Another branch, with the cursor on the message that it was changed for."""
         self.show_messages(at=at)
 
     def show_prompt(self, prompt: ChatMessage) -> None:
-        """Add a prompt that was just put on disk."""
         if len(self.session.branch) <= 2:
             self.show_messages()
             return
@@ -247,7 +230,6 @@ class ChatView(Screen[None]):
         self.refresh_around()
 
     def show_waiting(self) -> None:
-        """Say what the answer of the open conversation waits for, if it does."""
         answering = self.session.answering
         if answering is None or answering.message is not None:
             return
@@ -256,13 +238,11 @@ class ChatView(Screen[None]):
             self.transcript.append_message(waiting_item(answering.conversation_id, line))
 
     def show_figures(self) -> None:
-        """The figures of the newest answer of the open conversation in the status line."""
         empty = not self.session.branch
         self.facts = facts_of(self.session.last_answer, self.model.info, self.facts, empty=empty)
 
     @property
     def facts(self) -> StatusFacts:
-        """What the status line shows."""
         return self.status.facts
 
     @facts.setter
@@ -270,11 +250,9 @@ class ChatView(Screen[None]):
         self.status.facts = facts
 
     def later(self, seconds: float, what: Callable[[], None]) -> Timer:
-        """Call something after a while; stopped, not at all."""
         return self.set_timer(seconds, what)
 
     def show_probabilities(self, message_id: str) -> None:
-        """How likely each token of an answer was; one that is chosen there is gone on from."""
         session = self.session
         tree_actions.require_laid_open(session, message_id)
         if self.model.info is None and self.model.failure is not None:
@@ -297,7 +275,6 @@ class ChatView(Screen[None]):
         self.app.push_screen(ProbabilitiesScreen(ask, partial(questions_wait_for, self)), taken)
 
     def refresh_around(self) -> None:
-        """Bring everything beside the transcript up to date with the session."""
         session = self.session
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
         self.composer.recall.set_here([message.text for message in session.branch if message.role == "user"])
@@ -320,13 +297,11 @@ class ChatView(Screen[None]):
             self.sidebar.focus()
 
     def list_conversations(self) -> None:
-        """Go to the sidebar."""
         self.show_sidebar(True)
         self.sidebar.focus()
 
     @property
     def sidebar_shown(self) -> bool:
-        """Whether the sidebar is there."""
         return self.has_class(_SIDE_OPEN)
 
     def summaries(self) -> list[ConversationSummary]:
@@ -340,7 +315,6 @@ class ChatView(Screen[None]):
     # Conversations
 
     def open_conversation(self, conversation_id: str) -> bool:
-        """Leave the open conversation for another; whether that could be read."""
         self.unsent.keep()
         try:
             self.session.open(conversation_id)
@@ -351,21 +325,18 @@ class ChatView(Screen[None]):
         return True
 
     def new_conversation(self) -> None:
-        """Leave the open conversation for a new one."""
         self.unsent.keep()
         self.start_new()
         self.show_conversation()
         self.composer.focus()
 
     def start_new(self) -> None:
-        """Open a new conversation without showing it yet."""
         try:
             self.session.start_new()
         except StoreError as error:
             self.tell(str(error), warning=True)
 
     def ask_title(self, conversation_id: str) -> None:
-        """Ask for a new title of a conversation."""
         try:
             title = self.session.store.load(conversation_id).title
         except StoreError as error:
@@ -400,11 +371,9 @@ class ChatView(Screen[None]):
 
     @property
     def editing(self) -> bool:
-        """Whether a message is being edited in the composer."""
         return self.edited is not None
 
     def end_edit(self) -> bool:
-        """Leave the message as it is; whether one was being edited."""
         if self.edited is None:
             return False
         self.edited = None

@@ -39,16 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PaletteEntry:
-    """A line of the command palette."""
-
     title: str
     help: str
     run: IgnoreReturnCallbackType
 
 
 class ScreenCommands(Commands):
-    """Carries actions out on one screen."""
-
     def __init__(
         self, screen: ChatView, on_messages: MessageCommands, finding: ConversationFinder, settings: ScreenSettings
     ) -> None:
@@ -106,7 +102,6 @@ class ScreenCommands(Commands):
             screen.session.stop()
 
     def _models(self) -> None:
-        """Show the library; what is chosen there is loaded."""
         screen, loaded = self._screen, self._screen.model.info
         picker = ModelsScreen(screen.shelf.listed, Path(loaded.path) if loaded else None)
         self._screen.terminal.push_screen(picker, lambda path: screen.models.change_to(path) if path else None)
@@ -184,7 +179,6 @@ class ScreenCommands(Commands):
         self._screen.terminal.push_screen(HelpScreen(screen.keys, place))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:
-        """Actions that can be done now."""
         now = self._screen.situation()
         for action in ACTIONS:
             if action.in_palette and action.available(now):

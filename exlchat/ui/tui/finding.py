@@ -27,7 +27,6 @@ class ConversationFinder:
         self._screen.find_bar.open(text)
 
     def look_for(self, text: str) -> None:
-        """Mark a text wherever it is."""
         self._count(len(self._screen.transcript.look_for(text)), None)
 
     def step(self, by: int) -> None:
@@ -37,7 +36,6 @@ class ConversationFinder:
         self._count(len(found), transcript.go_to_found(by), found)
 
     def leave(self) -> None:
-        """Go on where it was found."""
         screen = self._screen
         screen.transcript.look_for("")
         if screen.transcript.cursor is not None and screen.session.branch:

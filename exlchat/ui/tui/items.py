@@ -53,20 +53,17 @@ def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
 
 
 def message_items(message: Message, places: Places) -> list[TranscriptItem]:
-    """One finished message, behind what the model thought before it."""
     said = answer_parts(message)
     answer = TranscriptItem(message.id, message.role, said.answer, footer(message, places), message.status)
     return [*_thoughts(message, said.thinking or "", "complete", folded=True), answer]
 
 
 def live_items(message: Message, thoughts: str, answer: str) -> list[TranscriptItem]:
-    """An answer that grows."""
     growing = TranscriptItem(message.id, "assistant", answer, status="streaming")
     return [*_thoughts(message, thoughts, "streaming"), growing]
 
 
 def thoughts_key(message_id: str) -> str:
-    """Key of the item with what a model thought before an answer."""
     return f"{_THOUGHTS}:{message_id}"
 
 
@@ -94,10 +91,8 @@ def thought_line(message: Message, text: str) -> str:
 
 
 def waiting_item(conversation_id: str, line: str) -> TranscriptItem:
-    """Says what an answer is waiting for."""
     return TranscriptItem(waiting_key(conversation_id), "notice", line)
 
 
 def waiting_key(conversation_id: str) -> str:
-    """Key of the item that `waiting_item` makes."""
     return f"{_WAITING}:{conversation_id}"

@@ -21,7 +21,6 @@ class Links:
         self._screen = screen
 
     def of_message(self, message: Message) -> None:
-        """Ask about the link of a message, or which of several."""
         # No start needs them, here and below.
         from exlchat.ui.render.links import links_of
         from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
@@ -41,7 +40,6 @@ class Links:
         self._screen.app.push_screen(PickScreen("Links", narrowed(rows), hint="Enter shows · Esc leaves"), chosen)
 
     def ask(self, target: str) -> None:
-        """Show where a link leads, and do what is wished."""
         from exlchat.ui.render.links import look_at
         from exlchat.ui.tui.screens.link import LinkScreen
 

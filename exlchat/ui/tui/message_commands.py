@@ -58,7 +58,6 @@ class MessageCommands:
     # By its doors
 
     def at_cursor(self, action_id: str, key: str) -> None:
-        """Do an action to the message whose item has the key."""
         if action_id in ("fold", "source"):
             self._show_as(key, "folded" if action_id == "fold" else "source")
             return
@@ -90,13 +89,11 @@ class MessageCommands:
         self._show_as(tree_actions.said_back(self._session, back).id, "source")
 
     def numbered_alternative(self, number: str) -> None:
-        """Show one of the alternatives of a message."""
         by, last = tree_actions.numbered_alternative(self._session, number)
         if by:
             self._alternative(last.id, by=by)
 
     def compare(self, many: str) -> None:
-        """Have several answers to the last message, side by side."""
         if many and not many.isdecimal():
             raise NotPossibleError(f"{many!r} is no number of answers, such as 3")
         # No start needs them.

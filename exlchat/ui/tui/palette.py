@@ -23,24 +23,18 @@ _CONVERSATIONS_SHOWN_AT_FIRST = 8
 
 
 class PaletteEntry(Protocol):
-    """A line of the palette."""
-
     @property
-    def title(self) -> str:
-        """What is shown and searched."""
+    def title(self) -> str: ...
 
     @property
     def help(self) -> str:
         """A dimmed line below, written by us: it is read as markup."""
 
     @property
-    def run(self) -> IgnoreReturnCallbackType:
-        """What choosing it does."""
+    def run(self) -> IgnoreReturnCallbackType: ...
 
 
 class PaletteSource(Protocol):
-    """The screen the palette serves."""
-
     def palette_entries(self) -> tuple[Sequence[PaletteEntry], Sequence[PaletteEntry]]:
         """What is always listed, actions and themes; and conversations, newest first."""
 
@@ -66,18 +60,15 @@ class ChatProvider(Provider):
         self._first: list[PaletteEntry] = []
 
     async def startup(self) -> None:
-        """Collect the entries once, when the palette opens."""
         fixed, conversations = cast("PaletteSource", self.screen).palette_entries()
         self._entries = [*fixed, *conversations]
         self._first = [*fixed, *conversations[:_CONVERSATIONS_SHOWN_AT_FIRST]]
 
     async def discover(self) -> Hits:
-        """What is shown before anything is typed."""
         for entry in self._first:
             yield DiscoveryHit(Content(entry.title), entry.run, text=entry.title, help=entry.help)
 
     async def search(self, query: str) -> Hits:
-        """Fuzzy search over all titles."""
         matcher = self.matcher(query)
         for entry in self._entries:
             score, offsets = matcher.fuzzy_search.match(query, entry.title)

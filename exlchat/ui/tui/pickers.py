@@ -126,7 +126,6 @@ class Pickers:
     # How it speaks
 
     def persona(self) -> None:
-        """The personas there are, with what each says to the model."""
         from exlchat.chat.personas.frozen import freeze
         from exlchat.chat.personas.registry import PERSONAS
 
@@ -157,7 +156,6 @@ class Pickers:
         )
 
     def preset(self) -> None:
-        """The sampling presets there are, with their values."""
         from exlchat.chat.presets.registry import PRESETS
 
         screen = self._screen
@@ -176,7 +174,6 @@ class Pickers:
         )
 
     def template(self) -> None:
-        """The prompt formats there are, with a little talk in each."""
         from exlchat.app.panels.template_sample import formats_there_are, sample_prompt
 
         screen = self._screen

@@ -26,14 +26,12 @@ class SamplingCommands:
     """Belongs to one screen and runs on its thread."""
 
     def __init__(self, screen: ChatView, take_over: Callable[[], None]) -> None:
-        """`take_over` reads the settings anew."""
         self._screen = screen
         self._take_over = take_over
         self._panel = SamplingScreen(self)
         self._problems_told: set[str] = set()
 
     def open(self) -> None:
-        """Show the panel."""
         self._screen.app.push_screen(self._panel)
 
     @property
@@ -48,21 +46,17 @@ class SamplingCommands:
 
     @property
     def not_kept(self) -> str:
-        """Why nothing is written down; empty if it is."""
         return "" if self._screen.services.kept else NOT_KEPT
 
     # For this session
 
     def change(self, name: str, text: str) -> None:
-        """Have a typed value hold. Raises `ValueError` in one line."""
         self._screen.session.draw_by(self.now.with_value(name, text))
 
     def set_back(self, name: str) -> None:
-        """Have a value hold as it was at the start. Raises `ValueError` in one line."""
         self._screen.session.draw_by(self.now.taking([name], self.start))
 
     def presets(self) -> Sequence[PresetEntry]:
-        """Those there are; those that cannot be read are told, once."""
         listed = PRESETS.all()
         for problem in listed.problems:
             if problem not in self._problems_told:
@@ -71,13 +65,11 @@ class SamplingCommands:
         return listed.entries
 
     def take(self, preset: PresetEntry) -> None:
-        """Have the values of a preset hold. Raises `ValueError` in one line."""
         self._screen.session.draw_by(self.now.with_overrides(preset.preset.overrides, preset.source))
 
     # Written down
 
     def save(self) -> None:
-        """Ask for the name of a preset and write it."""
         self._ask_name("Save as preset", "", "")
 
     def _ask_name(self, title: str, name: str, replaces: str) -> None:

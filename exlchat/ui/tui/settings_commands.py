@@ -27,7 +27,6 @@ class ScreenSettings(SettingsCommands):
         self._screen.terminal.push_screen(SettingsScreen(self))
 
     def themes(self) -> list[str]:
-        """Names of the themes there are."""
         return list(self._screen.theme_names())
 
     def _show_theme(self, name: str) -> None:

@@ -18,7 +18,6 @@ class SteadyStylesheet(Stylesheet):
         self._outdated = False
 
     def set_variables(self, variables: dict[str, str]) -> None:
-        """Use these from now on."""
         if variables == self._given:
             return
         self._given = dict(variables)

@@ -46,11 +46,9 @@ class TerminalApp(App[int], inherit_bindings=False):
         self.stylesheet = SteadyStylesheet(variables=self.get_css_variables())
 
     def tell(self, line: str, *, warning: bool = False) -> None:
-        """A line that goes away by itself."""
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Quit; while something is not on disk only the second time."""
         raise NotImplementedError
 
     def get_driver_class(self) -> type[Driver]:
@@ -69,7 +67,6 @@ class TerminalApp(App[int], inherit_bindings=False):
         self.run_worker(lambda: copy_with_tool(text), thread=True, group="clipboard", exit_on_error=False)
 
     def action_command_palette(self) -> None:
-        """The palette, once."""
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
@@ -100,7 +97,6 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     @property
     def theme_in_use(self) -> str:
-        """Name of the theme on the screen."""
         return self.theme
 
     def use_themes(self, themes: Iterable[ThemeFile]) -> None:
@@ -133,7 +129,6 @@ class TerminalApp(App[int], inherit_bindings=False):
         self.theme = name
 
     def choose_theme(self, name: str) -> None:
-        """Use a theme now and from now on."""
         self._chosen_theme = name
         self.theme = name
         if not self.services.kept:
@@ -150,11 +145,9 @@ class TerminalApp(App[int], inherit_bindings=False):
             self.stylesheet.update(self.screen, animate=animate)
 
     def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
-        """Show a theme while it is highlighted."""
         prompt = str(event.highlighted_event.option.prompt)
         name = prompt.removeprefix(THEME_PREFIX).splitlines()[0].strip() if prompt.startswith(THEME_PREFIX) else ""
         self.theme = name if name in self.themes.themes else self._chosen_theme
 
     def on_command_palette_closed(self) -> None:
-        """Go back to the theme that was chosen."""
         self.theme = self._chosen_theme

@@ -61,7 +61,6 @@ class InputDecoder:
         return text[:end], text[end:]
 
     def _take_paste(self, text: str) -> tuple[str, str]:
-        """What was pasted, and the rest."""
         inside, found, after = (self._before + text).partition(PASTE_ENDS)
         kept = len(inside) - (0 if found else _overlap(inside, PASTE_ENDS))
         self._before, self._pasting = inside[kept:], not found
@@ -95,12 +94,10 @@ class TerminalDriver(LinuxDriver):
         self._file = cast("Any", _Screen(cast("TextIO", self._file)))
 
     def start_application_mode(self) -> None:
-        """As Textual does."""
         self.draws = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
-        """As Textual does."""
         super().stop_application_mode()
         self.draws = False
 

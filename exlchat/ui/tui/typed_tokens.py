@@ -22,7 +22,6 @@ class TypedTokens:
         self._waits = False
 
     def changed(self) -> None:
-        """Something was typed, or the model is another one."""
         composer = self._screen.composer
         if not composer.text or composer.text.startswith("/"):
             composer.border_subtitle = ""

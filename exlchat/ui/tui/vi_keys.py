@@ -61,7 +61,6 @@ class ViKeys:
 
     @property
     def inserting(self) -> bool:
-        """Whether keys are typed into the text."""
         return self._app.vi_state.input_mode in (InputMode.INSERT, InputMode.INSERT_MULTIPLE)
 
     @property

@@ -68,8 +68,6 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A block quote."""
-
     children: tuple[Block, ...]
     gap: bool = False
 
@@ -95,8 +93,6 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A thematic break."""
-
     gap: bool = False
 
 

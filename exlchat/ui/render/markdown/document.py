@@ -66,11 +66,9 @@ class PlainDocument:
         self._is_closed = False
 
     def append(self, text: str) -> None:
-        """Take more text."""
         self._source += self._inlet.take(text)
 
     def close(self) -> None:
-        """Finish the last line."""
         self._source += self._inlet.rest()
         self._is_closed = True
 
@@ -120,11 +118,9 @@ class Document:
         self._is_closed = False
 
     def append(self, text: str) -> None:
-        """Take more text."""
         self._source += self._inlet.take(text)
 
     def close(self) -> None:
-        """No more text will come."""
         self._source += self._inlet.rest()
         self._is_closed = True
 

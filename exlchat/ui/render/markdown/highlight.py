@@ -46,7 +46,6 @@ def lexer_for(info: str) -> Lexer | None:
 
 
 def highlight_lines(lines: Sequence[str], info: str, code_style: CodeStyle) -> list[list[Piece]]:
-    """Lex complete code as a whole and give its lines as styled pieces."""
     lexer = lexer_for(info)
     length = sum(map(len, lines)) + len(lines)
     if lexer is None or length > WHOLE_LIMIT or any(len(line) > LINE_LIMIT for line in lines):

@@ -82,12 +82,10 @@ def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[TextSpan]:
 
 
 def _target(links: Sequence[tuple[str, str]]) -> str:
-    """Where the link leads that is open."""
     return links[-1][0] if links else ""
 
 
 def _address(text: str, href: str, title: str) -> Iterator[TextSpan]:
-    """What a link says beyond its text, in brackets."""
     parts = [
         part for part in (href if href not in (text, f"mailto:{text}") else "", f'"{title}"' if title else "") if part
     ]
@@ -114,7 +112,6 @@ def _texts(text: str, marks: Mark, target: str) -> Iterator[TextSpan]:
 
 
 def _merged(spans: Iterator[TextSpan]) -> Iterator[TextSpan]:
-    """Join neighbours with the same marks and the same target, drop empty ones."""
     text, marks, target = "", Mark.NONE, ""
     for span in spans:
         if span.marks == marks and span.target == target:

@@ -61,11 +61,9 @@ class Renderer:
         self._style = lru_cache(maxsize=256)(self._make_style)
 
     def quieter(self) -> Renderer:
-        """The same width, with text as it looks in quotes."""
         return Renderer(replace(self.styles, text=self.styles.text + self.styles.quote), self.width)
 
     def folding(self, how: str) -> Renderer:
-        """The same, with long code folded."""
         return Renderer(self.styles, self.width, how)
 
     def render(self, block: Block, previous: Block | None = None) -> list[Line]:
@@ -74,11 +72,9 @@ class Renderer:
         return [[], *lines] if previous is not None and needs_gap(previous, block) else lines
 
     def code_label(self, code: Code) -> list[Line]:
-        """The line that names a fence's language, if it has one."""
         return self._label(code, self.width) if code.info else []
 
     def growing_code(self, lines: Iterable[str], info: str) -> list[Line]:
-        """Lines of unfinished code, each highlighted for itself."""
         return [
             line
             for text in lines
@@ -154,7 +150,6 @@ class Renderer:
         ]
 
     def _filled(self, line: Line, width: int) -> Line:
-        """Carry the background of code to the right edge."""
         used = sum(segment.cell_length for segment in line)
         return [*line, Segment(" " * (width - used), self.styles.code_block)] if used < width else line
 
@@ -187,7 +182,6 @@ class Renderer:
 
 
 def is_long(block: Block) -> bool:
-    """Whether a block is code that can be folded."""
     return isinstance(block, Code) and len(block.lines) > LONG_CODE
 
 

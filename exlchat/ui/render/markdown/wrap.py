@@ -45,7 +45,6 @@ def wrap(pieces: Iterable[Piece], width: int, *, words: bool = True) -> list[Lin
 
 
 def split_lines(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """Split styled text at its newlines, and tidy it."""
     lines: list[list[Piece]] = [[]]
     for text, style in pieces:
         first, *rest = text.split("\n")
@@ -112,7 +111,6 @@ def _breaks(text: str, width: int) -> list[tuple[int, int]]:
 
 
 def _slices(line: Sequence[Piece], ranges: Iterable[tuple[int, int]]) -> list[Line]:
-    """Cut styled pieces into the given character ranges."""
     ends = list(accumulate(len(text) for text, _ in line))
     result: list[Line] = []
     for start, end in ranges:

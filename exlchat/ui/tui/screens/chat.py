@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class EngineReport(Message):
-    """Something the engine thread has posted."""
-
     report: Report
 
 
@@ -56,8 +54,6 @@ def _bindings() -> list[BindingType]:
 
 
 class ChatScreen(ChatView):
-    """Passes on what is pressed, typed and reported."""
-
     COMMANDS: ClassVar = {ChatProvider}
     BINDINGS: ClassVar[list[BindingType]] = [
         *_bindings(),
@@ -196,15 +192,12 @@ class ChatScreen(ChatView):
         return BY_ID["stop"].available(self.situation())
 
     def action_act(self, action_id: str) -> None:
-        """Do an action of the registry."""
         self.commands.run(action_id)
 
     def action_scroll_page(self, pages: int) -> None:
-        """Scroll the conversation by pages."""
         self.transcript.scroll_relative(y=pages * max(1, self.transcript.size.height - 1), animate=False)
 
     def action_scroll_to(self, end: bool) -> None:
-        """Go to the first or last line."""
         if end:
             self.transcript.scroll_to_end()
         else:

@@ -54,7 +54,6 @@ class AnswerColumn(Transcript, inherit_bindings=False):
         self._text, self._growing = text, growing
 
     def clear(self) -> None:
-        """Show nothing: the answer came to nothing."""
         if self.holds(_ANSWER):
             self.remove_message(_ANSWER)
 
@@ -80,7 +79,6 @@ class CompareScreen(ModalScreen[int | None]):
         self._at = 0
 
     def compose(self) -> ComposeResult:
-        """A column for each answer."""
         with Horizontal(id="compare"):
             for _ in range(self._comparison.many):
                 yield AnswerColumn()
@@ -121,12 +119,10 @@ class CompareScreen(ModalScreen[int | None]):
                 column.focus()
 
     def action_move(self, by: int) -> None:
-        """The column beside."""
         self._at = (self._at + by) % self._comparison.many
         self._mark()
 
     def action_keep(self) -> None:
-        """Keep the marked one."""
         self.action_keep_number(self._at + 1)
 
     def action_keep_number(self, number: int) -> None:
@@ -137,5 +133,4 @@ class CompareScreen(ModalScreen[int | None]):
             self.app.bell()
 
     def action_leave(self) -> None:
-        """Escape: no further answers."""
         self.dismiss(None)

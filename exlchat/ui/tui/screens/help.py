@@ -33,8 +33,6 @@ _TWO_COLUMNS_CELLS = 36
 
 
 class HelpScreen(ModalScreen[None]):
-    """Any of the listed keys closes it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "dismiss_help", "Close", priority=True),
         Binding("f1", "dismiss_help", show=False, priority=True, id="help"),
@@ -47,12 +45,10 @@ class HelpScreen(ModalScreen[None]):
         self._place = place
 
     def compose(self) -> ComposeResult:
-        """One scrolling column, for terminals of any height."""
         with VerticalScroll(id="help"):
             yield Static(id="help-text")
 
     def on_mount(self) -> None:
-        """Say how to leave on the frame itself, where there is always room."""
         panel = self.query_one("#help")
         panel.border_title = "Help"
         panel.border_subtitle = "Esc closes"
@@ -64,7 +60,6 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#help-text", Static).update(make(self.app.theme_variables, help_rows(self._keys, self._place)))
 
     def action_dismiss_help(self) -> None:
-        """Close."""
         self.dismiss()
 
 

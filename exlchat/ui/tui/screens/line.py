@@ -29,16 +29,13 @@ class InputScreen(ModalScreen[str | None]):
         self._hint = hint
 
     def compose(self) -> ComposeResult:
-        """One field on a frame that says what to do."""
         field = Input(self._line, id="line", max_length=_MAX_LENGTH, select_on_focus=True, restrict=PRINTABLE_LINE)
         field.border_title = self._title
         field.border_subtitle = self._hint
         yield field
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter."""
         self.dismiss(event.value.strip() or None)
 
     def action_leave(self) -> None:
-        """Escape."""
         self.dismiss(None)

@@ -32,32 +32,27 @@ class LinkScreen(ModalScreen[Wish | None]):
         self._link = link
 
     def compose(self) -> ComposeResult:
-        """The whole address, its host set off, and what is worth knowing about it."""
         with VerticalScroll(id="link"):
             yield Static(_address(self._link), id="link-address", markup=False)
             for remark in self._link.remarks:
                 yield Static(remark, classes="remark", markup=False)
 
     def on_mount(self) -> None:
-        """Say what can be done."""
         frame = self.query_one("#link")
         frame.border_title = "Open this address?" if self._link.can_open else "This address is not opened"
         frame.border_subtitle = f"{'Enter opens · ' if self._link.can_open else ''}c copies · Esc leaves"
         frame.focus()
 
     def action_open(self) -> None:
-        """Enter."""
         if self._link.can_open:
             self.dismiss("open")
         else:
             self.app.bell()
 
     def action_copy(self) -> None:
-        """To the clipboard."""
         self.dismiss("copy")
 
     def action_leave(self) -> None:
-        """Escape."""
         self.dismiss(None)
 
 

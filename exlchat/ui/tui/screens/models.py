@@ -66,14 +66,12 @@ class ModelsScreen(ModalScreen[Path | None]):
         self._shown: list[Entry] = []
 
     def compose(self) -> ComposeResult:
-        """The field on top; what the chosen line cannot hold at the bottom."""
         with Vertical(id="models"):
             yield Input(id="models-filter", placeholder="Type to narrow the list", restrict=PRINTABLE_LINE)
             yield OptionList(id="models-list", markup=False)
             yield Static("Looking through the folders…", id="models-more", markup=False)
 
     def on_mount(self) -> None:
-        """Begin to look."""
         frame = self.query_one("#models")
         frame.border_title = "Models"
         frame.border_subtitle = "Enter loads · Esc leaves"
@@ -143,9 +141,7 @@ class ModelsScreen(ModalScreen[Path | None]):
             self.app.bell()
 
     def action_move(self, how: str) -> None:
-        """Keys of the list while the field has the focus."""
         getattr(self.options, f"action_{how}")()
 
     def action_leave(self) -> None:
-        """Escape."""
         self.dismiss(None)

@@ -84,7 +84,6 @@ class PickScreen(ModalScreen[str | None]):
         self._shown: Sequence[Row] = ()
 
     def compose(self) -> ComposeResult:
-        """The field on top; what belongs to the chosen line at the bottom."""
         with Vertical(id="pick"):
             yield Input(self._typed, id="pick-field", placeholder=self._placeholder, restrict=PRINTABLE_LINE)
             yield OptionList(id="pick-list", markup=False)
@@ -92,7 +91,6 @@ class PickScreen(ModalScreen[str | None]):
                 yield Static("", id="pick-more", markup=False)
 
     def on_mount(self) -> None:
-        """Show all there is, at the one that holds."""
         frame = self.query_one("#pick")
         frame.border_title, frame.border_subtitle = self._title, self._hint
         self.options.can_focus = self.query_one("#pick-preview").can_focus = False
@@ -133,11 +131,9 @@ class PickScreen(ModalScreen[str | None]):
             self.dismiss(self._shown[self.options.highlighted].id)
 
     def action_move(self, how: str) -> None:
-        """Keys of the list while the field has the focus."""
         getattr(self.options, f"action_{how}")()
 
     def action_leave(self) -> None:
-        """Escape."""
         self.dismiss(None)
 
 

@@ -68,7 +68,6 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
         self._failed = False
 
     def compose(self) -> ComposeResult:
-        """What this is, the answer, the token under the cursor, what else was likely there."""
         with Vertical(id="chances"):
             yield Static("", id="chances-told", markup=False)
             yield TokenText(id="chances-text")
@@ -76,7 +75,6 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
             yield OptionList(id="chances-list", markup=False)
 
     def on_mount(self) -> None:
-        """Ask, and show how far it is."""
         frame = self.query_one("#chances")
         frame.border_title = "Probabilities"
         frame.border_subtitle = "Esc gives up"
@@ -86,7 +84,6 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
         self._tell_progress()
 
     def on_unmount(self) -> None:
-        """Nobody waits any more."""
         self._give_up()
 
     def _give_up(self) -> None:
@@ -185,7 +182,6 @@ class ProbabilitiesScreen(ModalScreen[Beginning | None]):
             self.about.update(f"{place_line(self._chances, here)} · none below 50 % {side} it")
 
     def action_choose(self) -> None:
-        """To the list of alternatives, or back."""
         if self._chances is None:
             return
         (self.tokens if self.options.has_focus else self.options).focus()

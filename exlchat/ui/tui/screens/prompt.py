@@ -27,8 +27,6 @@ _MOST_TOKENS = 20_000
 
 
 class PromptScreen(ModalScreen[None]):
-    """Any of the listed keys closes it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,f4", "dismiss_panel", "Close", priority=True)]
 
     def __init__(self, prompt: Inspected) -> None:
@@ -36,13 +34,11 @@ class PromptScreen(ModalScreen[None]):
         self._prompt = prompt
 
     def compose(self) -> ComposeResult:
-        """One scrolling column."""
         with VerticalScroll(id="prompt-panel"):
             yield Static(told(self._prompt), id="prompt-told", markup=False)
             yield Static(painted(self._prompt, self.app.theme_variables), id="prompt-text")
 
     def on_mount(self) -> None:
-        """Say what the colours mean on the frame; begin at the end, where the model goes on."""
         panel = self.query_one("#prompt-panel", VerticalScroll)
         panel.border_title = "Prompt"
         panel.border_subtitle = "underlined: every second token · shaded: in the cache · Esc closes"
@@ -50,7 +46,6 @@ class PromptScreen(ModalScreen[None]):
         panel.call_after_refresh(panel.scroll_end, animate=False)
 
     def action_dismiss_panel(self) -> None:
-        """Close."""
         self.dismiss()
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class RowsScreen(ModalScreen[None]):
-    """Shows rows; any of the listed keys closes it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "dismiss_panel", "Close", priority=True),
     ]
@@ -30,22 +28,18 @@ class RowsScreen(ModalScreen[None]):
         self._rows = rows
 
     def compose(self) -> ComposeResult:
-        """One scrolling column, for terminals of any height."""
         with VerticalScroll(id="rows"):
             yield Static(table(self._rows, self.app.theme_variables, self.app.size.width), id="rows-text")
 
     def on_mount(self) -> None:
-        """Say how to leave on the frame itself, where there is always room."""
         panel = self.query_one("#rows")
         panel.border_title = self.heading
         panel.border_subtitle = "Esc closes"
         panel.focus()
 
     def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Show newer rows in the place of those that are there."""
         self._rows = rows
         self.query_one("#rows-text", Static).update(table(rows, self.app.theme_variables, self.app.size.width))
 
     def action_dismiss_panel(self) -> None:
-        """Close."""
         self.dismiss()

@@ -37,15 +37,11 @@ _DOES = {"save": ("Save as preset…", "s"), "keep": ("Keep as default", "k")}
 
 
 class Door(Protocol):
-    """What the screen asks of the app."""
+    @property
+    def now(self) -> GenerationSettings: ...
 
     @property
-    def now(self) -> GenerationSettings:
-        """What holds."""
-
-    @property
-    def start(self) -> GenerationSettings:
-        """What held at the start."""
+    def start(self) -> GenerationSettings: ...
 
     @property
     def not_kept(self) -> str:
@@ -57,8 +53,7 @@ class Door(Protocol):
     def set_back(self, name: str) -> None:
         """To what it was at the start. Raises `ValueError` in one line."""
 
-    def presets(self) -> Sequence[PresetEntry]:
-        """Those there are."""
+    def presets(self) -> Sequence[PresetEntry]: ...
 
     def take(self, preset: PresetEntry) -> None:
         """Have its values hold. Raises `ValueError` in one line."""
@@ -92,7 +87,6 @@ class SamplingScreen(ModalScreen[None]):
         self._unfolded = False
 
     def compose(self) -> ComposeResult:
-        """The list; below it the field for a value, what was done or cannot be, and what the chosen row means."""
         with Vertical(id="sampling"):
             yield SamplingList(id="sampling-list", markup=False)
             yield Input(id="sampling-field", restrict=PRINTABLE_LINE, select_on_focus=False)
@@ -100,7 +94,6 @@ class SamplingScreen(ModalScreen[None]):
             yield Static(id="sampling-about", markup=False)
 
     def on_mount(self) -> None:
-        """Show all rows; nothing is edited yet."""
         self.query_one("#sampling").border_title = "Sampling"
         self._stop_editing()
         self.read_presets()
@@ -108,14 +101,12 @@ class SamplingScreen(ModalScreen[None]):
         self.said(self._door.not_kept)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Narrow rows are drawn otherwise."""
         del event
         self._fill()
 
     # The list
 
     def read_presets(self) -> None:
-        """Show the presets that there are now."""
         self._presets = {one.id: one for one in self._door.presets()}
         self._fill()
 
@@ -244,14 +235,12 @@ class SamplingScreen(ModalScreen[None]):
         self._fill()
 
     def action_step(self, by: int) -> None:
-        """Take the chosen value up or down."""
         name = self._chosen(_VALUE)
         text = stepped(self._door.now, name, by) if name else None
         if text is not None:
             self._take(name, text)
 
     def action_back(self) -> None:
-        """The chosen value as it was at the start."""
         if name := self._chosen(_VALUE):
             try:
                 self._door.set_back(name)
@@ -339,7 +328,6 @@ class SamplingScreen(ModalScreen[None]):
         self.line.set_class(wrong, "-wrong")
 
     def action_leave(self) -> None:
-        """Escape: leave the field, then the screen."""
         if self._editing:
             self._stop_editing()
             self.said("")
@@ -347,13 +335,10 @@ class SamplingScreen(ModalScreen[None]):
             self.dismiss()
 
     def action_close(self) -> None:
-        """The key that opened it."""
         self.dismiss()
 
 
 class SamplingList(OptionList):
-    """The list, with the keys of its rows."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,minus", "screen.step(-1)", "Less", show=False),
         Binding("right,plus", "screen.step(1)", "More", show=False),

@@ -32,8 +32,6 @@ _LINES = "Enter keeps · ctrl+j new line · Esc leaves"
 
 
 class Lines(Composer):
-    """A field of several lines; Enter keeps."""
-
     def _show_placeholder(self) -> None:
         self.placeholder = ""
 
@@ -61,7 +59,6 @@ class SettingsScreen(ModalScreen[None]):
         self._told = ""
 
     def compose(self) -> ComposeResult:
-        """The list; below it the editor of the chosen row, what is wrong with what is typed, and what the row means."""
         with Vertical(id="settings"):
             yield SettingsList(id="settings-list", markup=False)
             yield OptionList(id="settings-choices", markup=False)
@@ -71,7 +68,6 @@ class SettingsScreen(ModalScreen[None]):
             yield Static(id="settings-about", markup=False)
 
     def on_mount(self) -> None:
-        """Show all rows; nothing is edited yet."""
         self.query_one("#settings").border_title = "Settings"
         self._stop_editing()
         self._fill()
@@ -228,7 +224,6 @@ class SettingsScreen(ModalScreen[None]):
         self.said.set_class(wrong, "-wrong")
 
     def action_leave(self) -> None:
-        """Escape: leave the editor, then the screen."""
         if self._editing is None:
             self.dismiss()
         else:
@@ -236,13 +231,10 @@ class SettingsScreen(ModalScreen[None]):
             self._say("")
 
     def action_close(self) -> None:
-        """The key that opened it."""
         self.dismiss()
 
 
 class SettingsList(OptionList):
-    """The list, with the key for the default."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete,backspace", "screen.default", "Default", show=False),
         Binding("space", "select", "Change", show=False),

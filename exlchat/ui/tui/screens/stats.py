@@ -35,7 +35,6 @@ class Bars(Widget):
     values: reactive[tuple[float, ...]] = reactive(())
 
     def render(self) -> RenderResult:
-        """As many as fit."""
         return Content.styled(bars(self.values, self.size.width), "$primary")
 
 
@@ -62,7 +61,6 @@ class StatsScreen(ModalScreen[None]):
         self._engine_shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """One scrolling column."""
         with VerticalScroll(id="stats"):
             yield Static("Now", classes="stats-heading", id="stats-now", markup=False)
             yield Static(id="stats-now-line", markup=False)
@@ -74,7 +72,6 @@ class StatsScreen(ModalScreen[None]):
             yield Static(id="stats-engine", markup=False)
 
     def on_mount(self) -> None:
-        """Show what is known, ask the engine, and look again a few times a second."""
         panel = self.query_one("#stats", VerticalScroll)
         panel.border_title, panel.border_subtitle = "Statistics", "Esc closes"
         panel.focus()
@@ -134,5 +131,4 @@ class StatsScreen(ModalScreen[None]):
             self.engine.update(table(engine_rows(figures, as_of), self.app.theme_variables, width))
 
     def action_close(self) -> None:
-        """Close."""
         self.dismiss()

@@ -89,7 +89,6 @@ class Composer(TextArea):
         self._show_placeholder()
 
     def use_vi(self, wanted: bool) -> None:
-        """Edit with vi's keys, or with those that every text area has."""
         if wanted and self._vi is None:
             # It brings prompt_toolkit, which no other start of the app needs.
             from exlchat.ui.tui.vi_keys import ViKeys
@@ -105,7 +104,6 @@ class Composer(TextArea):
         self.set_text(text)
 
     def end_edit(self) -> None:
-        """Put back what was typed before."""
         typed, self._beside_edit = self._beside_edit, None
         self.set_text(typed or "")
 
@@ -117,7 +115,6 @@ class Composer(TextArea):
         return self.recall.draft_behind(self.text)
 
     def set_text(self, text: str) -> None:
-        """Replace the text and put the cursor behind it."""
         self.recall.end()
         self._show(text)
 
@@ -133,12 +130,10 @@ class Composer(TextArea):
 
     @property
     def text_before_cursor(self) -> str:
-        """The line that is being typed, up to the cursor."""
         row, column = self.cursor_location
         return self.document.get_line(row)[:column]
 
     def replace_before_cursor(self, column: int, text: str) -> None:
-        """Replace what stands in the line from a column up to the cursor."""
         end = self.cursor_location
         self.replace(text, (end[0], column), end, maintain_selection_offset=False)
 
@@ -196,7 +191,6 @@ class Composer(TextArea):
         self.post_message(self.Submitted(text))
 
     def action_complete(self) -> None:
-        """Take what is offered."""
         self.post_message(self.CompletionTaken())
 
     def action_earlier(self) -> None:

@@ -45,16 +45,13 @@ class FindBar(Horizontal):
         """The bar was closed."""
 
     def compose(self) -> ComposeResult:
-        """The field, and how many messages have the text."""
         yield Input(placeholder="Find in this conversation", id="find", restrict=PRINTABLE_LINE, compact=True)
         yield Static("", id="find-count", markup=False)
 
     def on_mount(self) -> None:
-        """Nothing is looked for at first."""
         self.display = False
 
     def open(self, text: str) -> None:
-        """Show it, with a text if one is given."""
         self.display = True
         if text:
             self.field.value = text
@@ -69,10 +66,8 @@ class FindBar(Horizontal):
             self.post_message(self.Wanted(event.value))
 
     def action_step(self, by: int) -> None:
-        """Ask the screen."""
         self.post_message(self.Step(by))
 
     def action_leave(self) -> None:
-        """Hide it and ask the screen to go on."""
         self.display = False
         self.post_message(self.Left())

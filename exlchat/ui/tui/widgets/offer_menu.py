@@ -45,7 +45,6 @@ class OfferMenu(OptionList):
         self.highlighted = 0 if offers else None
 
     def change(self, offer: Offer) -> None:
-        """Show more of one that is there."""
         self.replace_option_prompt(offer.id, _row(offer))
 
     def move(self, by: int) -> None:
@@ -55,7 +54,6 @@ class OfferMenu(OptionList):
 
     @property
     def chosen_id(self) -> str | None:
-        """Id of the highlighted line."""
         return self.highlighted_option.id if self.highlighted_option else None
 
 

@@ -53,33 +53,28 @@ class PromptArea(Vertical):
         """Whether Tab was pressed before the files for the last letter were there."""
 
     def begin_edit(self, text: str, line: str) -> None:
-        """Put a message into the composer to be changed, with a line above it that says so."""
         self.editing.update(line)
         self.editing.display = True
         self.composer.begin_edit(text)
         self.composer.focus()
 
     def end_edit(self) -> None:
-        """Put back what was typed before."""
         self.editing.display = False
         self.composer.end_edit()
 
     def compose(self) -> ComposeResult:
-        """Top to bottom, each as high as it needs."""
         yield QueuedPrompts(id="queued")
         yield Static("", id="editing", markup=False)
         yield OfferMenu(id="menu", markup=False)
         yield Composer(id="composer")
 
     def on_mount(self) -> None:
-        """Nothing waits and nothing is offered at first."""
         self.queued.display = False
         self.editing.display = False
         self.menu.display = False
 
     @property
     def offering(self) -> bool:
-        """Whether commands or files are being offered."""
         return self.is_mounted and bool(self.menu.display)
 
     def hide_menu(self) -> bool:

@@ -22,11 +22,9 @@ class QueuedPrompts(Widget):
     prompts: reactive[tuple[str, ...]] = reactive((), layout=True)
 
     def watch_prompts(self, prompts: tuple[str, ...]) -> None:
-        """Take no room when there is nothing to show."""
         self.display = bool(prompts)
 
     def render(self) -> RenderResult:
-        """The first line of each prompt."""
         rows = [f"waits  {printable(' '.join(prompt.split()))}" for prompt in self.prompts[:_SHOWN]]
         if len(self.prompts) > _SHOWN:
             rows.append(f"and {len(self.prompts) - _SHOWN} more")

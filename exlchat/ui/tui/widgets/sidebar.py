@@ -36,20 +36,14 @@ class Sidebar(OptionList):
 
     @dataclass
     class Chosen(Message):
-        """Open this conversation."""
-
         conversation_id: str
 
     @dataclass
     class RenameWanted(Message):
-        """Ask for a new title of this conversation."""
-
         conversation_id: str
 
     @dataclass
     class DeleteWanted(Message):
-        """Delete this conversation."""
-
         conversation_id: str
 
     class UndoWanted(Message):
@@ -79,27 +73,22 @@ class Sidebar(OptionList):
             self.highlighted = next((at for at, option in enumerate(self.options) if option.id is not None), None)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter or a click opens."""
         event.stop()
         if event.option_id is not None:
             self.post_message(self.Chosen(event.option_id))
 
     def action_rename(self) -> None:
-        """Ask the screen to rename the highlighted conversation."""
         if (conversation_id := self._highlighted_id()) is not None:
             self.post_message(self.RenameWanted(conversation_id))
 
     def action_delete(self) -> None:
-        """Ask the screen to delete the highlighted conversation."""
         if (conversation_id := self._highlighted_id()) is not None:
             self.post_message(self.DeleteWanted(conversation_id))
 
     def action_undo(self) -> None:
-        """Ask the screen to undo the last delete."""
         self.post_message(self.UndoWanted())
 
     def action_leave(self) -> None:
-        """Ask the screen for the way back."""
         self.post_message(self.Left())
 
 
@@ -125,7 +114,6 @@ def _row(summary: ConversationSummary, is_current: bool, is_answering: bool) -> 
 
 
 def _day(day: datetime.date, today: datetime.date) -> str:
-    """Which heading a conversation stands under."""
     age = (today - day).days
     if age <= 0:
         return "Today"

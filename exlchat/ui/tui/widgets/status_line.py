@@ -87,11 +87,8 @@ def _first_token(facts: StatusFacts, *, words: bool) -> Content | None:
 
 
 class StatusLine(Widget):
-    """One row that shows its `facts`."""
-
     facts: reactive[StatusFacts] = reactive(StatusFacts())
 
     def render(self) -> RenderResult:
-        """The parts that fit."""
         segments = status_segments(self.facts, self.size.width - 2)
         return Content(_GAP).join(segments).truncate(max(1, self.size.width - 1), ellipsis=True)

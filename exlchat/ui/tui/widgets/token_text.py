@@ -52,8 +52,6 @@ class TokenText(ScrollView, can_focus=True):
 
     @dataclass
     class Moved(Message, namespace="token_text"):
-        """The cursor stands at another place."""
-
         place: int
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
@@ -64,18 +62,15 @@ class TokenText(ScrollView, can_focus=True):
         self._looks: list[Style] = []
 
     def on_mount(self) -> None:
-        """Follow the theme."""
         self.app.theme_changed_signal.subscribe(self, lambda _: self.refresh_looks())
 
     def show(self, chances: AnswerChances) -> None:
-        """Show these, with the cursor on the first token."""
         self._chances = chances
         self.refresh_looks()
         self._lay_out()
         self.move_to(0)
 
     def refresh_looks(self) -> None:
-        """Take the colours of the theme that is in use now."""
         if self._chances is None:
             return
         colors = self.app.theme_variables
@@ -87,7 +82,6 @@ class TokenText(ScrollView, can_focus=True):
         self.refresh()
 
     def move_to(self, place: int) -> None:
-        """Put the cursor on a place and bring it into view."""
         if self._chances is None:
             return
         self.place = min(max(place, 0), len(self._chances.places) - 1)
@@ -97,7 +91,6 @@ class TokenText(ScrollView, can_focus=True):
         self.post_message(self.Moved(self.place))
 
     def render_line(self, y: int) -> Strip:
-        """One row of tokens."""
         base, number = self.rich_style, self.scroll_offset.y + y
         width = self.scrollable_content_region.width
         row = self._rows.rows[number] if number < len(self._rows.rows) else []
@@ -110,7 +103,6 @@ class TokenText(ScrollView, can_focus=True):
         return look + Style(reverse=True, bold=True) if token == self.place else look
 
     def on_resize(self) -> None:
-        """Other rows."""
         if self._chances is not None:
             self._lay_out()
             self.scroll_to_region(Region(0, self._rows.row_of(self.place), 1, 1), animate=False)
@@ -123,25 +115,20 @@ class TokenText(ScrollView, can_focus=True):
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        """The token that was clicked."""
         at = event.get_content_offset(self)
         token = None if at is None else self._rows.at(self.scroll_offset.y + at.y, at.x)
         if token is not None:
             self.move_to(token)
 
     def action_move(self, by: int) -> None:
-        """To the token before or after."""
         self.move_to(self.place + by)
 
     def action_row(self, by: int) -> None:
-        """To the token above or below."""
         if self._chances is not None:
             self.move_to(self._rows.beside(self.place, by))
 
     def action_page(self, by: int) -> None:
-        """As many rows as are seen."""
         self.action_row(by * max(self.scrollable_content_region.height - 1, 1))
 
     def action_end(self, last: bool) -> None:
-        """To the first token, or behind the last one."""
         self.move_to(len(self._looks) - 1 if last else 0)

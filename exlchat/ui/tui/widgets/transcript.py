@@ -56,7 +56,6 @@ class Transcript(FindView):
         self.refresh()
 
     def holds(self, key: str) -> bool:
-        """Whether there is a message of that key."""
         return self._messages.holds(key)
 
     def append_message(self, item: TranscriptItem) -> None:

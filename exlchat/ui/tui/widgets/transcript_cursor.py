@@ -62,7 +62,6 @@ class CursorView(MessageView):
 
     @property
     def cursor(self) -> str | None:
-        """The key of the message under the cursor."""
         return self._cursor if self._cursor is not None and self._messages.holds(self._cursor) else None
 
     def move_cursor_to(self, key: str) -> None:
@@ -173,7 +172,6 @@ class CursorView(MessageView):
         self.refresh()
 
     def on_blur(self) -> None:
-        """It is not shown without the focus."""
         self.refresh()
 
     def action_cursor(self, by: int) -> None:
@@ -198,7 +196,6 @@ class CursorView(MessageView):
             self.scroll_to(y=self._messages.heights.start(index) - room, animate=False)
 
     def action_cursor_end(self, last: bool) -> None:
-        """The first or the last message."""
         index = self._said(len(self._messages), -1) if last else self._said(-1, 1)
         if index is not None:
             self.move_cursor_to(self._messages[index].key)
@@ -206,7 +203,6 @@ class CursorView(MessageView):
             self.scroll_to_end()
 
     def action_want(self, action_id: str) -> None:
-        """Ask the screen."""
         self.post_message(self.Wanted(action_id, self.cursor or ""))
 
     def on_click(self, event: events.Click) -> None:

@@ -31,11 +31,9 @@ class HeightIndex:
 
     @property
     def total(self) -> int:
-        """Sum of all heights."""
         return self.start(len(self._heights))
 
     def start(self, index: int) -> int:
-        """Sum of the heights before `index`."""
         total = 0
         while index:
             total += self._tree[index]
@@ -43,7 +41,6 @@ class HeightIndex:
         return total
 
     def append(self, height: int) -> None:
-        """Add a height at the end."""
         index = len(self._heights) + 1
         self._heights.append(height)
         self._tree.append(height + self.start(index - 1) - self.start(index & (index - 1)))

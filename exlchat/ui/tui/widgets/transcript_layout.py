@@ -51,11 +51,9 @@ class MessageLayout:
         self._code_info = ""
 
     def append(self, text: str) -> None:
-        """Take more text; `update` lays it out."""
         self._source.append(text)
 
     def close(self) -> None:
-        """No more text will come."""
         self._source.close()
 
     def update(self) -> int:
@@ -90,7 +88,6 @@ class MessageLayout:
         return self._folding is None or len(self._source.closed) in self._unfolded
 
     def block_at(self, line: int) -> int:
-        """The number of the block that a line belongs to."""
         return max(bisect_right(self._starts, line) - 1, 0)
 
     def has_long_code(self) -> bool:
@@ -117,7 +114,6 @@ class MessageLayout:
         return first_changed
 
     def _add_block(self, block: Block, previous: Block | None) -> None:
-        """As the block of the next number."""
         folding = self._folding if len(self._starts) not in self._unfolded else None
         self._starts.append(len(self.lines))
         self._add((folding or self._renderer).render(block, previous))

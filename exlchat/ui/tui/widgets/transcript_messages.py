@@ -55,7 +55,6 @@ class TranscriptMessage:
 
     @property
     def text(self) -> str:
-        """The whole text so far."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
@@ -66,7 +65,6 @@ class TranscriptMessage:
         return self.layout.lines if self.layout is not None else ()
 
     def append(self, text: str) -> None:
-        """Add text at the end."""
         self._pieces.append(text)
         self._characters += len(text)
         self._newlines += text.count("\n")
@@ -76,17 +74,14 @@ class TranscriptMessage:
             self.layout.append(text)
 
     def show_as(self, view: View) -> None:
-        """Show it another way from now on."""
         self.view, self.layout, self.measured = view, None, None
 
     def fold_code(self, folded: bool) -> None:
-        """Fold or unfold all long code."""
         self.code_folded = folded
         self._unfolded = _NONE
         self.show_as("whole")
 
     def unfold_code_at(self, line: int) -> None:
-        """Unfold the code that a line stands for."""
         if self.layout is not None:
             self._unfolded |= {self.layout.block_at(line)}
         self.show_as(self.view)
@@ -111,7 +106,6 @@ class TranscriptMessage:
         return self._newlines + self._characters // width + 2 + bool(self.footer)
 
     def _fold_line(self) -> str:
-        """What stands for the text while it is folded."""
         if self.fold:
             return f"▸ {self.fold}"
         lines = self.text.strip().splitlines() or [""]
@@ -180,7 +174,6 @@ class MessageList:
         return self._renderer.width
 
     def holds(self, key: str) -> bool:
-        """Whether there is a message of that key."""
         return key in self._index
 
     def index(self, key: str) -> int:

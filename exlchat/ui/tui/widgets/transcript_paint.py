@@ -48,7 +48,6 @@ def selected(line: Strip, text: str, selection: Selection, row: int, style: Styl
 
 
 def restyled(line: Strip, left: int, right: int, style: Style) -> Strip:
-    """A line with a style laid over its cells from `left` to before `right`."""
     if left >= right or right > line.cell_length:
         return line
     before, inside, after = line.divide([left, right, line.cell_length])
@@ -57,12 +56,10 @@ def restyled(line: Strip, left: int, right: int, style: Style) -> Strip:
 
 
 def badged(line: Strip, label: str, style: Style) -> Strip:
-    """Lay a label over the right end of a line."""
     width = line.cell_length
     size = min(cell_len(label), width)
     return Strip.join([line.crop(0, width - size), Strip([Segment(label, style)]).crop(0, size)])
 
 
 def badge_text(lines: int) -> str:
-    """What the badge says about new lines below."""
     return f" ↓ {lines} new line{'' if lines == 1 else 's'} below "

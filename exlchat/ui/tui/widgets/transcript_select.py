@@ -17,7 +17,6 @@ LINES_PER_MESSAGE: Final = 1 << 24
 
 
 def row_of(message: int, line: int) -> int:
-    """The number of a line in selections."""
     return message * LINES_PER_MESSAGE + line
 
 

@@ -77,8 +77,6 @@ MessageView {
 
 @dataclass(frozen=True)
 class TranscriptStyles:
-    """Everything that the transcript takes from CSS, as Rich styles."""
-
     text: TextStyles
     footer: Style
     badge: Style
@@ -89,7 +87,6 @@ class TranscriptStyles:
     UNSTYLED: ClassVar[TranscriptStyles]
 
     def mark(self, role: Role, status: Status) -> Style:
-        """The style of the mark beside a message: its role's, or that of an incomplete message."""
         return self.roles[role] if status in ("complete", "streaming") else self.incomplete
 
 
@@ -104,7 +101,6 @@ TranscriptStyles.UNSTYLED = TranscriptStyles(
 
 
 def read_styles(widget: Widget, code_style: CodeStyle) -> TranscriptStyles:
-    """The styles that CSS gives the widget's parts now."""
     base = Style(color=widget.rich_style.color, bgcolor=widget.rich_style.bgcolor)
 
     def part(name: str) -> Style:

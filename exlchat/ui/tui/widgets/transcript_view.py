@@ -78,25 +78,20 @@ class MessageView(ScrollView, can_focus=True):
 
     @property
     def following(self) -> bool:
-        """Whether the view moves with the end as text arrives."""
         return self._following
 
     def scroll_to_end(self) -> None:
-        """Go to the last line and follow the end from now on."""
         self._following = True
         self._settle(self.scroll_offset.y)
 
     def scroll_to_start(self) -> None:
-        """Go to the first line and stay there."""
         self._following = False
         self._settle(0)
 
     def action_scroll_end(self) -> None:
-        """The End key."""
         self.scroll_to_end()
 
     def action_scroll_home(self) -> None:
-        """The Home key."""
         self.scroll_to_start()
 
     def action_page_up(self) -> None:
@@ -104,15 +99,12 @@ class MessageView(ScrollView, can_focus=True):
         self.scroll_relative(y=-max(self.window.height - 1, 1), animate=False)
 
     def action_page_down(self) -> None:
-        """One screen down, less a line to read on from."""
         self.scroll_relative(y=max(self.window.height - 1, 1), animate=False)
 
     def action_scroll_up(self) -> None:
-        """One line up."""
         self.scroll_relative(y=-1, animate=False)
 
     def action_scroll_down(self) -> None:
-        """One line down."""
         self.scroll_relative(y=1, animate=False)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -207,7 +199,6 @@ class MessageView(ScrollView, can_focus=True):
             self._repaint_from(self.window.height - 1)
 
     def _repaint_from(self, y: int) -> None:
-        """Paint the window from its line `y` on."""
         height = self.window.height - max(y, 0)
         if height > 0:
             self.refresh(Region(0, max(y, 0), self.window.width, height))
@@ -230,7 +221,6 @@ class MessageView(ScrollView, can_focus=True):
             self.call_later(self._lay_out_anew)
 
     def watch_fold_key(self) -> None:
-        """Say it where code is folded."""
         if self.is_mounted:
             self._lay_out_anew()
 
@@ -277,7 +267,6 @@ class MessageView(ScrollView, can_focus=True):
     # Lines on the screen
 
     def render_line(self, y: int) -> Strip:
-        """A line of the window, `y` lines below its top."""
         width = self.window.width
         line = self._line_at(self.scroll_offset.y + y, width)
         if self._new_lines and y == self.window.height - 1:
@@ -299,12 +288,10 @@ class MessageView(ScrollView, can_focus=True):
         return selected(strip, line.text, selection, row, style)
 
     def _mark(self, index: int) -> Style:
-        """The style of the mark beside the lines of a message."""
         message = self._messages[index]
         return self._looks.mark(message.role, message.status)
 
     def on_click(self, event: events.Click) -> None:
-        """A click on the badge goes to the end."""
         at = event.get_content_offset(self)
         left = self.window.width - len(badge_text(self._new_lines))
         if self._new_lines and at is not None and at.y == self.window.height - 1 and at.x >= left:
@@ -318,7 +305,6 @@ class MessageView(ScrollView, can_focus=True):
         return selected_text(self._messages, selection), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Paint the selection."""
         del selection
         self.refresh()
 

@@ -27,7 +27,6 @@ class Welcome(Widget):
     lines: reactive[tuple[str, ...]] = reactive((), layout=True)
 
     def render(self) -> RenderResult:
-        """Centred by the style sheet; wraps where it must."""
         text = Content("\n").join([Content(line) for line in self.lines])
         if self.size.width < _HORIZON_CELLS + 8 or self.size.height < len(self.lines) + 8:
             return text
@@ -56,7 +55,6 @@ def _sun() -> list[str]:
 
 
 def welcome_keys(keys: Keymap) -> str:
-    """The line that says how to stop and quit."""
     stop, leave, tell = (_shown(keys.keys(one)[0]) for one in ("stop", "quit", "help"))
     return f"{stop} stops an answer, {leave} quits, {tell} shows keys and commands."
 
