@@ -130,7 +130,7 @@ async def test_plain_lines_keep_the_text(tmp_path: Path) -> None:
         path.unlink()
         plain.type("second\n")
         await plain.sees("Not sent: ")
-        await line_until(lambda: plain.chat.paper.typed() == "second")
+        await line_until(lambda: plain.chat.console.typed() == "second")
         plain.type("/save\n")
         await plain.sees("This conversation goes on in")
     (conversation,) = texts(path)

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "cli/chat.py": {"sys.stdout", "sys.stderr"},
     # tells of the terminal itself: whether it is one, and its encoding
     "cli/doctor/facts.py": {"sys.stdout"},
-    # hands standard output to the line mode, whose ink makes every line safe
+    # hands standard output to the line mode, whose formatter makes every line safe
     "ui/line/run.py": {"sys.stdout"},
     # asks for the number of what the app draws on, to be restored
     "ui/tui/app.py": {"sys.stderr"},

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from exlchat.llm.events import TextDelta
-    from exlchat.ui.line.ink import Fragments, Ink, Part
+    from exlchat.ui.line.formatter import Formatter, Fragments, Part
     from exlchat.ui.render.markdown.blocks import Block
 
 
@@ -21,16 +21,16 @@ class AnswerLines:
     painted again.
     """
 
-    def __init__(self, ink: Ink, speaker: str) -> None:
-        self._ink = ink
+    def __init__(self, formatter: Formatter, speaker: str) -> None:
+        self._formatter = formatter
         self._speaker = speaker
         self._section: _Section | None = None
         self._finished: list[Fragments] = []
         self._written: list[Fragments] = []
 
     def go_on_from(self, pieces: Sequence[TextDelta]) -> None:
-        """Begin with text that is on the paper already: its lines are left out, but for what more text changes."""
-        before = AnswerLines(self._ink, self._speaker)
+        """Begin with text that is on the console already: its lines are left out, but for what more text changes."""
+        before = AnswerLines(self._formatter, self._speaker)
         for piece in pieces:
             before.add(piece)
             self.add(piece)
@@ -40,7 +40,7 @@ class AnswerLines:
         part: Part = "thinking" if piece.channel == "thought" else "answer"
         if self._section is None or self._section.part != part:
             self._end_section()
-            self._section = _Section(self._ink, part, self._speaker)
+            self._section = _Section(self._formatter, part, self._speaker)
         self._section.source.append(piece.text)
 
     def take(self, room: int) -> tuple[list[Fragments], list[Fragments]]:
@@ -58,7 +58,7 @@ class AnswerLines:
         return self._new(finished)
 
     def _new(self, lines: list[Fragments]) -> list[Fragments]:
-        """Those that are not on the paper; from the first one that differs on, all are written."""
+        """Those that are not on the console; from the first one that differs on, all are written."""
         same = _same(lines, self._written)
         self._written = self._written[same:] if same == len(lines) else []
         return lines[same:]
@@ -68,7 +68,7 @@ class AnswerLines:
             self._section.source.close()
             self._finished += self._section.take(0)[0]
             if self._section.part == "thinking":
-                self._finished += self._ink.gap()
+                self._finished += self._formatter.gap()
             self._section = None
 
 
@@ -81,11 +81,11 @@ def _same(lines: Sequence[Fragments], others: Sequence[Fragments]) -> int:
 class _Section:
     """A stretch of an answer that is all thoughts, or all answer."""
 
-    def __init__(self, ink: Ink, part: Part, speaker: str) -> None:
+    def __init__(self, formatter: Formatter, part: Part, speaker: str) -> None:
         self.part = part
-        self.source = ink.source(part)
-        self._ink = ink
-        self._head = ink.head(part, speaker)
+        self.source = formatter.source(part)
+        self._formatter = formatter
+        self._head = formatter.head(part, speaker)
         self._given = 0
         """How many finished blocks are given out."""
         self._code_given = 0
@@ -113,11 +113,11 @@ class _Section:
     def _rendered(self, blocks: list[Block]) -> list[Fragments]:
         """The open end, without the lines of it that are given out already."""
         if self._code_given and blocks and isinstance(blocks[0], Code):
-            return self._ink.code_lines(self.part, blocks[0].lines[self._code_given :], blocks[0].info)
+            return self._formatter.code_lines(self.part, blocks[0].lines[self._code_given :], blocks[0].info)
         lines: list[Fragments] = []
         before = self._before()
         for block in blocks:
-            lines += self._ink.block(self.part, block, before)
+            lines += self._formatter.block(self.part, block, before)
             before = block
         return lines
 
@@ -125,9 +125,9 @@ class _Section:
         if self._code_given and isinstance(block, Code):
             rest = block.lines[self._code_given :]
             self._code_given = 0
-            return self._ink.code_lines(self.part, rest, block.info)
+            return self._formatter.code_lines(self.part, rest, block.info)
         self._code_given = 0
-        return self._ink.block(self.part, block, before)
+        return self._formatter.block(self.part, block, before)
 
     def _grown(self, code: Code) -> list[Fragments]:
         """The lines of open code that are whole; its last one may still grow."""
@@ -140,8 +140,8 @@ class _Section:
         if not self._code_given:
             before = self._before()
             if before is not None and needs_gap(before, code):
-                lines += self._ink.gap()
-            lines += self._ink.code_label(self.part, code.info)
-        lines += self._ink.code_lines(self.part, code.lines[self._code_given : whole], code.info)
+                lines += self._formatter.gap()
+            lines += self._formatter.code_label(self.part, code.info)
+        lines += self._formatter.code_lines(self.part, code.lines[self._code_given : whole], code.info)
         self._code_given = whole
         return lines

@@ -37,10 +37,10 @@ class Answers:
         if not view.scrollback.grows(message.id):
             # A cut answer that is gone on with, or one in which another token was taken.
             view.scrollback.go_on(answering, written=bool(answering.so_far) and self._is_written(answering))
-        view.paper.refresh()
+        view.console.refresh()
 
     def _is_written(self, answering: PendingAnswer) -> bool:
-        """Whether what an answer begins with is on the paper, as all of the one that it takes the place of."""
+        """Whether what an answer begins with is on the console, as all of the one that it takes the place of."""
         old, begun = answering.replaces, answering.message
         return begun is not None and old is not None and self._view.session.store.message(old).text == begun.text
 
@@ -56,11 +56,11 @@ class Answers:
         grew, rest = view.scrollback.grows(closed.message.id), view.scrollback.end()
         rest = rest if grew else []
         if not closed.kept:
-            view.paper.put(rest)
+            view.console.put(rest)
             view.note("Stopped before there was any text.")
             return
         view.scrollback.mark_written(closed.message.id)
-        view.paper.put([*rest, *view.scrollback.end_of(closed.message)])
+        view.console.put([*rest, *view.scrollback.end_of(closed.message)])
         view.show_figures()
 
     def one_of_several(
@@ -86,10 +86,10 @@ class Answers:
     @property
     def can_take_back(self) -> bool:
         view = self._view
-        return view.paper.repaints and not view.editing.active and not view.paper.typed().strip()
+        return view.console.repaints and not view.editing.active and not view.console.typed().strip()
 
     def take_back(self, prompt: str) -> None:
-        self._view.paper.set_text(prompt)
+        self._view.console.set_text(prompt)
 
     def failed(self, line: str) -> None:
         self._view.tell(line, warning=True)
@@ -97,7 +97,7 @@ class Answers:
     def model_changed(self, report: ModelReport, told: str | None) -> None:
         """In a line; where no bar shows it, that it is being loaded as well."""
         view = self._view
-        if not view.paper.repaints:
+        if not view.console.repaints:
             match report:
                 case Loaded():
                     told = told or f"{view.model.name} is loaded."
@@ -105,7 +105,7 @@ class Answers:
                     told = told or f"Loading {view.model.name}."
         if told is not None:
             view.note(told)
-        view.paper.refresh()
+        view.console.refresh()
 
 
 class Comparing:
@@ -118,7 +118,7 @@ class Comparing:
         self._begun: dict[int, tuple[PendingAnswer, AnswerStarted]] = {}
         self._closed: dict[int, AnswerClosed] = {}
         self._written = 0
-        """So many of them are on the paper."""
+        """So many of them are on the console."""
 
     def begin(self, many: str) -> None:
         """Have that many answers, two without a number; the last answer is the first of them.

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
     from exlchat.app.runtime.jobs import Report
     from exlchat.app.services import Services
-    from exlchat.ui.line.paper import Paper
+    from exlchat.ui.line.console import Console
 
 _EDITOR_SECONDS = 0.05
 _KEYS = "ctrl+c stops an answer, ctrl+d quits, /help shows keys and commands."
 
 
 class LineChat(LineView):
-    """Shows one session on one paper. Everything but `_post` runs on the thread of the event loop."""
+    """Shows one session on one console. Everything but `_post` runs on the thread of the event loop."""
 
-    def __init__(self, services: Services, paper: Callable[[LineChat], Paper]) -> None:
-        super().__init__(services, paper, self._post)
+    def __init__(self, services: Services, console: Callable[[LineChat], Console]) -> None:
+        super().__init__(services, console, self._post)
         self.change_settings = LineSettings(self, self.use_keys).run
         self.answers = Answers(self)
         self.presenter = Presenter(self, self.answers)
@@ -49,7 +49,7 @@ class LineChat(LineView):
     def begin(self) -> None:
         for notice in self.services.notices:
             self.tell(notice, warning=True)
-        if self.paper.repaints:
+        if self.console.repaints:
             # Where there are no colours, files of them need not be followed.
             self._following = self.keep_running(self.live_themes.follow())
         try:
@@ -60,7 +60,7 @@ class LineChat(LineView):
         if newest is not None and self.open_conversation(newest.id):
             return
         stop = self.keys.keys("stop")[0]
-        keys = f"{'Esc' if stop == 'escape' else stop} or {_KEYS}" if self.paper.repaints else _KEYS
+        keys = f"{'Esc' if stop == 'escape' else stop} or {_KEYS}" if self.console.repaints else _KEYS
         for line in welcome_lines(self.model.name, is_guide=self.model.is_guide, keys=keys):
             self.note(line)
         self.start_new()
@@ -99,7 +99,7 @@ class LineChat(LineView):
 
     def use_keys(self, keys: Keymap) -> None:
         self.keys = keys
-        if self.paper.repaints:
+        if self.console.repaints:
             from exlchat.ui.line.own_keys import own_problems
 
             for line in own_problems(keys, self.commands.known):
@@ -141,11 +141,11 @@ class LineChat(LineView):
         """Quit because a signal says so: what cannot be kept is told behind the end."""
         if self.leaving:
             return
-        if self.paper.in_editor:
+        if self.console.in_editor:
             # It is ended as well, and what was saved in it is to be kept.
             self.later(_EDITOR_SECONDS, self.end)
             return
-        self.paper.take_unfinished()
+        self.console.take_unfinished()
         self._go(kept_or_why(self.session, self.unsent))
 
     def _go(self, not_kept: str | None) -> None:
@@ -154,4 +154,4 @@ class LineChat(LineView):
         if self._following is not None:
             self._following.cancel()
         self.leave_answer()
-        self.paper.leave()
+        self.console.leave()

@@ -36,7 +36,7 @@ class LineCommands(Commands):
     def __init__(self, view: LineView, comparing: Comparing) -> None:
         self._lines = view
         self._last_ctrl_c = 0.0
-        self.looking = looking = Looking(view, view.scrollback, view.paper)
+        self.looking = looking = Looking(view, view.scrollback, view.console)
         super().__init__(
             view,
             {
@@ -70,7 +70,7 @@ class LineCommands(Commands):
         return False
 
     def _help(self) -> Iterator[str]:
-        if not self._lines.paper.repaints:
+        if not self._lines.console.repaints:
             return help_lines(PLAIN_KEYS)
         # No key is bound where lines are only appended.
         from exlchat.ui.line.own_keys import keys_in_words
@@ -102,10 +102,10 @@ class LineCommands(Commands):
             return
         self._last_ctrl_c = now
         stopped = self._lines.session.stop()
-        if self._lines.paper.repaints or not stopped:
+        if self._lines.console.repaints or not stopped:
             # A written line would stand before the end of the answer, which says by itself that it was stopped.
             said = "Stopped; ctrl+c again quits" if stopped else "ctrl+c again quits"
-            self._lines.paper.hint(said, QUIT_WITHIN_SECONDS)
+            self._lines.console.hint(said, QUIT_WITHIN_SECONDS)
 
     def _typed_before(self, part: str) -> None:
         texts = [one for one in self._lines.services.typed.texts() if part.casefold() in one.casefold()]

@@ -10,7 +10,7 @@ from exlchat.app.commands.action import attempt
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
-    from exlchat.ui.line.paper import Paper
+    from exlchat.ui.line.console import Console
 
 _WHAT: Final = {"user": "your message", "assistant": "the answer", "system": "the system prompt"}
 _KEPT: Final = {
@@ -23,9 +23,9 @@ _KEPT: Final = {
 class Editing:
     """Belongs to one chat and runs on its thread. What was typed before comes back afterwards."""
 
-    def __init__(self, view: View, paper: Paper) -> None:
+    def __init__(self, view: View, console: Console) -> None:
         self._view = view
-        self._paper = paper
+        self._console = console
         self._message_id: str | None = None
         self._before = ""
         self.what = ""
@@ -37,7 +37,7 @@ class Editing:
 
     def typed(self) -> str:
         """What is typed and not sent: while a message is changed, what was typed before."""
-        return self._before if self.active else self._paper.typed()
+        return self._before if self.active else self._console.typed()
 
     def begin(self, back: str) -> None:
         """Put a message where it can be changed.
@@ -50,16 +50,16 @@ class Editing:
         message = tree_actions.said_back(session, back)
         text = tree_actions.text_to_edit(session, message.id)
         if not self.active:
-            self._before = self._paper.typed()
+            self._before = self._console.typed()
         self._message_id, self.what = message.id, _WHAT[message.role]
-        self._paper.begin_edit(text, self.what)
+        self._console.begin_edit(text, self.what)
 
     def leave(self) -> bool:
         """Leave the message as it is; whether one was being changed."""
         if not self.active:
             return False
         self.forget()
-        self._paper.end_edit(self._before)
+        self._console.end_edit(self._before)
         self._view.tell("The message stays as it is")
         return True
 
@@ -77,6 +77,6 @@ class Editing:
             raise NotPossibleError("no message is being changed")
         message = tree_actions.edit(view.session, self._message_id, text)
         self.forget()
-        self._paper.end_edit(self._before)
+        self._console.end_edit(self._before)
         view.note(_KEPT[message.role])
         view.show_messages()

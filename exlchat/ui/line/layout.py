@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.formatted_text import StyleAndTextTuples
 
-    from exlchat.ui.line.ink import Fragments
+    from exlchat.ui.line.formatter import Fragments
 
 _MENU_ROWS = 7
 _CONTINUED = "… "

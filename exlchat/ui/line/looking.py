@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from exlchat.chat.model import Message
     from exlchat.chat.prompt.inspection import Inspected
     from exlchat.chat.store.search import SearchHit
+    from exlchat.ui.line.console import Console
     from exlchat.ui.line.message_lists import Listed
-    from exlchat.ui.line.paper import Paper
     from exlchat.ui.line.scrollback import Scrollback
 
 _HIT_MARK = "#"
@@ -36,10 +36,10 @@ _HIT_MARK = "#"
 class Looking:
     """Belongs to one chat and runs on its thread. Failures are raised, as by `tree_actions`."""
 
-    def __init__(self, view: View, scrollback: Scrollback, paper: Paper) -> None:
+    def __init__(self, view: View, scrollback: Scrollback, console: Console) -> None:
         self._view = view
         self._scrollback = scrollback
-        self._paper = paper
+        self._console = console
         self.hits: Sequence[SearchHit] = ()
         """What the last search found, in the order of its numbers."""
 
@@ -82,7 +82,7 @@ class Looking:
             self._show(tree_actions.numbered_in_tree(view.session, number))
             return
         messages = view.session.store.read_tree(view.session.require_open()).messages
-        listed, before = branch_lines(messages, view.session.branch, in_words=not self._paper.repaints)
+        listed, before = branch_lines(messages, view.session.branch, in_words=not self._console.repaints)
         self._write(
             "All branches; /tree N shows a message, with the newest branch below it:",
             listed,
@@ -154,15 +154,19 @@ class Looking:
         title = session.conversation.title if session.conversation is not None else ""
 
         def show(prompt: Inspected) -> None:
-            ink = self._paper.ink
+            formatter = self._console.formatter
             lines = prompt_lines.told(prompt, conversation_id)
             if session.conversation_id != conversation_id:
                 lines.insert(0, f"Of “{one_line(title, 60)}”, which is not open now:")
-            head = ink.remark("note", "\n".join(lines))
-            if self._paper.repaints:
-                head += ink.remark("footer", "(every second token is underlined, what the cache holds is shaded)")
+            head = formatter.remark("note", "\n".join(lines))
+            if self._console.repaints:
+                head += formatter.remark("footer", "(every second token is underlined, what the cache holds is shaded)")
             self._scrollback.put(
-                [*head, *ink.tokens(prompt_lines.pieces(prompt)), *ink.remark("note", "The prompt ends here.")]
+                [
+                    *head,
+                    *formatter.tokens(prompt_lines.pieces(prompt)),
+                    *formatter.remark("note", "The prompt ends here."),
+                ]
             )
 
         session.questions.prompt(
@@ -176,9 +180,11 @@ class Looking:
     # Lines
 
     def _write(self, head: str, listed: Sequence[Listed], tail: str) -> None:
-        ink = self._paper.ink
-        lines = [fragments for one in listed for fragments in ink.marked(one.text, one.marks)]
-        self._scrollback.put([*ink.remark("note", head), *lines, *(ink.remark("note", tail) if tail else [])])
+        formatter = self._console.formatter
+        lines = [fragments for one in listed for fragments in formatter.marked(one.text, one.marks)]
+        self._scrollback.put(
+            [*formatter.remark("note", head), *lines, *(formatter.remark("note", tail) if tail else [])]
+        )
 
     def _require_messages(self) -> None:
         if not self._view.session.branch:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.composer.typed_input import Prompt, parse_input
-from exlchat.ui.line.ink import text_of
+from exlchat.ui.line.formatter import text_of
 from exlchat.ui.line.input_text import goes_on
-from exlchat.ui.line.plain_ink import PlainInk
+from exlchat.ui.line.plain_formatter import PlainFormatter
 from exlchat.ui.terminal.clipboard import copy_with_tool, has_tool
 from exlchat.ui.terminal.interrupts import is_ending
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from exlchat.ui.line.chat import LineChat
-    from exlchat.ui.line.ink import Fragments, Ink
+    from exlchat.ui.line.formatter import Formatter, Fragments
 
 _PROMPT = "You: "
 _EDIT_PROMPT = "Anew: "
@@ -32,15 +32,15 @@ _PASTE_SECONDS = 0.05
 """Lines that come faster than anybody types them belong to one message."""
 
 
-class PlainPaper:
-    """A `Paper` that only appends. Runs on the thread of the event loop."""
+class PlainConsole:
+    """A `Console` that only appends. Runs on the thread of the event loop."""
 
     def __init__(self, chat: LineChat, source: int, out: TextIO) -> None:
         """`source` is the file descriptor that lines are read from."""
         self._chat = chat
         self._source = source
         self._out = out
-        self._ink = PlainInk()
+        self._formatter = PlainFormatter()
         self._decoder = codecs.getincrementaldecoder(_encoding(sys.stdin))("replace")
         self._partial = ""
         self._lines: list[str] = []
@@ -51,11 +51,11 @@ class PlainPaper:
         """Lines that wait while an editor has the terminal."""
         self._ended: asyncio.Future[None] | None = None
 
-    # Paper
+    # Console
 
     @property
-    def ink(self) -> Ink:
-        return self._ink
+    def formatter(self) -> Formatter:
+        return self._formatter
 
     @property
     def repaints(self) -> bool:
@@ -101,7 +101,7 @@ class PlainPaper:
         """Nothing can be put into the terminal's line: it is said, and kept until a message is sent."""
         self._draft = text
         if text:
-            self.put(self._ink.remark("note", f"typed before and not sent: {text}"))
+            self.put(self._formatter.remark("note", f"typed before and not sent: {text}"))
 
     def take_unfinished(self) -> None:
         """The line that the terminal still has; the shell would take it for one of its own."""
@@ -126,7 +126,7 @@ class PlainPaper:
         told = (
             f"{what[0].upper()}{what[1:]} is:\n{text}\nType it anew as it shall be; an empty line leaves it as it is."
         )
-        self.put(self._ink.remark("note", told))
+        self.put(self._formatter.remark("note", told))
 
     def end_edit(self, before: str) -> None:
         """What is typed anew is gone; what was not sent before is said again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exlchat.ui.line.ink import TokenPiece
+from exlchat.ui.line.formatter import TokenPiece
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:

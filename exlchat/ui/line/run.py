@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from exlchat.app.options import AppOptions
     from exlchat.app.services import Services
-    from exlchat.ui.line.plain import PlainPaper
+    from exlchat.ui.line.plain import PlainConsole
     from exlchat.ui.line.screen import LineScreen
 
 BROKEN: Final = "something could not be shown; this is an error in exlchat"
@@ -49,7 +49,7 @@ def run_line(options: AppOptions, *, plain: bool) -> int:
 
 
 async def _run(services: Services, plain: bool) -> LineChat:
-    chat = LineChat(services, _plain_paper if plain else _screen)
+    chat = LineChat(services, _plain_console if plain else _screen)
     terminal = TerminalState(sys.stdin.fileno(), sys.stdout.fileno(), "" if plain else LINE)
     await converse(chat, terminal.restore)
     return chat
@@ -65,7 +65,7 @@ async def converse(chat: LineChat, restore: Callable[[], None] = lambda: None) -
     with signals_taken(chat.end_soon):
         try:
             with signals_taken(chat.end_soon, restore):
-                await chat.paper.run(chat.engine_thread.start)
+                await chat.console.run(chat.engine_thread.start)
         finally:
             await asyncio.to_thread(chat.engine_thread.close, closing_seconds(chat.engine_thread, chat.session))
 
@@ -77,10 +77,10 @@ def _tell_broken(chat: LineChat, _: asyncio.AbstractEventLoop, context: dict[str
     chat.tell(f"{BROKEN}: {said}", warning=True)
 
 
-def _plain_paper(chat: LineChat) -> PlainPaper:
-    from exlchat.ui.line.plain import PlainPaper
+def _plain_console(chat: LineChat) -> PlainConsole:
+    from exlchat.ui.line.plain import PlainConsole
 
-    return PlainPaper(chat, sys.stdin.fileno(), sys.stdout)
+    return PlainConsole(chat, sys.stdin.fileno(), sys.stdout)
 
 
 def _screen(chat: LineChat) -> LineScreen:

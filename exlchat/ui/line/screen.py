@@ -29,12 +29,12 @@ from prompt_toolkit.styles import DynamicStyle, Style
 from exlchat.app.composer.file_mentions import begun_mention
 from exlchat.ui.line.bindings import TypedLine, line_bindings
 from exlchat.ui.line.completion import CommandCompleter
-from exlchat.ui.line.ink import EDIT_PROMPT, PROMPT
+from exlchat.ui.line.formatter import EDIT_PROMPT, PROMPT
 from exlchat.ui.line.keys import BEGIN_REPORTS, END_REPORTS, learn_keys
 from exlchat.ui.line.layout import LineLayout
 from exlchat.ui.line.mentions import MentionCompleter
 from exlchat.ui.line.pastes import take_pastes_whole
-from exlchat.ui.line.styled_ink import StyledInk
+from exlchat.ui.line.styled_formatter import StyledFormatter
 from exlchat.ui.line.styles import rules_of
 from exlchat.ui.line.toolbar import toolbar_text
 from exlchat.ui.line.typed_count import TypedCount
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.output import Output
 
     from exlchat.ui.line.chat import LineChat
-    from exlchat.ui.line.ink import Fragments, Ink
+    from exlchat.ui.line.formatter import Formatter, Fragments
 
 _ROWS_AROUND = 6
 """What the open end leaves free: the message, its menu, the toolbar."""
@@ -59,7 +59,7 @@ _CHORD_SECONDS = 0.4
 
 
 class LineScreen:
-    """A `Paper` that repaints its open end. Runs on the thread of the event loop."""
+    """A `Console` that repaints its open end. Runs on the thread of the event loop."""
 
     def __init__(self, chat: LineChat, source: Input, output: Output, history: History, *, keys: bool = True) -> None:
         """`keys` has the terminal tell shift+enter from Enter while this runs."""
@@ -72,7 +72,7 @@ class LineScreen:
         self._count = TypedCount(chat)
         self._held: list[Fragments] | None = None
         """Lines that wait while an editor has the terminal."""
-        self._ink = StyledInk(chat.themes[chat.theme], lambda: output.get_size().columns)
+        self._formatter = StyledFormatter(chat.themes[chat.theme], lambda: output.get_size().columns)
         self.set_theme()
         self.buffer = Buffer(
             name="message",
@@ -117,11 +117,11 @@ class LineScreen:
         self._chat.unsent.keep_soon()
         self._count.changed()
 
-    # Paper
+    # Console
 
     @property
-    def ink(self) -> Ink:
-        return self._ink
+    def formatter(self) -> Formatter:
+        return self._formatter
 
     @property
     def repaints(self) -> bool:
@@ -181,7 +181,7 @@ class LineScreen:
     def set_theme(self) -> None:
         """From here on; what is written stays as it is."""
         theme = self._chat.themes[self._chat.theme]
-        self._ink.use(theme)
+        self._formatter.use(theme)
         self._style = Style.from_dict(rules_of(theme))
 
     def copy(self, text: str) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.runtime.model_state import ModelState
     from exlchat.chat.model import Message
-    from exlchat.ui.line.ink import Fragments
-    from exlchat.ui.line.paper import Paper
+    from exlchat.ui.line.console import Console
+    from exlchat.ui.line.formatter import Fragments
 
 _PAINT_EVERY_SECONDS = 1 / 30
 _SHOWN = 20
@@ -34,16 +34,20 @@ class Scrollback:
     Args:
         session: whose open conversation.
         model: which is there.
-        paper: what is written on.
+        console: what is written on.
         later: calls something after some seconds.
     """
 
     def __init__(
-        self, session: ChatSession, model: ModelState, paper: Paper, later: Callable[[float, Callable[[], None]], None]
+        self,
+        session: ChatSession,
+        model: ModelState,
+        console: Console,
+        later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self._session = session
         self._model = model
-        self._paper = paper
+        self._console = console
         self._later = later
         self._lines: AnswerLines | None = None
         """Of the answer that grows in the open conversation."""
@@ -63,10 +67,10 @@ class Scrollback:
     def put(self, lines: list[Fragments]) -> None:
         """Lines behind what an answer has brought so far."""
         self.write_finished()
-        self._paper.put(lines)
+        self._console.put(lines)
 
     def note(self, text: str) -> None:
-        self.put(self._paper.ink.remark("note", text))
+        self.put(self._console.formatter.remark("note", text))
 
     # Messages
 
@@ -79,14 +83,14 @@ class Scrollback:
         self._seen_from = record.seen_from if record is not None else None
         if session.conversation is None or not branch:
             return
-        ink = self._paper.ink
-        lines = ink.remark("note", f"— {one_line(session.conversation.title, 60)} —") if titled else []
+        formatter = self._console.formatter
+        lines = formatter.remark("note", f"— {one_line(session.conversation.title, 60)} —") if titled else []
         if len(branch) > _SHOWN:
-            lines += ink.remark("footer", f"— {len(branch) - _SHOWN} earlier messages —")
+            lines += formatter.remark("footer", f"— {len(branch) - _SHOWN} earlier messages —")
         if lines:
-            self.put([*lines, *ink.gap()])
+            self.put([*lines, *formatter.gap()])
         if record is not None and self._seen_from in self._written:
-            self.put(ink.remark("footer", seen_line(record, any_pinned=any(one.pinned for one in branch))))
+            self.put(formatter.remark("footer", seen_line(record, any_pinned=any(one.pinned for one in branch))))
         self.show_new()
         if branch[-1].role == "user" and session.answering is None:
             self.note(unanswered_line("/retry"))
@@ -105,12 +109,12 @@ class Scrollback:
 
     def show_sent(self, message: Message, *, waited: bool = False) -> None:
         """A prompt that was just put on disk, behind what its conversation began with."""
-        if not self._paper.repaints and not waited:
+        if not self._console.repaints and not waited:
             # Whoever typed it just now has seen it, or heard it.
             self._written.add(message.id)
         self.show_new()
         waits = self.waits_for()
-        if waits is not None and not self._paper.repaints:
+        if waits is not None and not self._console.repaints:
             self.note(waits)
 
     def write_again(self, message: Message) -> None:
@@ -120,7 +124,7 @@ class Scrollback:
         self._left_out.discard(message.id)
 
     def is_shown(self, message_id: str) -> bool:
-        """Whether a message was put on the paper since the conversation was opened."""
+        """Whether a message was put on the console since the conversation was opened."""
         return message_id in self._written and message_id not in self._left_out
 
     def mark_written(self, message_id: str) -> None:
@@ -128,15 +132,15 @@ class Scrollback:
 
     def tell_waiting(self) -> None:
         """A prompt waits; where there is an open end it is shown there."""
-        if not self._paper.repaints:
+        if not self._console.repaints:
             self.note("Your message waits for the present answer.")
 
     def waiting(self) -> list[Fragments]:
         session = self._session
         prompts = session.waiting_prompts(session.conversation_id)
-        shown = [self._paper.ink.remark("footer", f"waits  {one_line(one, 70)}")[0] for one in prompts]
+        shown = [self._console.formatter.remark("footer", f"waits  {one_line(one, 70)}")[0] for one in prompts]
         if len(prompts) > _WAITING_SHOWN:
-            more = self._paper.ink.remark("footer", f"and {len(prompts) - _WAITING_SHOWN} more")
+            more = self._console.formatter.remark("footer", f"and {len(prompts) - _WAITING_SHOWN} more")
             return [*shown[:_WAITING_SHOWN], *more]
         return shown
 
@@ -147,18 +151,18 @@ class Scrollback:
         if self._lines is not None:
             return self._tail
         waits = self.waits_for()
-        return self._paper.ink.remark("footer", waits) if waits is not None else []
+        return self._console.formatter.remark("footer", waits) if waits is not None else []
 
     def waits_for(self) -> str | None:
         return waits_for(self._session, self._model)
 
     def write_finished(self) -> None:
-        """Put what is finished of the growing answer on the paper, and read its open end."""
+        """Put what is finished of the growing answer on the console, and read its open end."""
         if self._lines is None:
             return
-        finished, self._tail = self._lines.take(self._paper.tail_rows)
+        finished, self._tail = self._lines.take(self._console.tail_rows)
         if finished:
-            self._paper.put(finished)
+            self._console.put(finished)
 
     def _paint_soon(self) -> None:
         if not self._paint_is_due:
@@ -168,16 +172,16 @@ class Scrollback:
     def _paint(self) -> None:
         self._paint_is_due = False
         self.write_finished()
-        self._paper.refresh()
+        self._console.refresh()
 
     def go_on(self, answering: PendingAnswer, *, written: bool = False) -> None:
-        """Show an answer that grows, from its beginning; `written` is whether its text so far is on the paper."""
+        """Show an answer that grows, from its beginning; `written` is whether its text so far is on the console."""
         assert answering.message is not None
-        self._lines = AnswerLines(self._paper.ink, self.speaker)
+        self._lines = AnswerLines(self._console.formatter, self.speaker)
         self._message_id = answering.message.id
         self.mark_written(answering.message.id)
         if written:
-            self._paper.put(self._paper.ink.head("answer", self.speaker))
+            self._console.put(self._console.formatter.head("answer", self.speaker))
             self._lines.go_on_from(answering.so_far)
         else:
             for piece in answering.so_far:
@@ -194,7 +198,7 @@ class Scrollback:
             self._paint_soon()
 
     def end(self) -> list[Fragments]:
-        """The answer grows no more; what of it is not on the paper."""
+        """The answer grows no more; what of it is not on the console."""
         rest = self._lines.close() if self._lines is not None else []
         self._lines = self._message_id = None
         self._tail = []
@@ -203,17 +207,17 @@ class Scrollback:
     def leave(self, why: str) -> None:
         """Write what there is of a growing answer, before something else is shown."""
         if self._lines is not None:
-            ink = self._paper.ink
-            self._paper.put([*self.end(), *ink.remark("footer", f"({why})"), *ink.gap()])
+            formatter = self._console.formatter
+            self._console.put([*self.end(), *formatter.remark("footer", f"({why})"), *formatter.gap()])
 
     # One message
 
     def _write(self, message: Message) -> None:
         if message.role != "assistant":
-            self.put([*self._paper.ink.said(message.role, message.text), *self.end_of(message)])
+            self.put([*self._console.formatter.said(message.role, message.text), *self.end_of(message)])
             return
         said = answer_parts(message)
-        lines = AnswerLines(self._paper.ink, self._speaker(message))
+        lines = AnswerLines(self._console.formatter, self._speaker(message))
         if said.thinking:
             lines.add(TextDelta(said.thinking, channel="thought"))
         lines.add(TextDelta(said.answer))
@@ -221,9 +225,9 @@ class Scrollback:
 
     def end_of(self, message: Message) -> list[Fragments]:
         """What is said behind a message, and what separates it from the next."""
-        ink = self._paper.ink
+        formatter = self._console.formatter
         said = WRITTEN_ELSEWHERE if message.status == "streaming" else footer(message, self._session.places)
-        return [*(ink.remark("footer", f"({said})") if said else []), *ink.gap()]
+        return [*(formatter.remark("footer", f"({said})") if said else []), *formatter.gap()]
 
     def _speaker(self, message: Message) -> str:
         record = message.record

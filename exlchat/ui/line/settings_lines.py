@@ -54,4 +54,4 @@ class LineSettings(SettingsCommands):
         self._use_keys_now(keys)
 
     def _use_vi(self, wanted: bool) -> None:
-        self._view.paper.use_vi(wanted)
+        self._view.console.use_vi(wanted)

@@ -14,7 +14,7 @@ from exlchat.ui.render.themes import for_prompt_toolkit, prompt_toolkit_style, p
 
 if TYPE_CHECKING:
     from exlchat.config.themes import ThemeFile
-    from exlchat.ui.line.ink import TokenPiece
+    from exlchat.ui.line.formatter import TokenPiece
 
 _ATTRIBUTES: Final = ("bold", "italic", "underline", "strike", "dim")
 _ANSI: Final = (

@@ -28,22 +28,22 @@ class TypedCount:
     def told(self) -> str:
         """What is to be said of it now; nothing of a command, and nothing before it is counted."""
         text, typed = self._counted
-        if not text or text != self._chat.paper.typed():
+        if not text or text != self._chat.console.typed():
             return ""
         stays = self._chat.session.generation.context_policy == "stop"
         return printable(typed.told(too_many(typed, self._chat.facts, all_is_kept=stays)))
 
     def _count(self) -> None:
         self._waits = False
-        text = self._chat.paper.typed()
+        text = self._chat.console.typed()
         if not text or text.startswith("/"):
             return
         folder = None if self._chat.editing.active else Path.cwd()
 
         def counted(typed: Typed) -> None:
             self._counted = (text, typed)
-            if self._chat.paper.typed() != text:
+            if self._chat.console.typed() != text:
                 self.changed()
-            self._chat.paper.refresh()
+            self._chat.console.refresh()
 
         self._chat.in_background(lambda: typed_tokens(text, self._chat.engine_thread.count, folder), counted)

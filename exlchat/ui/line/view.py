@@ -1,4 +1,4 @@
-"""What the line mode shows: one session on one paper."""
+"""What the line mode shows: one session on one console."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from exlchat.chat.answer_chances import AnswerChances
     from exlchat.chat.model import ConversationSummary
     from exlchat.config.themes import ThemeFile
-    from exlchat.ui.line.ink import Fragments
-    from exlchat.ui.line.paper import Paper
+    from exlchat.ui.line.console import Console
+    from exlchat.ui.line.formatter import Fragments
 
 LISTED = 30
 """How many conversations /open lists."""
@@ -46,8 +46,8 @@ class LineView:
     change_settings: Callable[[str], None]
     """As of `View`; set by who makes the rest of the chat."""
 
-    def __init__(self, services: Services, paper: Callable[[Self], Paper], post: Callable[[Report], None]) -> None:
-        """`paper` makes what this chat is written on; `post` takes what the engine thread reports, on that thread."""
+    def __init__(self, services: Services, console: Callable[[Self], Console], post: Callable[[Report], None]) -> None:
+        """`console` makes what this chat is written on; `post` takes what the engine thread reports, on that thread."""
         self.loop = asyncio.get_running_loop()
         self.services = services
         self.live_themes = LiveThemes(self, services.themes)
@@ -65,9 +65,9 @@ class LineView:
             titles=services.titles,
         )
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
-        self.paper = paper(self)
-        self.scrollback = Scrollback(self.session, self.model, self.paper, self.later)
-        self.editing = Editing(self, self.paper)
+        self.console = console(self)
+        self.scrollback = Scrollback(self.session, self.model, self.console, self.later)
+        self.editing = Editing(self, self.console)
         self.unsent = Unsent(
             self.session,
             services.drafts,
@@ -89,7 +89,7 @@ class LineView:
 
     def tell(self, line: str, *, warning: bool = False) -> None:
         self.services.log.say(line, warning=warning)
-        self.put(self.paper.ink.remark("warning" if warning else "note", line))
+        self.put(self.console.formatter.remark("warning" if warning else "note", line))
 
     def note(self, text: str) -> None:
         self.scrollback.note(text)
@@ -105,16 +105,16 @@ class LineView:
         self.show(titled=True)
 
     def show_branch(self, at: str | None = None) -> None:
-        """What is on the paper is not the branch, so its end is written anew."""
+        """What is on the console is not the branch, so its end is written anew."""
         del at
         self.show_conversation()
 
     def show(self, *, titled: bool) -> None:
         if self.editing.active:
             self.editing.forget()
-            self.paper.end_edit("")
+            self.console.end_edit("")
         self.scrollback.show_conversation(titled=titled)
-        self.paper.set_text(self.unsent.text())
+        self.console.set_text(self.unsent.text())
         self.show_figures()
         self.refresh_around()
 
@@ -125,10 +125,10 @@ class LineView:
     @facts.setter
     def facts(self, facts: StatusFacts) -> None:
         self._facts = facts
-        self.paper.refresh()
+        self.console.refresh()
 
     def refresh_around(self) -> None:
-        self.paper.refresh()
+        self.console.refresh()
 
     def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
         del title, late
@@ -236,10 +236,10 @@ class LineView:
         return True
 
     def write_in_editor(self) -> None:
-        self.paper.write_in_editor()
+        self.console.write_in_editor()
 
     def copy(self, text: str) -> None:
-        self.paper.copy(text)
+        self.console.copy(text)
 
     def leave(self) -> None:
         raise NotImplementedError
@@ -273,7 +273,7 @@ class LineView:
     def use_themes(self, themes: Iterable[ThemeFile]) -> None:
         """Files have changed: new lines come in the new colours, if the theme in use is among them."""
         if any(one.name == self.theme for one in themes):
-            self.paper.set_theme()
+            self.console.set_theme()
             self.refresh_around()
 
     def tell_of_theme(self, line: str, *, warning: bool) -> Callable[[], None]:
@@ -283,7 +283,7 @@ class LineView:
 
     def show_theme(self, name: str) -> None:
         self.theme = name
-        self.paper.set_theme()
+        self.console.set_theme()
 
     def choose_theme(self, name: str) -> None:
         self.show_theme(name)

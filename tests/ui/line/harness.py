@@ -17,8 +17,8 @@ from prompt_toolkit.history import History, InMemoryHistory
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from exlchat.ui.line.chat import LineChat
-from exlchat.ui.line.ink import Fragments, text_of
-from exlchat.ui.line.plain import PlainPaper
+from exlchat.ui.line.formatter import Fragments, text_of
+from exlchat.ui.line.plain import PlainConsole
 from exlchat.ui.line.run import BROKEN, converse
 from exlchat.ui.line.screen import LineScreen, terminal_output
 from tests.patience import PATIENCE
@@ -115,10 +115,10 @@ async def line_mode(
 
         chat = LineChat(services(folder, engine, **wanted), screen)
         task = asyncio.create_task(converse(chat))
-        paper = chat.paper
-        assert isinstance(paper, RecordedScreen)
-        await until(lambda: paper.app.is_running)
-        line = Line(chat, paper, keys, out, task)
+        console = chat.console
+        assert isinstance(console, RecordedScreen)
+        await until(lambda: console.app.is_running)
+        line = Line(chat, console, keys, out, task)
         try:
             yield line
             assert BROKEN not in line.text
@@ -157,7 +157,7 @@ async def plain_mode(folder: Path, engine: ScriptedEngine | None = None, **wante
     """The plain mode; what it reads comes through a pipe, a line at a time, as from a terminal."""
     source, keyboard = os.pipe()
     out = io.StringIO()
-    chat = LineChat(services(folder, engine, **wanted), lambda chat: PlainPaper(chat, source, out))
+    chat = LineChat(services(folder, engine, **wanted), lambda chat: PlainConsole(chat, source, out))
     task = asyncio.create_task(converse(chat))
     try:
         await until(lambda: "You: " in out.getvalue())

@@ -13,9 +13,9 @@ from exlchat import paths
 from exlchat.config.themes import load_themes
 from exlchat.llm.events import TextDelta
 from exlchat.ui.line.answer import AnswerLines
-from exlchat.ui.line.ink import Fragments, Ink, text_of
-from exlchat.ui.line.plain_ink import PlainInk
-from exlchat.ui.line.styled_ink import StyledInk
+from exlchat.ui.line.formatter import Formatter, Fragments, text_of
+from exlchat.ui.line.plain_formatter import PlainFormatter
+from exlchat.ui.line.styled_formatter import StyledFormatter
 from exlchat.ui.line.styles import fragment_style, rich_style, rules_of
 
 THEMES = load_themes(paths.shipped_themes(), paths.shipped_themes() / "none")[0]
@@ -38,12 +38,12 @@ LINES = st.sampled_from(
 TEXTS = st.lists(LINES, max_size=14).map("\n".join)
 
 
-def styled() -> Ink:
-    return StyledInk(THEMES["exlchat-dark"], lambda: 60)
+def styled() -> Formatter:
+    return StyledFormatter(THEMES["exlchat-dark"], lambda: 60)
 
 
-def written(ink: Ink, pieces: Sequence[str], room: int) -> list[Fragments]:
-    lines = AnswerLines(ink, "guide")
+def written(formatter: Formatter, pieces: Sequence[str], room: int) -> list[Fragments]:
+    lines = AnswerLines(formatter, "guide")
     out: list[Fragments] = []
     for piece in pieces:
         lines.add(TextDelta(piece))
@@ -59,30 +59,30 @@ def cut(text: str, sizes: Sequence[int]) -> list[str]:
 
 @given(text=TEXTS, sizes=st.lists(st.integers(1, 12), max_size=40))
 def test_pieces_do_not_matter(text: str, sizes: list[int]) -> None:
-    for ink in (styled(), PlainInk()):
-        assert text_of(written(ink, cut(text, sizes), 1000)) == text_of(written(ink, [text], 1000))
+    for formatter in (styled(), PlainFormatter()):
+        assert text_of(written(formatter, cut(text, sizes), 1000)) == text_of(written(formatter, [text], 1000))
 
 
 @given(text=TEXTS, sizes=st.lists(st.integers(1, 12), max_size=40))
 def test_room_changes_only_when_lines_are_written(text: str, sizes: list[int]) -> None:
-    ink = styled()
-    assert text_of(written(ink, cut(text, sizes), 2)) == text_of(written(ink, [text], 1000))
+    formatter = styled()
+    assert text_of(written(formatter, cut(text, sizes), 2)) == text_of(written(formatter, [text], 1000))
 
 
 def test_plain_text_is_what_the_model_wrote() -> None:
     text = "# Head\n\n- **a**\n\n```py\nx\n```"
-    assert text_of(written(PlainInk(), cut(text, [3] * 9), 0)) == f"guide says:\n{text}\n"
+    assert text_of(written(PlainFormatter(), cut(text, [3] * 9), 0)) == f"guide says:\n{text}\n"
 
 
 def test_formulas_are_readable_in_styles_and_as_written_in_plain_words() -> None:
     text = "So $x_i^2 \\le y$."
     assert text_of(written(styled(), [text], 1000)) == "So xᵢ² ≤ y.\n"
-    assert text_of(written(PlainInk(), [text], 0)) == f"guide says:\n{text}\n"
+    assert text_of(written(PlainFormatter(), [text], 0)) == f"guide says:\n{text}\n"
 
 
 def test_long_code_leaves_the_open_end_line_by_line() -> None:
-    ink = styled()
-    lines = AnswerLines(ink, "guide")
+    formatter = styled()
+    lines = AnswerLines(formatter, "guide")
     lines.add(TextDelta("```python\n" + "".join(f"x = {number}\n" for number in range(50))))
     finished, tail = lines.take(10)
     assert len(tail) <= 10

@@ -168,7 +168,7 @@ async def test_a_message_is_changed_in_the_line_and_answered_beside_the_old_one(
     engine = ScriptedEngine("It floats.", "It stands.", "It turns.")
     async with line_mode(tmp_path, engine) as line:
         await two_turns(line)
-        line.chat.paper.set_text("half typed")
+        line.chat.console.set_text("half typed")
         line.chat.commands.run("edit", "2")
         assert line.message == "And a lighthouse?"
         await line.until(lambda: "edit> " in line.out.getvalue() and "Editing your message" in line.out.getvalue())
@@ -190,7 +190,7 @@ async def test_escape_and_ctrl_c_leave_a_message_as_it_is(tmp_path: Path, key: s
     async with line_mode(tmp_path, ScriptedEngine("It floats.")) as line:
         await line.say("What is a buoy?")
         await line.idle()
-        line.chat.paper.set_text("half typed")
+        line.chat.console.set_text("half typed")
         line.chat.commands.run("edit", "")
         await line.until(lambda: line.message == "It floats.")
         line.chat.unsent.keep()

@@ -60,9 +60,9 @@ async def test_lines_that_come_at_once_are_one_message(tmp_path: Path) -> None:
 async def test_a_backslash_and_an_open_fence_go_on_with_the_next_line(tmp_path: Path) -> None:
     async with plain_mode(tmp_path) as plain:
         plain.type("look:\\\n")
-        await until(lambda: plain.chat.paper.typed() == "look:")
+        await until(lambda: plain.chat.console.typed() == "look:")
         plain.type("```\n")
-        await until(lambda: plain.chat.paper.typed() == "look:\n```")
+        await until(lambda: plain.chat.console.typed() == "look:\n```")
         plain.type("code\n```\n")
         await until(lambda: len(plain.chat.session.branch) > 0)
         assert plain.chat.session.branch[0].text == "look:\n```\ncode\n```"
@@ -71,7 +71,7 @@ async def test_a_backslash_and_an_open_fence_go_on_with_the_next_line(tmp_path: 
 async def test_the_end_of_input_quits_and_keeps_what_was_not_sent(tmp_path: Path) -> None:
     async with plain_mode(tmp_path) as plain:
         plain.type("```\nhalf\n")
-        await until(lambda: plain.chat.paper.typed() == "```\nhalf")
+        await until(lambda: plain.chat.console.typed() == "```\nhalf")
         os.close(plain.keyboard)
         await until(plain.task.done)
     async with plain_mode(tmp_path) as plain:
@@ -188,7 +188,7 @@ async def test_another_token_is_taken_by_numbers(tmp_path: Path) -> None:
         plain.type("/probabilities 1 4 2\n")
         await plain.sees("so Y more")
         await plain.idle()
-        # All of it: what is on the paper is another answer.
+        # All of it: what is on the console is another answer.
         assert plain.text[begun:].count("scripted says:\nso Y more") == 1
         plain.type("/probabilities 1 3 4\n")
         await until(lambda: [one.text for one in plain.chat.session.branch] == ["go", "so"])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from exlchat.ui.line.ink import Fragments, Ink
+    from exlchat.ui.line.formatter import Formatter, Fragments
 
 
-class Paper(Protocol):
+class Console(Protocol):
     """Belongs to the session's thread."""
 
     @property
-    def ink(self) -> Ink: ...
+    def formatter(self) -> Formatter: ...
 
     @property
     def repaints(self) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.style import Style
 
-from exlchat.ui.line.ink import PROMPT, Part, Remark, clean_name
+from exlchat.ui.line.formatter import PROMPT, Part, Remark, clean_name
 from exlchat.ui.line.styles import TokenStyles, fragment_style, text_styles
 from exlchat.ui.render.markdown.wrap import wrap
 from exlchat.untrusted.sanitize import normalize_newlines, printable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from exlchat.chat.model import Role
     from exlchat.config.themes import ThemeFile
-    from exlchat.ui.line.ink import Fragments, TokenPiece
+    from exlchat.ui.line.formatter import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
     from exlchat.ui.render.markdown.document import DocumentSource
     from exlchat.ui.render.markdown.render import Renderer
@@ -28,7 +28,7 @@ _FOUND: Final = Style(reverse=True)
 _REMARKS: Final[dict[Remark, str]] = {"note": "class:notice", "warning": "class:warning", "footer": "class:quiet"}
 
 
-class StyledInk:
+class StyledFormatter:
     """Markdown in the theme's styles, wrapped at the width that the terminal has now."""
 
     def __init__(self, theme: ThemeFile, columns: Callable[[], int]) -> None:

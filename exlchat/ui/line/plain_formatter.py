@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exlchat.ui.line.ink import Part, Remark, clean_name
+from exlchat.ui.line.formatter import Part, Remark, clean_name
 from exlchat.untrusted.sanitize import expand_tabs, normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from exlchat.chat.model import Role
-    from exlchat.ui.line.ink import Fragments, TokenPiece
+    from exlchat.ui.line.formatter import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
     from exlchat.ui.render.markdown.document import DocumentSource
 
 _REMARKS: Final[dict[Remark, str]] = {"note": "Note: ", "warning": "Warning: ", "footer": ""}
 
 
-class PlainInk:
+class PlainFormatter:
     """Text as it was written, a line for a line, and words that say who speaks. Nothing depends on the width."""
 
     def source(self, part: Part) -> DocumentSource:

@@ -1,4 +1,4 @@
-"""What makes lines of what is said: with a theme's styles (`styled_ink`), or in plain words (`plain_ink`)."""
+"""Formats what is said as lines: in a theme's styles (`styled_formatter`), or in plain words (`plain_formatter`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TokenPiece:
     cached: bool
 
 
-class Ink(Protocol):
+class Formatter(Protocol):
     """Makes lines that are safe for a terminal out of any text."""
 
     def source(self, part: Part) -> DocumentSource: ...
