@@ -50,7 +50,7 @@ COMMANDS: list[list[str]] = [
     ["doctor"],
     ["build-ext", "--nvcc", NAME, "--arch", "8.9"],
     ["bench", NAME],
-    ["bench", "guide", "--json", f"{NAME}/{NAME}"],
+    ["bench", "guide", "--json", f"{NAME}/{NAME}", "--quick", "--contexts", "16", "--runs", "1"],
     ["models"],
     ["models", "--json"],
     ["models", "--folder", NAME],

@@ -23,6 +23,7 @@ from exlchat.ui.tui.screens.chat import ChatScreen
 from tests.patience import PATIENCE
 from tests.ui.app_harness import shown, told
 from tests.ui.scripted_engine import ScriptedEngine
+from tests.ui.settling import settled
 
 LINES = "\n".join(f"x = {number}" for number in range(20))
 CODE = f"One, [linked](https://example.org/one).\n\n```python\n{LINES}\n```\n\n" + "\n\n".join(
@@ -107,6 +108,8 @@ class Stage:
         self.engine.release()
         chat.session.stop()
         assert await self.until(lambda: not chat.session.busy)
+        # A screen that is taken away in the middle of a key would not find its own parts.
+        await settled(chat, PATIENCE)
         while chat.screen is not screen:
             await chat.pop_screen()
         if screen.find_bar.display:
