@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test ext wheel check lint types imports format guide architectures tables pins setup setup-dev
+.PHONY: help chat test test-long ext wheel check lint types imports format guide architectures tables pins setup setup-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,8 +12,12 @@ help: ## show this list
 chat: setup ## set up and open a chat (ARGS="MODEL_DIR --device cpu" passes options on)
 	@exec $(BIN)/exlchat $(ARGS)
 
+# Tests start hundreds of programs; each would compile the package again where bytecode may not be written.
 test: setup-dev ## set up and run the tests (ARGS="tests/chat -k title" chooses some)
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+
+test-long: setup-dev ## all tests, and of what is tried at random ten times as much: an hour
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup --long --kills 60 --hypothesis-profile=thorough $(ARGS)
 
 ext: setup ## compile the CUDA kernels ahead of time (ARGS="--arch all --force")
 	@exec $(BIN)/exlchat build-ext $(ARGS)

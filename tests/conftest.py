@@ -32,6 +32,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make architectures` writes a table into the docs; kills take longer than a run that is to be fast."""
     parser.addoption("--kills", type=int, default=12, help="how often writers are killed (tests/chat/test_kills.py)")
+    parser.addoption("--long", action="store_true", help="also what is marked long: `make test-long`")
     parser.addoption("--error-table", help="page that gets the errors of all architectures")
 
 
@@ -41,6 +42,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if roomy and config.option.basetemp is None and not hasattr(config, "workerinput"):
         config.option.basetemp = MEMORY_DISK / f"exlchat-tests-{os.getpid()}"
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests wait for `--long`; what a module makes once is made in one worker."""
+    if not config.option.long:
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+    for item in items:
+        if isinstance(item, pytest.Function) and _shares(item) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def _shares(item: pytest.Function) -> bool:
+    """Whether it has something that is made once a module."""
+    known = item._fixtureinfo.name2fixturedefs
+    return any(made.scope == "module" for name in item.fixturenames for made in known.get(name, ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
