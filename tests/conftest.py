@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make architectures` writes a table into the docs; kills take longer than a run that is to be fast."""
     parser.addoption("--kills", type=int, default=12, help="how often writers are killed (tests/chat/test_kills.py)")
-    parser.addoption("--long", action="store_true", help="also what is marked long: `make test-long`")
+    parser.addoption("--long", action="store_true", help="also what is marked long, and sweeps whole: `make test-long`")
     parser.addoption("--error-table", help="page that gets the errors of all architectures")
 
 
@@ -46,14 +48,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests wait for `--long`; what a module makes once is made in one worker."""
+    """Long tests and most of each sweep wait for `--long`; what a module makes once is made in one worker."""
+    functions = [item for item in items if isinstance(item, pytest.Function)]
     if not config.option.long:
-        long = [item for item in items if item.get_closest_marker("long")]
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-    for item in items:
-        if isinstance(item, pytest.Function) and _shares(item) and not item.get_closest_marker("xdist_group"):
+        left_out = {item for item in functions if item.get_closest_marker("long")} | _left_out_of_sweeps(functions)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    for item in functions:
+        if _shares(item) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def _left_out_of_sweeps(functions: list[pytest.Function]) -> set[pytest.Item]:
+    """All but so many of each sweep. No row or column of a table of cases is left out as a whole where that can be."""
+    sweeps = defaultdict(list)
+    for item in functions:
+        if sweep := item.get_closest_marker("sweep"):
+            sweeps[item.module.__name__, item.originalname, sweep.args[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for (_, _, many), cases in sweeps.items():
+        step = max(1, round(len(cases) / many))
+        while math.gcd(step, len(cases)) > 1:
+            step += 1
+        left_out |= {*cases} - {cases[number * step % len(cases)] for number in range(many)}
+    return left_out
 
 
 def _shares(item: pytest.Function) -> bool:

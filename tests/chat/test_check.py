@@ -278,6 +278,7 @@ def test_a_damaged_index_of_sqlite_is_made_anew(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.sweep(13)
 def test_no_command_stumbles_over_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -33,6 +33,7 @@ for event in answer(store, engine, conversation.id, TurnOptions(sampling=GREEDY)
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sweep(1)
 def test_half_a_second_at_most_is_lost(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "conversations.db"
     child = subprocess.Popen([sys.executable, "-c", ANSWERER, str(path)], stdout=subprocess.PIPE, text=True)

@@ -60,6 +60,7 @@ def finish(events: Iterator[object]) -> Finished:
 
 @pytest.mark.parametrize("sampling", SETTINGS)
 @pytest.mark.parametrize("lie", [0, 1, 2, 3])
+@pytest.mark.sweep(5)
 def test_guesses_right_or_wrong_change_no_token(engine: LocalEngine, sampling: SamplingSettings, lie: int) -> None:
     plain = finish(engine.generate(GenerationRequest(PROMPT, sampling, max_new_tokens=300, seed=5)))
     drafted = with_draft(engine, Oracle([*PROMPT, *plain.token_ids], lie))

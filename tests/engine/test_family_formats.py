@@ -84,6 +84,7 @@ def dequantized(path: Path, name: str, shape: torch.Size) -> Tensor:
         for name in ("mixtral", "phi3", "glm4", "starcoder2", "qwen2_moe")
     ],
 )
+@pytest.mark.sweep(12)
 def test_logits_are_those_of_the_dequantized_weights(name: str, kind: str, tmp_path: Path) -> None:
     dense, written = tmp_path / "dense", tmp_path / "written"
     save_case(CASES[name], dense)

@@ -160,6 +160,7 @@ def check_schema_answers(model: SmallModel, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 500, 25))
+@pytest.mark.sweep(4)
 def test_answers_validate_against_random_schemas(first: int, shallow: SmallModel) -> None:
     check_schema_answers(shallow, range(first, first + 25))
 

@@ -85,6 +85,7 @@ CASES += [(name, kind) for name in ("config.json", "model.safetensors", "tokeniz
 
 
 @pytest.mark.parametrize(("name", "kind"), dict.fromkeys(CASES))
+@pytest.mark.sweep(20)
 def test_a_file_that_is_none_is_a_line(name: str, kind: str, good: Path, tmp_path: Path, tried: Trials) -> None:
     line = complaint(tried.run(*asking(with_one(good, name, KINDS[kind], tmp_path / "model"))))
     assert Path(name).name in line

@@ -54,6 +54,7 @@ def opened(folder: Path) -> Tokenizer:
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.sweep(18)
 def test_a_hostile_tokenizer_is_refused_in_one_line_and_breaks_nothing_here(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_tokenizer_of_the_program_itself_needs_no_trial(tmp_path: Path, monkey
     assert Tokenizer(Checkpoint(folder_of(tmp_path, hostile.content())), 95, bundled=True).encode("a") == [65]
 
 
+@pytest.mark.long
 def test_a_quarter_of_a_million_tokens_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Gemma's: a piece for each pair of a letter and a piece before it, which every piece can be merged from."""
     vocab = {**hostile.ALPHABET}

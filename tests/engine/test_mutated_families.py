@@ -171,6 +171,7 @@ ONCE_WRONG = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sweep(20)
 def test_a_damaged_directory_is_told_or_harmless(name: str, tmp_path: Path) -> None:
     whole = undamaged(name, tmp_path)
     everything = list(mutations_of_the_model(whole.folder))

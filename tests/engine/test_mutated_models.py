@@ -139,6 +139,7 @@ EACH = 100
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sweep(3)
 def test_a_damaged_directory_is_told_or_harmless(name: str, bases: dict[str, Base], tmp_path: Path) -> None:
     everything = list(every_mutation(bases[name].folder, seed=NAMES.index(name)))
     chosen = random.Random(name).sample(everything, EACH)

@@ -615,6 +615,7 @@ with opened(cache, cap=cap) as files:
 
 
 @pytest.mark.parametrize("pages", [1000, 10])
+@pytest.mark.sweep(1)
 def test_two_processes_on_one_folder_do_no_harm(tmp_path: Path, pages: int) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), first, str(pages * PAGE)]) for first in "01"

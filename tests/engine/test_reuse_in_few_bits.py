@@ -21,6 +21,7 @@ def finish(engine: LocalEngine, prompt: list[int]) -> Finished:
 
 @needs_shared
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sweep(1)
 def test_the_same_greedy_text_in_second_turns(kind: str) -> None:
     """Of 20 conversations, each with one of the kinds.
 

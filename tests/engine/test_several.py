@@ -354,6 +354,7 @@ def test_who_has_no_room_for_what_runs_ahead_ends_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("case", range(12))
+@pytest.mark.sweep(5)
 def test_answers_that_go_back_take_no_pass_beyond_their_end(engine: LocalEngine, case: int) -> None:
     """Of a prompt that ends where a page does nearly; a pass that has no room fails in `Drawing`."""
     chosen = random.Random(case)

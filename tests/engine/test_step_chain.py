@@ -109,6 +109,7 @@ def test_layers_that_see_a_window(tmp_path: Path) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["exl2", "gptq"])
+@pytest.mark.sweep(3)
 def test_biases_and_orders_of_all_sorts(kind: str, tied: bool, tmp_path: Path) -> None:
     path = written(kind, tmp_path, tied=tied)
     transformer = open_quantized(path)

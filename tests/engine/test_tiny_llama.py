@@ -44,6 +44,7 @@ def test_engine_logits_equal_transformers(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("kv_cache", ["fp16", "fp32"])
 @pytest.mark.parametrize("prefill_chunk", [1, 5, 256])
+@pytest.mark.sweep(3)
 def test_greedy_tokens_equal_transformers(kv_cache: str, prefill_chunk: int) -> None:
     engine = load(EXL2, device="cpu", kv_cache=kv_cache, prefill_chunk=prefill_chunk)
     events = list(engine.generate(GenerationRequest(input_ids()[:32], max_new_tokens=48)))

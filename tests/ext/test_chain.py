@@ -225,6 +225,7 @@ def test_rules_are_checked() -> None:
     assert token_words([0, 33, 63], 64).tolist() == [1, -(2**31) + 2]
 
 
+@pytest.mark.long
 def test_warps_that_come_late_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block's threads share is not read before it is written, nor written while it is read."""
     unchecked(monkeypatch, processors=1)

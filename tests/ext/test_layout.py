@@ -20,6 +20,7 @@ RECIPES = [
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize(("features", "outputs"), [(128, 32), (800, 96), (2048, 64), (96, 2080)])
+@pytest.mark.sweep(11)
 def test_tiles_hold_the_weights(recipe: tuple[Section, ...], features: int, outputs: int) -> None:
     weight = torch.randn(features, outputs, generator=torch.Generator().manual_seed(features))
     tensors = quantize_matrix(weight, recipe)

@@ -109,7 +109,7 @@ def test_no_block_reads_more_of_x_than_the_plan_says() -> None:
 
 
 def test_shares_are_equal_in_bytes() -> None:
-    matrices = [matrix(2048, 32 * 132, MIXED)]
+    matrices = [matrix(512, 32 * 132, MIXED)]
     plan = make_plan(matrices, blocks=132, paired=False)
     costs = torch.cat([torch.full((s.pieces,), s.piece_words + s.scale_words) for s in matrices[0].sections])
     loads = [sum(int(costs[piece]) for _, _, piece in warp.pieces) for warp in walk(plan, matrices)]

@@ -97,6 +97,7 @@ def check(matrices: list[PackedMatrix], *, blocks: int, paired: bool = False) ->
 
 @pytest.mark.parametrize("blocks", [1, 5, 200])
 @pytest.mark.parametrize("features", [32, 96, 160, 1376])
+@pytest.mark.sweep(5)
 def test_three_matrices(features: int, blocks: int) -> None:
     matrices = [exl2(features, 160, ALL), exl2(features, 32, FOUR), exl2(features, 64, MIXED)]
     check(matrices, blocks=blocks)

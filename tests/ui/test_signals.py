@@ -77,6 +77,7 @@ def answering(terminal: Terminal, mode: str, home: Path) -> None:
 
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.sweep(3)
 def test_what_is_typed_is_kept_and_the_terminal_is_as_it_was(
     endless: Path, tmp_path: Path, mode: str, number: int
 ) -> None:
@@ -106,6 +107,7 @@ def test_an_answer_is_kept_as_far_as_it_has_come(endless: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("after", [0.05, 0.15, 0.3, 0.5, 0.8])
+@pytest.mark.sweep(5)
 def test_at_any_moment_of_the_start(endless: Path, tmp_path: Path, mode: str, after: float) -> None:
     with chat(tmp_path, mode, endless) as terminal:
         time.sleep(after)
@@ -162,6 +164,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("mode", ["app", "line"])
 @pytest.mark.parametrize("again", [False, True])
+@pytest.mark.sweep(3)
 def test_an_end_that_hangs_is_cut_short_and_gives_the_terminal_back(
     endless: Path, tmp_path: Path, mode: str, again: bool
 ) -> None:

@@ -61,6 +61,7 @@ def test_any_steps_in_any_order(logits: list[float], sampling: SamplingSettings,
     ],
 )
 @pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.sweep(3)
 def test_the_largest_vocabulary(sampling: SamplingSettings, tied: bool) -> None:
     logits = torch.randn(262_144, generator=torch.Generator().manual_seed(8)) * 4
     if tied:

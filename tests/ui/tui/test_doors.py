@@ -109,7 +109,10 @@ async def test_while_an_answer_comes_every_door_does_something_or_says_why_not(t
 
 
 async def dead_doors(stage: Stage, place: Place, *, empty: bool = False) -> list[str]:
-    """Doors of a place that do nothing and say nothing, in an empty conversation or while an answer comes."""
+    """First doors of a place that do nothing and say nothing, in an empty conversation or while an answer comes.
+
+    That an action's other doors lead to the same is shown above.
+    """
     failed = []
     fresh = False
     for action in ACTIONS:
@@ -117,7 +120,7 @@ async def dead_doors(stage: Stage, place: Place, *, empty: bool = False) -> list
             continue
         doors = list(action.keys) if action.place == ("message" if place == "message" else "everywhere") else []
         doors += [action.slash] if action.slash is not None and place == "composer" else []
-        for door in doors:
+        for door in doors[:1]:
             if not fresh:
                 await stage.reset(place, empty=empty)
                 if not empty:

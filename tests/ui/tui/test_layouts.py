@@ -22,6 +22,7 @@ ANSWER = (
 
 
 @pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.sweep(3)
 async def test_every_theme_draws_every_screen_at_every_size(tmp_path: Path, theme: str) -> None:
     chat = app(tmp_path, ScriptedEngine(ANSWER))
     async with chat.run_test(size=SIZES[0], notifications=True) as pilot:
