@@ -304,7 +304,6 @@ def load(
     archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)
     chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
     graphs = None if kernels is None else open_graphs(transformer, cache, kernels, dependent=dependent_launch)
-    rows_at_once = graphs if graphs is not None and graphs.rows > 1 else None
     if target.type == "cuda":
         warm_up(transformer, cache)
 
@@ -317,9 +316,7 @@ def load(
         cache,
         stop_ids,
         chunk,
-        step=graphs,
-        rows=rows_at_once,
-        batched=rows_at_once,
+        graphs=graphs,
         archive=archive,
         draft_model=guesses,
         other_cache=other_cache,

@@ -16,13 +16,13 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """Each default switches its step off; `sampling_controls.CONTROLS` says what each does and may be.
+    """Each default switches its step off; `controls.CONTROLS` says what each does and may be.
 
     Formulas and sources stand where they are computed, in `exlchat.engine.sampling`. Lists are taken as tuples.
 
     Args:
         temperature: 0 takes the most likely token, whatever the steps of the distribution say.
-        order: of the steps of the distribution, each of `sampling_controls.STEPS` once.
+        order: of the steps of the distribution, each of `controls.STEPS` once.
 
     Raises:
         ValueError: a value out of range, or two that contradict each other, in one line.

@@ -37,7 +37,7 @@ WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
 
 
 class Device:
-    """A `DecodeStep` whose steps run in a thread, in order, each as long as `seconds`.
+    """`DecodeGraphs` of one row, whose steps run in a thread, in order, each as long as `seconds`.
 
     Args:
         draw: token and status from the token before, its position and the draw.
@@ -46,6 +46,7 @@ class Device:
     def __init__(self, draw: Callable[[int, int, CDraw], tuple[int, int]], seconds: float = 0.0) -> None:
         self.ring = TokenRing(pinned=False)
         self.capacity = 64
+        self.rows = 1
         self.launches = self.reported = self.grown = 0
         self.failure: str | None = None
         self._draw_token, self._seconds = draw, seconds
@@ -110,7 +111,7 @@ def other(model_dir: Path) -> LocalEngine:
 
 def with_device(engine: LocalEngine, device: Device) -> Scheduler:
     parts = engine._parts
-    return Scheduler(parts.transformer, parts.tokenizer, parts.cache, (), 8, step=device)
+    return Scheduler(parts.transformer, parts.tokenizer, parts.cache, (), 8, graphs=device)
 
 
 def model_device(engine: LocalEngine, sampling: SamplingSettings, seconds: float = 0.0) -> Device:

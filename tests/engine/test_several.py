@@ -45,7 +45,7 @@ from tests.engine.test_step_chain import new_cache, one_order_for_gate_and_up, w
 from tests.random_models import edit_json, save_random_llama
 
 if TYPE_CHECKING:
-    from exlchat.engine.schedule.token_sources import DecodeStep
+    from exlchat.engine.decode.graphs import DecodeGraphs
 
 PROMPT = list(range(10, 310))  # more than a page, and a part of one
 WARM = SamplingSettings(temperature=1.0)
@@ -228,7 +228,7 @@ def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine
     parts = engine._parts
     generator, passes = parts.scheduler, Passes(parts.transformer)
     rules = DeviceRules(generator._plans.vocabulary)
-    together = BatchedHostDraws(passes, cast("DecodeStep", None), rules)
+    together = BatchedHostDraws(cast("DecodeGraphs", passes), rules)
     alone_ = {seed: alone(engine, request, seed) for seed in range(5)}
     generator._together = together
     try:
@@ -247,7 +247,7 @@ def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine
 
 
 class Drawing:
-    """A `BatchedStep`: passes that draw as the device does, and feed themselves."""
+    """Passes of `DecodeGraphs` that draw as the device does, and feed themselves."""
 
     def __init__(self, transformer: Transformer, sampling: SamplingSettings) -> None:
         self._transformer, self._sampling = transformer, sampling

@@ -2,7 +2,7 @@
 
 A page is 256 tokens. It is found by content: by the hash of everything before it and the ids of its own tokens. Pages
 that nobody uses keep what they hold until their room is wanted, the one that was let go longest ago first. No torch
-here: `store.py` has the memory that slots stand for.
+here: `memory.py` has the memory that slots stand for.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ of a pass are put together anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -22,34 +21,14 @@ from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
-from exlchat.engine.schedule.runner import RowPasses
-from exlchat.engine.schedule.token_sources import DecodeStep, check_drawn, draw_once, wait_for
+from exlchat.engine.schedule.token_sources import check_drawn, draw_once, wait_for
 from exlchat.ext.sampling import TokenRing
 from exlchat.llm.events import DecodePath
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import GenerationRequest
 
-
-class BatchedStep(Protocol):
-    """A captured pass of a token of each of several sequences, which draws the next token of each and feeds itself.
-
-    Everything happens on one stream, in the order of the calls.
-    """
-
-    def begin_rows(self, rows: Sequence[DecodeRow]) -> None:
-        """The next pass feeds the last token of each context. All passes before have reported.
-
-        Raises `ModelError` for want of memory.
-        """
-
-    def launch(self) -> None:
-        """Enqueues a pass and returns; each sequence has room for the token that it feeds."""
-
-    def row_ring(self, row: int) -> TokenRing:
-        """Where the draws of a row report, numbered from 1 on."""
-
-    def running(self) -> bool:
-        """Whether a launched pass has not ended. Raises `RuntimeError` when the device has failed."""
+if TYPE_CHECKING:
+    from exlchat.engine.decode.graphs import DecodeGraphs
 
 
 def drawn_by_host(request: GenerationRequest) -> bool:
@@ -67,14 +46,12 @@ class BatchedHostDraws:
     """Sources of several answers, each behind the last token of its own.
 
     Args:
-        passes: take one token of each.
-        step: draws on the device.
+        graphs: take one token of each, and draw on the device.
         rules: of the model.
     """
 
-    def __init__(self, passes: RowPasses, step: DecodeStep, rules: DeviceRules) -> None:
-        self._passes = passes
-        self._step = step
+    def __init__(self, graphs: DecodeGraphs, rules: DeviceRules) -> None:
+        self._graphs = graphs
         self._rules = rules
         self._open: list[_HostDrawn] = []
 
@@ -97,14 +74,14 @@ class BatchedHostDraws:
         for one in self._open:
             if one.logits is not None:  # a pass uses the memory of the one before again
                 one.logits = one.logits.clone()
-        rows = self._passes.feed_each(ids, caches)
+        rows = self._graphs.feed_each(ids, caches)
         for one, token, logits in zip(waiting, ids, rows, strict=True):
             one.logits, one.wants = logits, False
             one.state.parts.sequence.extend([token])
 
     def draw(self, logits: Tensor, state: GenerationState) -> int:
         """The next token of an answer, on the device."""
-        return draw_once(self._step, logits, state.context, self._rules.draws(state), state.parts.rules.mask)
+        return draw_once(self._graphs, logits, state.context, self._rules.draws(state), state.parts.rules.mask)
 
 
 class _HostDrawn:
@@ -159,7 +136,7 @@ class BatchedRunAhead:
         rules: of the model.
     """
 
-    def __init__(self, step: BatchedStep, rules: DeviceRules) -> None:
+    def __init__(self, step: DecodeGraphs, rules: DeviceRules) -> None:
         self.step = step
         self._rules = rules
         self._open: list[_Ahead] = []

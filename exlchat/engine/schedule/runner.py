@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,38 +11,27 @@ from torch import Tensor
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.placement import free_memory
-from exlchat.engine.schedule.token_sources import DecodeStep
 from exlchat.llm.info import ModelError
 
+if TYPE_CHECKING:
+    from exlchat.engine.decode.graphs import DecodeGraphs
+
 _Computed = TypeVar("_Computed")
-
-
-class RowPasses(Protocol):
-    """Passes of up to eight tokens, each to the last bit as alone: see `decode.graphs.DecodeGraphs`."""
-
-    def verify(self, sequence: KVSequence, ids: Sequence[int], position: int) -> Tensor:
-        """Logits `[len(ids), vocab]` of tokens that stand from `position` on."""
-
-    def greedy(self, sequence: KVSequence, ids: Sequence[int], position: int) -> list[int]:
-        """The best token behind each."""
-
-    def feed_each(self, ids: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
-        """Logits `[len(ids), vocab]` behind one more token of each sequence."""
 
 
 class Runner:
     """Of one model.
 
     Args:
-        step: draws on the device and runs ahead; without one the transformer computes and each token is drawn by the
+        graphs: draw on the device and run ahead; without them the transformer computes and each token is drawn by the
             host.
-        rows: several tokens in one pass; without it they go through the transformer.
     """
 
-    def __init__(self, transformer: Transformer, step: DecodeStep | None = None, rows: RowPasses | None = None) -> None:
+    def __init__(self, transformer: Transformer, graphs: DecodeGraphs | None = None) -> None:
         self.transformer = transformer
-        self.step = step
-        self.rows = rows
+        self.step = graphs
+        self.rows = graphs if graphs is not None and graphs.rows > 1 else None
+        """For several tokens in one pass; without them they go through the transformer."""
 
     def last_logits(self, sequence: KVSequence, ids: list[int]) -> Tensor:
         """Adds tokens to a sequence, which has room or gets it; float32 logits `[vocab]` behind the last.

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from exlchat.engine.draft.drafting import Drafter
 from exlchat.engine.kv.archive import PageArchive
@@ -19,13 +19,13 @@ from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.answer_sources import AnswerSources
-from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead, BatchedStep
+from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.request_checks import check_ids, check_request, check_score
-from exlchat.engine.schedule.runner import RowPasses, Runner
+from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans, healed_request
-from exlchat.engine.schedule.token_sources import DecodeStep, TokenSource
+from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.schedule.work import Tell, Told, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.llm.constraint import Constraint
@@ -33,6 +33,9 @@ from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
 from exlchat.llm.port import Failed, Handle, Running
 from exlchat.llm.request import MOST_ANSWERS, GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.sampling import SamplingSettings
+
+if TYPE_CHECKING:
+    from exlchat.engine.decode.graphs import DecodeGraphs
 
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
@@ -47,9 +50,8 @@ class Scheduler:
         transformer, tokenizer, cache: of one model.
         stop_ids: the model's own.
         prefill_chunk: prompt tokens of a step.
-        step: draws on the device and runs ahead; without one each token is drawn by the host.
-        rows: checks several guesses in one pass, or takes a token of several answers each.
-        batched: takes a token of several answers each, draws what follows and runs ahead; only beside `rows`.
+        graphs: draw on the device and run ahead, and where they have rows check guesses in one pass, or take a token of
+            several answers each; without them each token is drawn by the host.
         archive: pages of earlier runs.
         draft_model: guesses tokens ahead.
         other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
@@ -63,21 +65,20 @@ class Scheduler:
         stop_ids: tuple[int, ...],
         prefill_chunk: int,
         *,
-        step: DecodeStep | None = None,
-        rows: RowPasses | None = None,
-        batched: BatchedStep | None = None,
+        graphs: DecodeGraphs | None = None,
         archive: PageArchive | None = None,
         draft_model: Drafter | None = None,
         other_cache: Callable[[], KVCache] | None = None,
     ) -> None:
-        self.runner = Runner(transformer, step, rows)
+        self.runner = Runner(transformer, graphs)
         """Computes what is fed."""
         self._cache = cache
         self._plans = SamplingPlans(tokenizer, transformer.spec.vocab_size, stop_ids)
         device_rules = DeviceRules(self._plans.vocabulary)
         self._sources = AnswerSources(self.runner, device_rules, draft_model)
-        self._together = None if rows is None or step is None else BatchedHostDraws(rows, step, device_rules)
-        self._ahead = None if batched is None else BatchedRunAhead(batched, device_rules)
+        rows = self.runner.rows
+        self._together = None if rows is None else BatchedHostDraws(rows, device_rules)
+        self._ahead = None if rows is None else BatchedRunAhead(rows, device_rules)
         self._maker = WorkMaker(
             self.runner,
             cache,

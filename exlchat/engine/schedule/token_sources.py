@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -24,6 +24,9 @@ from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.ext.sampling import DRAWN, NOTHING_ALLOWED, TokenRing
 from exlchat.llm.events import DecodePath
 from exlchat.llm.info import ModelError
+
+if TYPE_CHECKING:
+    from exlchat.engine.decode.graphs import DecodeGraphs
 
 _AHEAD = 2  # replays launched and not read: one at work, one behind it
 _NAP = 20e-6
@@ -62,58 +65,14 @@ class TokenSource(Protocol):
         """
 
 
-class ReportingStep(Protocol):
-    """What is waited for."""
+class Reporting(Protocol):
+    """What is waited for: the graphs of one answer, or the place of one among several."""
 
     @property
-    def ring(self) -> TokenRing:
-        """Where the steps report."""
+    def ring(self) -> TokenRing: ...
 
     def running(self) -> bool:
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
-
-
-class DecodeStep(ReportingStep, Protocol):
-    """One captured step: reads token and position on the device, writes key and value, draws, counts on, reports.
-
-    It can be launched whole, or in two parts between which a mask is set. Everything happens on one stream, in the
-    order of the calls. `begin` is only called when every launched step has reported; one answer at a time uses it.
-    """
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that the sequence holds without `grow`."""
-
-    def grow(self, length: int) -> None:
-        """Makes `capacity` at least `length`; token, position and draw stay. Raises `PoolFullError`."""
-
-    def begin(self, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, masked: bool = False) -> None:
-        """The next step feeds the last token of the context, at its place, and draws by `draws`, which are numbered on.
-
-        Steps number their reports from 1 on. `masked`: the parts of a step are launched. Raises `ModelError` for want
-        of memory.
-        """
-
-    def launch(self) -> None:
-        """Enqueues one step and returns."""
-
-    def launch_forward(self) -> None:
-        """Enqueues a step without its draw and returns."""
-
-    def set_mask(self, words: Tensor | None) -> None:
-        """int32 `[ceil(vocab / 32)]` of the next draw, by `chain.token_words`; `None` allows all."""
-
-    def launch_draw(self) -> None:
-        """Enqueues the draw and returns."""
-
-    def begin_draw(self, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> None:
-        """The next draw draws from float32 `[vocab]` on the device, in the place of the step's own, what `mask` allows.
-
-        The context is looked at only where draws depend on it.
-        """
-
-    def forward(self, sequence: KVSequence, token: int, position: int) -> Tensor:
-        """Feeds a token of a sequence and draws nothing; float32 `[vocab]`, valid until the next call."""
 
 
 class SynchronousTokens:
@@ -159,7 +118,7 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self, step: DecodeStep, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, most: int
+        self, step: DecodeGraphs, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, most: int
     ) -> None:
         self._step = step
         self._sequence = sequence
@@ -223,7 +182,7 @@ class MaskedTokens:
 
     def __init__(
         self,
-        step: DecodeStep,
+        step: DecodeGraphs,
         sequence: KVSequence,
         context: Sequence[int],
         draws: DeviceDraws,
@@ -256,12 +215,14 @@ class MaskedTokens:
         """Nothing: no step outlives its call."""
 
 
-def draw_once(step: DecodeStep, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None) -> int:
+def draw_once(
+    step: DecodeGraphs, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None
+) -> int:
     """One token of logits that were computed elsewhere, float32 `[vocab]` on the device.
 
     Args:
         step, context, draws: as of `RunAheadTokens`; the step is idle.
-        mask: what may come, as `DecodeStep.set_mask` takes it.
+        mask: what may come, as `DecodeGraphs.set_mask` takes it.
 
     Raises:
         NotNumbersError: the logits are not numbers.
@@ -284,7 +245,7 @@ def check_drawn(status: int) -> None:
         raise NotNumbersError
 
 
-def wait_for(step: ReportingStep, sequence: int) -> tuple[int, int]:
+def wait_for(step: Reporting, sequence: int) -> tuple[int, int]:
     """Token and status of a launched step.
 
     Looks and naps: a nap of 20 us lasts about 75 on Linux, leaves the interpreter to other threads, and is hidden
@@ -303,7 +264,7 @@ def wait_for(step: ReportingStep, sequence: int) -> tuple[int, int]:
     return word
 
 
-def _still_running(step: ReportingStep) -> bool:
+def _still_running(step: Reporting) -> bool:
     try:
         return step.running()
     except RuntimeError as error:
