@@ -14,7 +14,7 @@ from exlchat.chat.prompt.ids import prompt_ids
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.llm.port import TextModel
 from exlchat.llm.sampling import SamplingSettings
-from exlchat.llm.thoughts import ThinkingMarks, Thoughts
+from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 
 
 def thoughts_of(

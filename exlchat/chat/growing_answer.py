@@ -11,7 +11,7 @@ from exlchat.chat.store.journal import AnswerJournal
 from exlchat.chat.store.kept_chances import pack_chances
 from exlchat.chat.turn_plan import TurnPlan
 from exlchat.llm.events import Finished, TextDelta
-from exlchat.llm.thoughts import ThinkingMarks, ThoughtSplitter
+from exlchat.llm.thought_splitter import ThinkingMarks, ThoughtSplitter
 
 
 @dataclass(frozen=True, slots=True)

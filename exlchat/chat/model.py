@@ -10,7 +10,7 @@ from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.prompt.thought_meter import Thought
 from exlchat.llm.events import FinishReason, GenerationStats
 from exlchat.llm.sampling import SamplingSettings
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 from exlchat.untrusted.text import one_line, storable
 
 Role = Literal["system", "user", "assistant"]

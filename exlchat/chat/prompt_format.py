@@ -16,7 +16,7 @@ from exlchat.chat.prompt.formats import FORMATS, guess
 from exlchat.chat.prompt.formats.table_source import named
 from exlchat.chat.prompt.thinking import detect
 from exlchat.chat.registry import id_for
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line
 

@@ -1,4 +1,7 @@
-"""A title that a model makes of a conversation's first exchange, while nobody waits for anything else."""
+"""A title that a model makes of a conversation's first exchange, while nobody waits for anything else.
+
+Until then a conversation is called by its first line (`exlchat.chat.model.clean_title`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import Thoughts
+from exlchat.llm.thought_splitter import Thoughts
 
 _EXCERPT = 1200
 """Characters of each message: what a conversation is about stands at its beginning."""

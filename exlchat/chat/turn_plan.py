@@ -24,7 +24,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.port import Cancellation, Engine, NamesWhatIsNotHeld
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 
 
 @dataclass(frozen=True, slots=True)

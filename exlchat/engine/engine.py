@@ -60,7 +60,7 @@ from exlchat.llm.info import (
 )
 from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
-from exlchat.llm.thoughts import Channels, several_told_apart, told_apart
+from exlchat.llm.thought_splitter import Channels, several_told_apart, told_apart
 
 # A prefill looks at the cancel flag between chunks, so a chunk should take well under a second. A GPU is only busy
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.

@@ -8,7 +8,7 @@ from typing import Literal
 
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.sampling import GREEDY, SamplingSettings
-from exlchat.llm.thoughts import Thoughts
+from exlchat.llm.thought_splitter import Thoughts
 
 DraftKind = Literal["off", "auto", "ngram", "model"]
 

@@ -18,7 +18,7 @@ from exlchat.llm.events import Event, Finished, FinishReason, GenerationStats, O
 from exlchat.llm.info import CacheReport, ModelInfo
 from exlchat.llm.port import Capabilities, Running
 from exlchat.llm.request import GenerationRequest
-from exlchat.llm.thoughts import several_told_apart, told_apart
+from exlchat.llm.thought_splitter import several_told_apart, told_apart
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 _TRAINING = [

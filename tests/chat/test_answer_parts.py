@@ -9,7 +9,7 @@ from exlchat.chat.model import AnswerRecord, ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.prompt.thinking import HARMONY, THINK
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 
 
 def recorded(marks: ThinkingMarks | None) -> AnswerRecord:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exlchat.chat.prompt.formats.presets import PresetError, read_preset
 from exlchat.chat.prompt.formats.table import TableError, from_table
 from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, read_format
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.patience import within
 

@@ -28,7 +28,7 @@ from exlchat.chat.prompt.thinking import (
 from exlchat.chat.prompt_format import BUILT_IN, PromptFormat, choose_format, with_thinking
 from exlchat.llm.events import TextDelta
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import ThinkingMarks, ThoughtSplitter
+from exlchat.llm.thought_splitter import ThinkingMarks, ThoughtSplitter
 from tests.chat import families, templates
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer
 

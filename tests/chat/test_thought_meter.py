@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exlchat.chat.prompt.thinking import THINK
 from exlchat.chat.prompt.thought_meter import Thought, ThoughtMeter
 from exlchat.llm.events import Event, TextDelta
-from exlchat.llm.thoughts import Thoughts, told_apart
+from exlchat.llm.thought_splitter import Thoughts, told_apart
 
 SAID = "<think>\nLet me see.\n</think>\n\nYes."
 BEGINS = SAID.index("Yes")

@@ -22,7 +22,7 @@ from exlchat.engine import (
 )
 from exlchat.engine.schedule.repetition_watch import LEAST_TOKENS, RepetitionWatch
 from exlchat.llm.constraint import Constraint
-from exlchat.llm.thoughts import ThinkingMarks, Thoughts
+from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
 from tests.random_models import edit_json, save_random_llama
 

@@ -11,7 +11,7 @@ from exlchat.engine import LocalEngine, load
 from exlchat.llm.events import Event, Finished, TextDelta
 from exlchat.llm.port import AnswersSeveral, CanScore, Failed, HasCache, HoldsMemory, NamesWhatIsNotHeld
 from exlchat.llm.request import GenerationRequest, RequestError
-from exlchat.llm.thoughts import ThinkingMarks, Thoughts
+from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
 
 

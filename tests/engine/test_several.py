@@ -36,7 +36,7 @@ from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import OneOfSeveral, PrefillProgress
-from exlchat.llm.thoughts import ThinkingMarks, Thoughts
+from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceKernels

@@ -16,7 +16,7 @@ from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, TextDelta
 from exlchat.llm.port import Failed
-from exlchat.llm.thoughts import ThinkingMarks, Thoughts
+from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 from tests.engine.test_several import Passes
 from tests.random_models import edit_json, save_random_llama
 

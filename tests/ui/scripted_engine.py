@@ -26,7 +26,7 @@ from exlchat.llm.events import (
 from exlchat.llm.info import CacheReport, MemoryReport, ModelInfo
 from exlchat.llm.port import Capabilities, Running
 from exlchat.llm.request import GenerationRequest, ScoreRequest
-from exlchat.llm.thoughts import several_told_apart, told_apart
+from exlchat.llm.thought_splitter import several_told_apart, told_apart
 
 E = TypeVar("E")
 CHATML = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.llm.events import Finished, GenerationStats, OneOfSeveral, PrefillProgress, TextDelta
 from exlchat.llm.port import Running
-from exlchat.llm.thoughts import told_apart
+from exlchat.llm.thought_splitter import told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

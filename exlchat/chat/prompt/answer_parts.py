@@ -6,7 +6,7 @@ from typing import Protocol
 
 from exlchat.chat.model import AnswerRecord, Role
 from exlchat.chat.prompt.thinking import KNOWN, SplitAnswer, split
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 
 
 class Said(Protocol):

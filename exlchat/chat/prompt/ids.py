@@ -26,7 +26,7 @@ from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, 
 from exlchat.chat.prompt.thinking import split_stored
 from exlchat.chat.prompt_format import MARK, PromptError, PromptFormat
 from exlchat.llm.port import TextModel
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 
 _NUMBER = "([0-9]{1,9})"
 """Between two marks."""

@@ -15,7 +15,7 @@ from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine, TextModel
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import GREEDY
-from exlchat.llm.thoughts import ThinkingMarks, Thoughts
+from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 
 SUMMARY_HEAD = "Summary of the earlier conversation, which you no longer see:"
 """Stands before a summary in a prompt."""

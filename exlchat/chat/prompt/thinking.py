@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from exlchat.llm.thoughts import ThinkingMarks, ThoughtSplitter
+from exlchat.llm.thought_splitter import ThinkingMarks, ThoughtSplitter
 
 THINK = ThinkingMarks("<think>", "</think>")
 SEED = ThinkingMarks("<seed:think>", "</seed:think>")

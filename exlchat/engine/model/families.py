@@ -1,7 +1,6 @@
 """The architectures that run, one row each: how they differ from Llama.
 
-Sources of the differences: the models' own code and cards; `formats/models.md` of the plan lists where an earlier
-engine deviated from them. What absent keys mean is in `family`.
+Sources of the differences: the models' own code and cards. What absent keys mean is in `family`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The steps from adjusted logits to the distribution that a token is drawn from, one formula each.
 
 `l` are the logits of the tokens that are left, `p` their probabilities, which sum to 1. A step removes tokens or
-changes logits; at least one token stays.
+changes logits; at least one token stays. What a step is called and may be stands in `exlchat.llm.controls`; a card's
+kernels have their own (`exlchat/ext/csrc/sample_chain.cu`), and `device.py` says which of them know it.
 """
 
 from __future__ import annotations

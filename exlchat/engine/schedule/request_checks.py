@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from exlchat.engine.text.stream import folded
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
-from exlchat.llm.thoughts import Thoughts
+from exlchat.llm.thought_splitter import Thoughts
 
 _MOST_ALTERNATIVES = 100
 _MOST_BANNED = 10_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exlchat.llm.thoughts import Thoughts, ThoughtSplitter
+from exlchat.llm.thought_splitter import Thoughts, ThoughtSplitter
 
 
 class ThoughtWatch:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat.chat.prompt.thinking import HARMONY, SEED, THINK
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exlchat.chat.prompt.formats.table_source import source_of
-from exlchat.llm.thoughts import ThinkingMarks
+from exlchat.llm.thought_splitter import ThinkingMarks
 from exlchat.untrusted.text import one_line
 
 MOST_CHARACTERS = 20_000
