@@ -44,7 +44,6 @@ class LayerPages:
 
     @property
     def head_dim(self) -> int:
-        """Elements of a head."""
         return self.keys.shape[-1] * 8 * self.keys.element_size() // self.kind.key.bits
 
     @property
@@ -120,8 +119,6 @@ def _scratch_shape(heads: int, kv_heads: int, head_dim: int, splits: int) -> tup
 
 
 class Attention:
-    """The attention of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._attention = library.function("exl_attention")
 

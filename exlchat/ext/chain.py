@@ -165,8 +165,6 @@ class ChainState:
 
 
 class ChainKernels:
-    """Adjusted logits and chains, of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._adjust = library.function("exl_adjust")
         self._chain = library.function("exl_chain")

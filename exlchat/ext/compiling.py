@@ -156,7 +156,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _start(job: _Job, running: list[_Running]) -> None:
-    """Starts a job and adds it to those that run."""
     environment = {**os.environ, "LC_ALL": "C"}
     with job.output.open("wb") as output, _undisturbed(), _starting:
         process = subprocess.Popen(

@@ -59,7 +59,6 @@ class ExpertMatrices:
 
     @property
     def features(self) -> int:
-        """Of the input."""
         return self.first[0].features
 
     @property
@@ -69,7 +68,6 @@ class ExpertMatrices:
 
     @property
     def outputs(self) -> int:
-        """Of each matrix."""
         return self.first[0].outputs
 
     @property
@@ -133,17 +131,14 @@ class DenseExperts:
 
     @property
     def count(self) -> int:
-        """How many experts."""
         return self.weights[0].shape[0]
 
     @property
     def inputs(self) -> int:
-        """Of each matrix."""
         return self.weights[0].shape[2]
 
     @property
     def outputs(self) -> int:
-        """Of each matrix."""
         return self.weights[0].shape[1]
 
     @property

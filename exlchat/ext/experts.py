@@ -231,7 +231,6 @@ class ExpertKernels:
 
 
 def _check_kind(kind: ExpertKind, matrices: int, limit: float) -> int:
-    """The number by which the kernels know a kind."""
     number, _, wanted = _KINDS[kind]
     if matrices != wanted:
         raise ValueError(f"a {kind} product of experts has {wanted} matrices of each; these have {matrices}")
@@ -254,7 +253,6 @@ def _check_slots(chosen: Tensor, x: Tensor) -> int:
 def _slots_of(
     chosen: Tensor, x: Tensor, y: Tensor, activation: ExpertActivation, limit: float
 ) -> dict[str, int | float]:
-    """What both kinds of job say of their slots."""
     return {
         "chosen": chosen.data_ptr(),
         "x": x.data_ptr(),

@@ -77,140 +77,94 @@ def _fields(name: str) -> list[tuple[str, Any]]:
 
 
 class CSection(Structure):
-    """`ExlSection`."""
-
     _fields_ = _fields("ExlSection")
 
 
 class CMatrix(Structure):
-    """`ExlMatrix`."""
-
     _fields_ = _fields("ExlMatrix")
 
 
 class CNormCopy(Structure):
-    """`ExlNormCopy`."""
-
     _fields_ = _fields("ExlNormCopy")
 
 
 class CResidual(Structure):
-    """`ExlResidual`."""
-
     _fields_ = _fields("ExlResidual")
 
 
 class CGemv(Structure):
-    """`ExlGemv`."""
-
     _fields_ = _fields("ExlGemv")
 
 
 class CGemm(Structure):
-    """`ExlGemm`."""
-
     _fields_ = _fields("ExlGemm")
 
 
 class CEmbed(Structure):
-    """`ExlEmbed`."""
-
     _fields_ = _fields("ExlEmbed")
 
 
 class CHead(Structure):
-    """`ExlHead`."""
-
     _fields_ = _fields("ExlHead")
 
 
 class CSettleCopy(Structure):
-    """`ExlSettleCopy`."""
-
     _fields_ = _fields("ExlSettleCopy")
 
 
 class CSettle(Structure):
-    """`ExlSettle`."""
-
     _fields_ = _fields("ExlSettle")
 
 
 class CNormHeads(Structure):
-    """`ExlNormHeads`."""
-
     _fields_ = _fields("ExlNormHeads")
 
 
 class CScaleLogits(Structure):
-    """`ExlScaleLogits`."""
-
     _fields_ = _fields("ExlScaleLogits")
 
 
 class CAttention(Structure):
-    """`ExlAttention`."""
-
     _fields_ = _fields("ExlAttention")
 
 
 class CPages(Structure):
-    """`ExlPages`."""
-
     _fields_ = _fields("ExlPages")
 
 
 class CDraw(Structure):
-    """`ExlDraw`."""
-
     _fields_ = _fields("ExlDraw")
 
 
 class CSample(Structure):
-    """`ExlSample`."""
-
     _fields_ = _fields("ExlSample")
 
 
 class CChain(Structure):
-    """`ExlChain`."""
-
     _fields_ = _fields("ExlChain")
 
 
 class CAdjust(Structure):
-    """`ExlAdjust`."""
-
     _fields_ = _fields("ExlAdjust")
 
 
 class CChainJob(Structure):
-    """`ExlChainJob`."""
-
     _fields_ = _fields("ExlChainJob")
 
 
 class CRoute(Structure):
-    """`ExlRoute`."""
-
     _fields_ = _fields("ExlRoute")
 
 
 class CExpert(Structure):
-    """`ExlExpert`."""
-
     _fields_ = _fields("ExlExpert")
 
 
 class CExpertProduct(Structure):
-    """`ExlExpertProduct`."""
-
     _fields_ = _fields("ExlExpertProduct")
 
 
 class CDenseProduct(Structure):
-    """`ExlDenseProduct`."""
-
     _fields_ = _fields("ExlDenseProduct")
 
 
@@ -227,5 +181,4 @@ FUNCTIONS: dict[str, list[type[Any]]] = dict(_functions())
 
 
 def address(structure: Structure) -> Any:
-    """A pointer argument."""
     return ctypes.byref(structure)

@@ -59,8 +59,6 @@ class RowProduct:
 
 
 class RowProducts:
-    """The products of many rows of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._gemm = library.function("exl_gemm")
 

@@ -43,8 +43,6 @@ class HeadNorms:
 
 
 class HeadKernels:
-    """The norms of heads of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._norm_heads = library.function("exl_norm_heads")
 

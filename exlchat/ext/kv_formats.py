@@ -35,12 +35,10 @@ class Element:
 
     @property
     def turned(self) -> bool:
-        """Whether vectors are turned before they are stored so."""
         return self.bits < 16
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor that holds them."""
         return {32: torch.float32, 16: torch.float16}.get(self.bits, torch.uint8)
 
     def row(self, head_dim: int) -> int:
@@ -48,7 +46,6 @@ class Element:
         return head_dim * self.bits // (8 * self.dtype.itemsize)
 
     def scales(self, head_dim: int) -> int:
-        """Scales of one head's vector."""
         return head_dim // GROUP if self.scaled else 0
 
 
@@ -62,8 +59,6 @@ CODES4 = Element(4, scaled=True)
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """How keys and values are stored."""
-
     name: str
     key: Element
     value: Element
@@ -75,7 +70,6 @@ class CacheKind:
 
     @property
     def has_scales(self) -> bool:
-        """Whether scales belong to keys and values."""
         return self.key.scaled
 
     def fits(self, head_dim: int) -> bool:

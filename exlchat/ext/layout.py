@@ -191,7 +191,6 @@ def decode(matrix: PackedMatrix) -> Tensor:
 
 
 def _rows_of(section: LayoutSection, matrix: PackedMatrix) -> int:
-    """Stored rows that belong to a section."""
     following = [other.row for other in matrix.sections if other.row > section.row]
     return min([*following, matrix.stored]) - section.row
 

@@ -49,7 +49,6 @@ class Library:
         return self._functions[name]
 
     def error_text(self, code: int) -> str:
-        """What the library says about a code that one of its functions returned."""
         text: bytes | None = self._error_text(code)
         return (text or b"unknown error").decode(errors="replace")
 

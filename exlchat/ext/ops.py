@@ -27,8 +27,6 @@ class Kernels(
     PromptKernels,
     PageKernels,
 ):
-    """The functions of one open library."""
-
     def __init__(self, library: Library) -> None:
         Products.__init__(self, library)
         RowProducts.__init__(self, library)

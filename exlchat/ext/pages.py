@@ -120,8 +120,6 @@ class PageAccess:
 
 
 class PageKernels:
-    """The page operations of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._read_pages = library.function("exl_read_pages")
         self._write_pages = library.function("exl_write_pages")

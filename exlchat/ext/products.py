@@ -202,7 +202,6 @@ class Products:
     def _job(
         self, matrices: Sequence[PackedMatrix], x: Tensor | Normed, *, paired: bool
     ) -> tuple[c.CGemv, list[Tensor]]:
-        """Everything of a product but its output."""
         check_matrices(matrices)
         stored = matrices[0].stored
         job = c.CGemv(matrices=len(matrices), room=self._room)

@@ -14,8 +14,6 @@ from exlchat.ext.products import ACTIVATIONS, Activation
 
 
 class PromptKernels:
-    """The prompt's operations of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._add_norm = library.function("exl_add_norm")
         self._gate = library.function("exl_gate")

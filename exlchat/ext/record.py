@@ -51,7 +51,6 @@ class BuildRecord:
 
 
 def write_record(folder: Path, record: BuildRecord) -> None:
-    """Writes the record of the library in `folder`."""
     (folder / RECORD).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
 

@@ -116,8 +116,6 @@ class SamplerState:
 
 
 class SamplerKernels:
-    """The sampler of one open library."""
-
     def __init__(self, library: Library) -> None:
         self._sample = library.function("exl_sample")
         self._scale_logits = library.function("exl_scale_logits")

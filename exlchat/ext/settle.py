@@ -78,8 +78,6 @@ class Joining:
 
 
 class SettleKernels:
-    """The end of a layer's half in one open library."""
-
     def __init__(self, library: Library) -> None:
         self._settle = library.function("exl_settle")
 
@@ -156,7 +154,6 @@ def _put_joining(job: c.CSettle, joining: Joining, width: int, tensors: list[Ten
 
 
 def _is_float(name: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether a source is of float32 and not of float16."""
     floats = tensor.dtype == torch.float32
     check(name, tensor, torch.float32 if floats else torch.float16, shape)
     return floats

@@ -32,7 +32,6 @@ class Field:
 
     @property
     def mask(self) -> int:
-        """As many ones as it has bits."""
         return (1 << self.count) - 1
 
 

@@ -98,7 +98,6 @@ class SamplingSettings:
 
     @property
     def looks_back(self) -> bool:
-        """Whether a draw depends on the tokens before it."""
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "dry_multiplier", "no_repeat_ngram")
         return any(self.is_on(name) for name in names)
 

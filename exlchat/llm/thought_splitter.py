@@ -81,7 +81,6 @@ class ThoughtSplitter:
 
     @property
     def thinking(self) -> bool:
-        """Whether the text goes on inside thoughts."""
         return self._state == "thought"
 
     def feed(self, text: str) -> list[TextDelta]:
@@ -93,7 +92,6 @@ class ThoughtSplitter:
         return self._told(pieces)
 
     def finish(self) -> list[TextDelta]:
-        """What was held back."""
         pieces: list[TextDelta] = []
         while self._state == "between" and self._between(pieces, final=True):
             self._step(pieces)
@@ -189,7 +187,6 @@ def told_apart(events: Iterator[Event], thoughts: Thoughts | None) -> Iterator[E
 def several_told_apart(
     events: Iterator[PrefillProgress | OneOfSeveral], thoughts: Thoughts | None, answers: int
 ) -> Iterator[PrefillProgress | OneOfSeveral]:
-    """The same of so many answers."""
     if thoughts is None:
         return events
     return _several_told_apart(events, [Channels(thoughts) for _ in range(answers)])
@@ -226,13 +223,10 @@ def _several_told_apart(
 
 
 class Channels:
-    """Of one answer, event by event."""
-
     def __init__(self, thoughts: Thoughts) -> None:
         self._splitter = ThoughtSplitter(thoughts.marks, thoughts.begun)
 
     def told(self, event: TextDelta | Finished) -> Iterator[TextDelta | Finished]:
-        """An event with each text in its channel."""
         if isinstance(event, Finished):
             yield from self.rest()
             yield event
@@ -244,7 +238,6 @@ class Channels:
         yield from deltas
 
     def rest(self) -> list[TextDelta]:
-        """What was held back."""
         return self._splitter.finish()
 
 

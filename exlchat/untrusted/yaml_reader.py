@@ -114,8 +114,6 @@ def _grown(events: Iterable[Event]) -> Any:
 
 
 class _Growing:
-    """A value while its events come in."""
-
     def __init__(self) -> None:
         self.value: Any = None
         self._open: list[list[Any] | dict[str, Any]] = []

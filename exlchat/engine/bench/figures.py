@@ -100,7 +100,6 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """Of the samples."""
         return statistics.median(self.samples)
 
     @property
@@ -139,8 +138,6 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that was not measured, and why: one line."""
-
     reason: str
 
 
@@ -149,8 +146,6 @@ Result = BenchMachine | Model | Figure | Memory | Skipped
 
 @dataclass(slots=True)
 class Report:
-    """All results so far."""
-
     settings: BenchSettings
     setting: BenchMachine | None = None
     model: Model | None = None
@@ -160,7 +155,6 @@ class Report:
     complete: bool = False
 
     def add(self, result: Result) -> None:
-        """Puts a result where it belongs."""
         match result:
             case BenchMachine():
                 self.setting = result

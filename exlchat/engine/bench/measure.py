@@ -52,7 +52,6 @@ _COPY_RUNS = 10
 
 
 def describe_setting(device: torch.device) -> BenchMachine:
-    """Names and versions, and the copy bandwidth measured now with the threads that torch has now."""
     cuda = device.type == "cuda"
     return BenchMachine(
         device=str(device),
@@ -135,7 +134,6 @@ class EndlessCheckpoint(Checkpoint):
     """A model directory read as if it named no EOS, so that an answer has as many tokens as were asked for."""
 
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
-        """A JSON object of the directory, without the keys that name an EOS."""
         content = super().read_json(name, required=required)
         return {key: value for key, value in content.items() if key not in ("eos_token_id", "eos_token")}
 
@@ -192,7 +190,6 @@ class _Loader:
     build_cache: Path | None
 
     def load(self, kv_cache: str, new_tokens: int) -> tuple[LocalEngine, float, bool]:
-        """An engine with room for everything that is measured, the seconds that took, and whether it was made."""
         self.say("opening the model")
         start = time.perf_counter()
         checkpoint = self.open_model()
@@ -231,8 +228,6 @@ class _Loader:
 
 
 class _Bench:
-    """One model with one type of cache."""
-
     def __init__(self, loader: _Loader, settings: BenchSettings, device: torch.device, kv_cache: str, say: Say) -> None:
         self._settings = settings
         self._kv_cache = kv_cache
@@ -246,7 +241,6 @@ class _Bench:
         self._ids = random.Random(0)
 
     def run(self, *, first: bool) -> Iterator[Result]:
-        """All results of this cache; what is the same for every cache only the first time."""
         if first:
             self._say("copy bandwidth")
             yield describe_setting(torch.device(self._engine.info.device))

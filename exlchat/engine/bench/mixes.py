@@ -25,8 +25,6 @@ class MeanBits:
 
 @dataclass(frozen=True, slots=True)
 class OneRecipe:
-    """The same EXL2 recipe for every matrix of the layers."""
-
     sections: tuple[Section, ...]
 
 
@@ -127,7 +125,6 @@ def converter_options(shape: Shape) -> tuple[list[Option], list[Option]]:
 
 
 def matrix_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of a layer's matrices, by name."""
     return {
         "q_proj": (shape.hidden, shape.queries),
         "k_proj": (shape.hidden, shape.keys),
@@ -153,8 +150,6 @@ def _parse_recipe(text: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Recipes for the matrices of an attention or an MLP, and the bits that these take on disk."""
-
     recipes: LayerRecipes
     bits: int
 

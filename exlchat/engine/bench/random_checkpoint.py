@@ -61,8 +61,6 @@ _RMS_CODE = 1 / math.sqrt(12)
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Shape, dtype as a file names it, and how the tensor is made."""
-
     shape: tuple[int, ...]
     dtype: str
     make: Callable[[], Tensor]
@@ -108,12 +106,10 @@ class RandomCheckpoint(Checkpoint):
 
     @property
     def identity(self) -> str:
-        """Shape, mix and head: the weights follow from them."""
         return identify(read_bytes(self.path / "config.json", largest=LARGEST_JSON), ())
 
     @property
     def names(self) -> frozenset[str]:
-        """All tensor names."""
         return frozenset(self._tensors)
 
     def file_of(self, name: str) -> Path:
@@ -121,23 +117,18 @@ class RandomCheckpoint(Checkpoint):
         return self.path / f"{name}.safetensors"
 
     def name_in_file(self, name: str) -> str:
-        """The same."""
         return name
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Without making the data."""
         return self._entry(name).shape
 
     def dtype(self, name: str) -> str:
-        """As a file would name it."""
         return self._entry(name).dtype
 
     def tensor(self, name: str) -> Tensor:
-        """Made now, on the device."""
         return self._entry(name).make()
 
     def tensors(self, key: str, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """The tensors `key.name` that exist, by their short names."""
         return {name: self.tensor(f"{key}.{name}") for name in names if f"{key}.{name}" in self._tensors}
 
     def write(self, folder: Path) -> None:

@@ -47,7 +47,6 @@ class RowDraws:
 
     @property
     def chain(self) -> ChainState:
-        """What draws need that look back or are not plain."""
         if self._chain is None:
             self._chain = ChainState(len(self.logits), self._room, self.logits.device)
         return self._chain
@@ -60,7 +59,6 @@ class RowDraws:
             self.chain.set(draws.c_chain(), context, draws.rules)
 
     def jobs(self, kernels: Kernels, kind: DrawKind) -> list[Launch]:
-        """A draw of a kind."""
         fed = {"token": self.token, "position": self.position}
         if kind == "plain":
             return [kernels.sample(self.logits, self.sampler, **fed)]

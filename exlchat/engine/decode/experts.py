@@ -126,8 +126,6 @@ def _stacked(layers: list[Joined]) -> tuple[Tensor, Tensor | None]:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What routing leaves: the numbers of the chosen experts, their weights, and all logits."""
-
     chosen: Tensor
     weights: Tensor
     logits: Tensor
@@ -214,7 +212,6 @@ class ExpertRows:
         self._expert = expert
 
     def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
-        """See `experts.Together`."""
         each = max(_SLOTS_AT_ONCE // numbers.shape[1], 1)
         parts = [torch.split(tensor, each) for tensor in (x, weights, numbers)]
         return torch.cat([self._part(*some) for some in zip(*parts, strict=True)])

@@ -75,7 +75,6 @@ def norms_heads_inside(layer: DecoderLayer) -> bool:
 
 
 def _unlike_llama(spec: ModelSpec) -> str | None:
-    """What of the architecture the joins inside products do not compute."""
     unlike = {
         "its norms subtract the mean": spec.norm_kind != "rms",
         "its norms stand behind attention and MLP": not spec.norm_before or spec.norm_after,

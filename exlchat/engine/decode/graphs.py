@@ -108,7 +108,6 @@ class DecodeGraphs:
 
     @property
     def ring(self) -> TokenRing:
-        """Where the draws report."""
         return self._drawing.sampler.ring
 
     @property
@@ -168,7 +167,6 @@ class DecodeGraphs:
         self._launch(self._key)
 
     def launch_forward(self) -> None:
-        """Enqueues a step without its draw and returns."""
         self._launch(_FORWARD)
 
     def set_mask(self, words: Tensor | None) -> None:
@@ -176,7 +174,6 @@ class DecodeGraphs:
         self._drawing.chain.set_mask(words)
 
     def launch_draw(self) -> None:
-        """Enqueues the draw and returns."""
         self._launch(self._key)
 
     @torch.inference_mode()

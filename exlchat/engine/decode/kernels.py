@@ -30,17 +30,13 @@ class StepKernels(Protocol):
         *,
         scatter: Tensor | None = None,
         activation: Activation = "silu",
-    ) -> Launch:
-        """See `products.Products`."""
+    ) -> Launch: ...
 
-    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Launch:
-        """See `products.Products`."""
+    def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Launch: ...
 
-    def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Launch:
-        """See `products.Products`."""
+    def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Launch: ...
 
-    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Launch:
-        """See `products.Products`."""
+    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Launch: ...
 
     def attention(
         self,
@@ -54,19 +50,15 @@ class StepKernels(Protocol):
         rules: AttentionRules,
         scratch: AttentionScratch,
         scatter: Tensor | None = None,
-    ) -> Launch:
-        """See `attention.Attention`."""
+    ) -> Launch: ...
 
-    def norm_heads(self, qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> Launch:
-        """See `heads.HeadKernels`."""
+    def norm_heads(self, qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> Launch: ...
 
     def settle(
         self, hidden: Tensor, copies: Sequence[NormedCopy], *, norm: KernelNorm | None, joining: Joining | None = None
-    ) -> Launch:
-        """See `settle.SettleKernels`."""
+    ) -> Launch: ...
 
-    def scale_logits(self, logits: Tensor, *, scale: float = 1.0, softcap: float = 0.0) -> Launch:
-        """See `sampling.SamplerKernels`."""
+    def scale_logits(self, logits: Tensor, *, scale: float = 1.0, softcap: float = 0.0) -> Launch: ...
 
     def route(
         self,
@@ -79,8 +71,7 @@ class StepKernels(Protocol):
         weights: Tensor,
         ticket: Tensor,
         bias: Tensor | None = None,
-    ) -> Launch:
-        """See `experts.ExpertKernels`."""
+    ) -> Launch: ...
 
     def expert_product(
         self,
@@ -93,8 +84,7 @@ class StepKernels(Protocol):
         order: InputOrder = "features",
         activation: ExpertActivation = "silu",
         limit: float = OAI_LIMIT,
-    ) -> Launch:
-        """See `experts.ExpertKernels`."""
+    ) -> Launch: ...
 
     def dense_expert_product(
         self,
@@ -106,12 +96,11 @@ class StepKernels(Protocol):
         *,
         activation: ExpertActivation = "silu",
         limit: float = OAI_LIMIT,
-    ) -> Launch:
-        """See `experts.ExpertKernels`."""
+    ) -> Launch: ...
 
 
 class ModelKernels(StepKernels, MatrixKernels, Protocol):
-    """Those of a model's layers too."""
+    pass
 
 
 class TorchJob:
@@ -136,5 +125,4 @@ class AfterTheLast:
     job: Launch
 
     def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
-        """Whatever is asked for."""
         self.job.launch(dependent=False)

@@ -143,7 +143,6 @@ class _Walk:
         self._unturned = torch.zeros(tokens, 0, 2, device=self._device)
 
     def jobs(self) -> list[Launch]:
-        """The operations in order."""
         jobs: list[Launch] = []
         join: _Join = self._embed
         for index, layer in enumerate(self._transformer.layers):
@@ -169,7 +168,6 @@ class _Walk:
         return [self._kernels.embed(table, token, self._hidden, scale), *self._settle(None, norm, readers)]
 
     def _join_of(self, half: _Half, after: Norm | None) -> _Join:
-        """How a half joins; `after`: a norm behind it."""
         if half.product is not None:
             matrix, x = half.product
             return lambda _, readers: [self._kernels.add_product(matrix, x, self._residual(readers))]
@@ -187,7 +185,6 @@ class _Walk:
         return jobs
 
     def _residual(self, readers: Sequence[_Reader]) -> Residual:
-        """The residual stream as a product before these readers leaves it."""
         copies = tuple(reader.copy for reader in readers if isinstance(reader.copy, NormCopy))
         return Residual(self._hidden, self._squares, copies)
 
@@ -258,7 +255,6 @@ class _Walk:
         return self._out(readers, jobs, layer.output, mixed)
 
     def _attention_rules(self, index: int, layer: DecoderLayer) -> AttentionRules:
-        """What attention does in the kernel; other norms of heads come before it."""
         inside = norms_heads_inside(layer)
         return AttentionRules(
             scale=self._spec.attention_scale,
@@ -344,7 +340,6 @@ class _Walk:
         return [self._kernels.product(one.matrices, one.x, y[:, one.column : end], "half") for one, end in places]
 
     def _out(self, readers: list[_Reader], jobs: list[Launch], part: Linear | QuantizedLinear, x: Tensor) -> _Half:
-        """A half that ends with `x` times a part, which reads it in its own order."""
         matrix = only_matrix(part)
         if self._plan._fused:
             assert matrix is not None

@@ -37,8 +37,6 @@ class Drafter(Protocol):
 
 @dataclass(slots=True)
 class DraftCount:
-    """Of one answer: how many tokens were guessed, and how many of them were right."""
-
     drafted: int = 0
     accepted: int = 0
 
@@ -95,11 +93,9 @@ class DraftLength:
         self._cost[guesses] = seconds if before is None else before + weight * (seconds - before)
 
     def guessed(self, guesses: int, seconds: float) -> None:
-        """What so many guesses took, whether they are right or not."""
         self._guess_seconds += 0.2 * (seconds / guesses - self._guess_seconds)
 
     def drew(self, seconds: float) -> None:
-        """A token that was drawn behind a right guess."""
         self._draw_seconds += 0.1 * (seconds - self._draw_seconds)
 
     def _pass(self, count: int) -> float:
@@ -168,16 +164,13 @@ class DraftedTokens(Generic[_Row]):
 
     @property
     def path(self) -> DecodePath:
-        """Of its plain tokens."""
         return self._path
 
     @property
     def busy(self) -> bool:
-        """See `TokenSource`."""
         return bool(self._rows) or (self._plain is not None and self._plain.busy)
 
     def follow(self, token: int) -> int:
-        """See `TokenSource`."""
         self._followed = len(self._context)
         if self._rows:
             guess, row = self._rows.popleft()
@@ -211,7 +204,6 @@ class DraftedTokens(Generic[_Row]):
             self._plain.go_on()
 
     def close(self) -> None:
-        """See `TokenSource`."""
         self._leave_plain()
         self._rows.clear()
         self._settle(self._followed)

@@ -19,7 +19,6 @@ class NgramDrafter:
         self._places: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in _LENGTHS)
 
     def guess(self, context: Sequence[int], most: int) -> list[int]:
-        """See `drafting.Drafter`."""
         self._read(context)
         for length, places in zip(_LENGTHS, self._places, strict=True):
             place = places.get(tuple(context[-length:])) if len(context) > length else None

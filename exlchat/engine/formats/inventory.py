@@ -34,7 +34,6 @@ class WeightSizes:
     stored: int = 0
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """In this compute dtype."""
         return self.floats * dtype.itemsize + self.stored
 
 
@@ -90,7 +89,6 @@ def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int
 
 
 def parameter_count(checkpoint: Checkpoint) -> int:
-    """Weights of the model, quantized or not."""
     return weight_sizes(checkpoint, stay_quantized=False).floats
 
 
@@ -124,8 +122,6 @@ def describe_format(checkpoint: Checkpoint) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """What the shapes of a GPTQ or AWQ layer say."""
-
     method: str
     bits: int
     features: int

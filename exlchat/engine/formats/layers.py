@@ -77,16 +77,13 @@ class LayerLoader:
 
     @property
     def kernels(self) -> ModelKernels | None:
-        """What quantized layers are multiplied by."""
         return self._kernels
 
     @property
     def device(self) -> torch.device:
-        """Where the weights go."""
         return self._device
 
     def has(self, key: str) -> bool:
-        """Whether the checkpoint holds the layer `key`, in whichever format."""
         return any(f"{key}.{kind}" in self._checkpoint.names for kind in ("weight", *QUANTIZED))
 
     def linear(
@@ -119,7 +116,6 @@ class LayerLoader:
             return self._written_out(self._tensors(key, how), how, features, outputs, stored_bias)
 
     def _as_stored(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
-        """A layer of float weights."""
         stored_bias = self._bias(key, outputs, declared=bias)
         shape = (features, outputs) if transposed else (outputs, features)
         stored = dense.load_tensor(self._checkpoint, f"{key}.weight", shape)
@@ -230,7 +226,6 @@ class LayerLoader:
 
     @contextmanager
     def _named(self, key: str, how: _Format) -> Iterator[None]:
-        """Errors name the file and the layer."""
         try:
             yield
         except ModelError as error:
@@ -262,7 +257,6 @@ class LayerLoader:
     def _written_out(
         self, tensors: Mapping[str, Tensor], how: _Format, features: int, outputs: int, bias: Tensor | None
     ) -> Linear:
-        """A quantized layer as floats."""
         weight = how.dequantize(tensors)
         _check_sizes(how.main, weight.shape[0], weight.shape[1], features, how.columns)
         return Linear(weight[:, :outputs].T.to(self._dtype).contiguous(), bias)

@@ -75,7 +75,6 @@ class GrammarMatcher:
 
     @property
     def finished(self) -> bool:
-        """Nothing can follow but the end."""
         return self._ended or (self._running.is_stopped() and self._may_end)
 
     def allowed(self) -> Tensor:
@@ -286,12 +285,10 @@ def open_matcher(library: LLTokenizer, source: str, constraint: Constraint) -> L
 
 
 def _at_dead_end(matcher: LLMatcher) -> bool:
-    """Whether its error is that nothing can come next."""
     return any(text.startswith("NoExtension") for text in (matcher.stop_reason(), matcher.get_error()))
 
 
 def _explain(constraint: Constraint, error: str) -> str:
-    """What is wrong with a constraint, from what the library says; its line where it is a grammar of lines."""
     kind = _KINDS[constraint.kind]
     found = re.match(r"(?:at )?(\d+)\((\d+)\): ", error)
     text = error[found.end() :] if found else error
@@ -324,7 +321,6 @@ _KNOWN = (
 
 
 def _clean(text: str) -> str:
-    """One line of printable characters, not too long."""
     line = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(line.split())
     return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."

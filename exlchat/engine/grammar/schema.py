@@ -126,7 +126,6 @@ def check_ends(rewriting: Rewriting) -> None:
 
 
 def _walk(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each object that a value may have to match."""
     seen: set[int] = set()
     waiting: list[tuple[Any, int]] = [(root, 0)]
     while waiting:
@@ -143,7 +142,6 @@ def _walk(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _target(root: dict[str, Any], schema: dict[str, Any]) -> Any:
-    """What a reference leads to, as the rewriting has set it."""
     pointer = schema.get("$ref")
     if not isinstance(pointer, str):
         return None

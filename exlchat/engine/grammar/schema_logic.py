@@ -89,7 +89,6 @@ class SchemaLogic:
         return pieces, unions
 
     def _contradict_as(self, kind: str, pieces: list[Schema], depth: int) -> bool:
-        """Whether no value of a kind matches all pieces."""
         for values in filter(None, map(_named_values, pieces)):
             alike = [value for value in values if kind_of(value) == kind]
             self._looks += len(alike) * len(pieces)
@@ -195,7 +194,6 @@ class SchemaLogic:
         return found
 
     def _unapplied(self, schema: Schema, depth: int) -> Iterator[Any]:
-        """Where what it applies does not hold."""
         yield from self._failed_conditions(schema, depth)
         if isinstance(schema.get("$ref"), str):
             yield from self.negated(self._document.targets[schema["$ref"]], depth + 1)
@@ -216,7 +214,6 @@ class SchemaLogic:
             return
 
     def _failed_conditions(self, schema: Schema, depth: int) -> Iterator[Any]:
-        """Where a condition holds and what follows of it does not."""
         for condition, then, other in conditions(schema):
             yield from (every(condition, failed) for failed in self.negated(then, depth + 1))
             failures = self.negated(other, depth + 1)
@@ -260,7 +257,6 @@ def _named_values(schema: Schema) -> list[Any] | None:
 
 
 def _property(schema: Schema, name: str) -> list[Any]:
-    """What a property has to match, as far as it is plain."""
     known = schema.get("properties")
     if isinstance(known, dict) and name in known:
         return [known[name]]

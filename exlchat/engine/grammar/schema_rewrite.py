@@ -101,7 +101,6 @@ class Rewriting:
         return f"the JSON schema: {'; '.join(said)}" if said else None
 
     def _schema(self, schema: Any, place: str, depth: int) -> Any:
-        """A schema that stands at a place, or was made of what stands there."""
         if not isinstance(schema, dict):
             return schema
         place = self._document.places.get(id(schema), place)
@@ -209,13 +208,11 @@ class Rewriting:
         return {**found, "anyOf": told}
 
     def _told(self, ways: list[list[Any]], place: str, depth: int) -> Iterator[Any]:
-        """Those that are left when what is within them is laid out, too."""
         for way in ways:
             with contextlib.suppress(_NothingLeftError):
                 yield self._schema(every(*way), place, depth)
 
     def _split(self, schema: Schema, place: str, always: list[Schema], asked: list[tuple[str, Schema]]) -> None:
-        """What holds in any case, and what has conditions."""
         place = self._document.places.get(id(schema), place)
         always.append({key: value for key, value in schema.items() if key not in _LOGIC and key != "allOf"})
         asked.append((place, schema))
@@ -239,7 +236,6 @@ class Rewriting:
         return found
 
     def _one_of(self, schemas: list[Any], always: list[Schema]) -> list[Any]:
-        """Each without what another one matches."""
         found: list[Any] = []
         for place, one in enumerate(schemas):
             rivals = [
@@ -278,7 +274,6 @@ def _modern(schema: Schema) -> Schema:
 
 
 def _listed(places: dict[str, str]) -> str:
-    """What was asked for, with the first place of each."""
     said = [f"{what} ({place})" for what, place in places.items()]
     return ", ".join(said[:_MOST_SAID]) + (f" and {len(said) - _MOST_SAID} more" if len(said) > _MOST_SAID else "")
 

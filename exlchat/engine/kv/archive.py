@@ -41,7 +41,6 @@ class PageArchive:
 
     @property
     def report(self) -> DiskReport:
-        """What is there and what happened."""
         counts = self._files.counts
         return DiskReport(
             files=counts.files,
@@ -112,19 +111,15 @@ class PageArchive:
         self._files.used(here)
 
     def note_prefill(self, tokens: int, seconds: float) -> None:
-        """So many tokens of a prompt took so long to compute."""
         self._files.note_prefill(tokens, seconds)
 
     def pays(self, tokens: int) -> bool:
-        """Whether reading so many whole pages is expected to be faster than computing them."""
         return self._files.pays(tokens // PAGE_TOKENS * self._files.page_bytes(), tokens)
 
     def flush(self, seconds: float) -> bool:
-        """Waits for what is being written, that long at most; whether it is done."""
         return self._files.flush(seconds)
 
     def close(self) -> None:
-        """Gives what is being written a short time to end."""
         self._files.close(CLOSE_SECONDS)
 
     def _wanted(self, known: Known, ids: Sequence[int], most: int) -> list[tuple[bytes, int]]:
@@ -183,7 +178,6 @@ def open_archive(cache: KVCache, folder: Path, most_bytes: int) -> PageArchive:
 
 
 def page_layout(store: PageStore) -> PageLayout:
-    """What a page of the store looks like on the disk."""
     names = ("keys", "values", "key_scales", "value_scales")
     return PageLayout(
         tuple(

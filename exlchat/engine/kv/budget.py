@@ -81,14 +81,11 @@ def plan_cache(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Arithmetic for one model, one kind of cache and the bytes that there are."""
-
     spec: ModelSpec
     kind: CacheKind
     room: int
 
     def bytes(self, context: int, tokens: int) -> int:
-        """Of a cache of so many tokens, for conversations of `context`."""
         pages = pages_of(max(tokens, context))
         return cache_bytes(self.spec, self.kind, pages, window_slots(self.spec, pages_of(context), pages))
 
@@ -114,7 +111,6 @@ class _Sizes:
         return self.fitting(context, int(wishes.gigabytes * 2**30))
 
     def too_large(self, name: str, what: str, context: int, tokens: int, *, option: str) -> ModelError:
-        """What it takes, what there is, and what would fit."""
         needed, fits = self.bytes(context, tokens), self.fitting(None, self.room)
         mends = [f"{option} {fits}"] if fits >= _SHORTEST_CONTEXT else []
         for smaller in KINDS.values():

@@ -72,7 +72,6 @@ class KVCache:
 
     @property
     def bytes(self) -> int:
-        """Of the pool, on the device."""
         slots = self.windows.size if self.windows else 0
         return cache_bytes(self._spec, self.kind, self.pool.size, slots)
 
@@ -83,7 +82,6 @@ class KVCache:
 
     @property
     def on_gpu(self) -> bool:
-        """Where its memory is."""
         return self._device.type == "cuda"
 
     @property
@@ -149,13 +147,11 @@ class KVCache:
         self._free.append(slot)
 
     def rows(self, slot: TableSlot) -> CacheRows:
-        """How keys and values of the sequence in a slot get into its pages and out of them."""
         if slot.rows is None:
             slot.rows = CacheRows(self.memory, self.tables, slot.row, self._spec, self._opened)
         return slot.rows
 
     def copy_rows(self, source: Page, target: Page, rows: int) -> None:
-        """The first rows of one page into another, in all layers."""
         if self.windows is not None:
             both = [source, target]
             self.windows.hold(both)
@@ -163,7 +159,6 @@ class KVCache:
         self.memory.copy_rows(source, target, rows)
 
     def note_prompt(self, asked: int, found: int) -> None:
-        """So many of a prompt's tokens were there, for the report."""
         self._asked, self._found = self._asked + asked, self._found + found
 
     def report(self) -> CacheReport:

@@ -56,7 +56,6 @@ class PageMemory:
 
     @property
     def bytes(self) -> int:
-        """On the device."""
         return self.whole.bytes + (0 if self._narrow is None else self._narrow.bytes)
 
     def is_narrow(self, layer: int) -> bool:
@@ -64,7 +63,6 @@ class PageMemory:
         return self._places[layer][0]
 
     def layer(self, index: int) -> LayerPages:
-        """One layer as the kernels and their references read it."""
         narrow, place = self._places[index]
         return self._store(narrow).layer(place)
 
@@ -169,7 +167,6 @@ class CacheRows:
         ]
 
     def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[SeenRows]:
-        """Stores new positions of one layer from `start` on, and gives what they see: see `LayerRows`."""
         window = self._windows[layer]
         span = ChunkSpan(max(start + 1 - window, 0) if window else 0, start, exact_from)
         return self._rows[layer].append(self._tables.lists(self._row, self._memory.is_narrow(layer)), span, new)

@@ -48,7 +48,6 @@ class Page:
 
     @property
     def full(self) -> bool:
-        """Whether no token fits any more."""
         return len(self.ids) == PAGE_TOKENS
 
     @property
@@ -75,7 +74,6 @@ class Known:
 
     @property
     def tokens(self) -> int:
-        """From the beginning."""
         return len(self.pages) * PAGE_TOKENS + self.rows
 
 
@@ -101,7 +99,6 @@ class PagePool:
 
     @property
     def size(self) -> int:
-        """Pages in all."""
         return self._size
 
     @property
@@ -150,7 +147,6 @@ class PagePool:
         return Page(slot, users=1)
 
     def hold(self, page: Page) -> None:
-        """One more user."""
         page.users += 1
         self._idle.pop(page, None)
 
@@ -257,12 +253,10 @@ class PagePool:
                 del self._after[page.parent]
 
     def _forget(self, page: Page) -> None:
-        """It is no longer found as a full page."""
         if page.hash is not None and self._full.get(page.hash) is page:
             del self._full[page.hash]
 
     def _drop(self, page: Page) -> None:
-        """Its room is free; what it held is forgotten."""
         self._unlist(page)
         self._idle.pop(page, None)
         self._beginnings = {name: pages for name, pages in self._beginnings.items() if page not in pages}

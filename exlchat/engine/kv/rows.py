@@ -58,8 +58,6 @@ class SeenRows:
 
 
 class LayerRows(Protocol):
-    """The pages of one layer."""
-
     def append(self, sequence: PageList, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
         """Stores new positions, when the first of what they see is asked for.
 
@@ -86,7 +84,6 @@ class TorchLayerRows:
         self._page = _ExactPage(pages, dtype)
 
     def append(self, sequence: PageList, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
-        """See `LayerRows`."""
         new = new.to(self._dtype)
         stored = [
             self._append(parts, element, sequence, span, one)
@@ -124,7 +121,6 @@ class KernelLayerRows:
         self._page = _ExactPage(pages, torch.float16)
 
     def append(self, sequence: PageList, span: ChunkSpan, new: Tensor) -> Iterator[SeenRows]:
-        """See `LayerRows`."""
         first, end, pages = span.first, span.start + new.shape[2], self._pages
         self._access.write(span.start, new[0], new[1])
         whole = slice(0, new.shape[2])
@@ -170,8 +166,6 @@ class _ExactPage:
 
 
 def kernel_rows(kernels: PageKernels) -> OpenRows:
-    """Rows through the kernels of one library."""
-
     def open_rows(pages: LayerPages, page_table: Tensor, _dtype: torch.dtype) -> LayerRows:
         return KernelLayerRows(kernels.page_access(pages, page_table), pages, page_table)
 

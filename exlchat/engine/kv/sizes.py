@@ -54,5 +54,4 @@ def window_slots(spec: ModelSpec, longest: int, pages: int) -> int:
 
 
 def pages_of(tokens: int) -> int:
-    """Pages that so many tokens take."""
     return -(-tokens // PAGE_TOKENS)

@@ -31,21 +31,17 @@ class PageStore:
 
     @property
     def bytes(self) -> int:
-        """Of all pages."""
         return sum(part.nbytes for part in self.parts)
 
     @property
     def pages(self) -> int:
-        """How many there are."""
         return self.parts[0].shape[2]
 
     def layer(self, index: int) -> LayerPages:
-        """One layer as the kernels and their references read it."""
         keys, values, *scales = (part[index] for part in self.parts)
         return LayerPages(self.kind, keys, values, *scales)
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
-        """The first rows of one page into another, in all layers."""
         for part in self.parts:
             part[:, :, target, :rows] = part[:, :, source, :rows]
 

@@ -42,7 +42,6 @@ class WindowSlots:
                 raise
 
     def release(self, pages: Sequence[Page]) -> None:
-        """One holder less of each."""
         for page in pages:
             self._holders[page] -= 1
             if not self._holders[page]:

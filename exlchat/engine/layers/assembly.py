@@ -62,8 +62,6 @@ _Part = TypeVar("_Part", Joined, Linear | QuantizedLinear)
 
 
 class _Weights:
-    """Reads layers of one model."""
-
     def __init__(self, spec: ModelSpec, loader: LayerLoader) -> None:
         self._spec = spec
         self._loader = loader
@@ -89,7 +87,6 @@ class _Weights:
         )
 
     def norm(self, name: str) -> Norm:
-        """A norm of the width of the model."""
         spec, shape = self._spec, (self._spec.hidden_size,)
         weight = self._offset(self._loader.tensor(f"{name}.weight", shape))
         bias = self._loader.tensor(f"{name}.bias", shape) if spec.norm_bias else None
@@ -184,7 +181,6 @@ class _Weights:
         return self._together(found)
 
     def _together(self, experts: Experts) -> Experts:
-        """The same with the kernels of chosen experts, where there are any and they hold these."""
         kernels = self._loader.kernels
         if kernels is None:
             return experts

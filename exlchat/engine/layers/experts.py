@@ -36,12 +36,10 @@ class Mlp:
 
     @property
     def bytes(self) -> int:
-        """Of all weights."""
         return self.gate_up.bytes + self.down.bytes
 
     @property
     def bytes_per_token(self) -> int:
-        """Of the weights, what one token reads."""
         return self.bytes
 
     def __call__(self, x: Tensor, operations: Operations) -> Tensor:
@@ -97,7 +95,6 @@ class Experts:
 
     @property
     def bytes(self) -> int:
-        """Of all weights."""
         shared = 0 if self.shared is None else self.shared.mlp.bytes + self.shared.gate.bytes
         return self.router.bytes + sum(expert.bytes for expert in self.experts) + shared
 

@@ -30,7 +30,6 @@ class Linear:
 
     @property
     def bytes(self) -> int:
-        """Of the weight and the bias."""
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -61,7 +60,6 @@ class SideBySide:
 
     @property
     def bytes(self) -> int:
-        """Of all parts."""
         return sum(part.bytes for part in self.parts)
 
     def __call__(self, x: Tensor) -> Tensor:

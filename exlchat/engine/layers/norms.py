@@ -27,7 +27,6 @@ class Norm:
 
     @property
     def bytes(self) -> int:
-        """Of weight and bias."""
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:

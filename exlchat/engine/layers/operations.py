@@ -49,13 +49,11 @@ class TorchOperations:
     def add_norm(
         self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
     ) -> Tensor:
-        """See `Operations`."""
         if added is not None:
             hidden.add_(added if after is None else after(added.float()), alpha=scale)
         return (hidden if norm is None else norm(hidden)).to(self._dtype)
 
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
-        """See `Operations`."""
         first, second = x.chunk(2, dim=-1)
         # In place: of a long chunk these are the largest tensors.
         if activation == "silu":
@@ -63,7 +61,6 @@ class TorchOperations:
         return activate(first, activation).mul_(second)
 
     def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
-        """See `Operations`."""
         cos, sin = turns.to(heads.dtype).unsqueeze(1).unbind(-1)
         heads[:, :count] = rotate(heads[:, :count], cos, sin, interleaved=interleaved)
 
@@ -86,14 +83,11 @@ KERNEL_ACTIVATIONS: dict[Activation, KernelActivation] = {
 class FusedKernels(Protocol):
     """What `KernelOperations` needs of the CUDA extension: see `exlchat.ext.prompt.PromptKernels`."""
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-        """See `exlchat.ext.prompt`."""
+    def add_norm(self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor: ...
 
-    def gate(self, x: Tensor, activation: KernelActivation = "silu") -> Tensor:
-        """See `exlchat.ext.prompt`."""
+    def gate(self, x: Tensor, activation: KernelActivation = "silu") -> Tensor: ...
 
-    def turn(self, x: Tensor, turns: Tensor, heads: int, *, interleaved: bool = False) -> None:
-        """See `exlchat.ext.prompt`."""
+    def turn(self, x: Tensor, turns: Tensor, heads: int, *, interleaved: bool = False) -> None: ...
 
 
 class KernelOperations:
@@ -109,18 +103,15 @@ class KernelOperations:
     def add_norm(
         self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
     ) -> Tensor:
-        """See `Operations`."""
         plain = norm is not None and norm.kind == "rms" and after is None and scale == 1.0
         if norm is None or not plain:
             return self._torch.add_norm(hidden, added, norm, after=after, scale=scale)
         return self._kernels.add_norm(hidden, added, norm.weight, norm.eps)
 
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
-        """See `Operations`."""
         return self._kernels.gate(x, KERNEL_ACTIVATIONS[activation])
 
     def turn(self, heads: Tensor, turns: Tensor, count: int, *, interleaved: bool = False) -> None:
-        """See `Operations`."""
         if turns.shape[1] % 2 or heads.shape[-1] % 4:
             self._torch.turn(heads, turns, count, interleaved=interleaved)
             return

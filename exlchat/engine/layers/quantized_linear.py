@@ -28,8 +28,6 @@ _SCRATCH_WEIGHTS = 64 * 2**20
 
 
 class Launch(Protocol):
-    """A prepared operation."""
-
     def launch(self, *, dependent: bool) -> None:
         """Runs it; `dependent`: it may start before the one before it ends."""
 
@@ -113,7 +111,6 @@ class QuantizedLinear:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The matrices by stored order."""
         runs: list[Run] = []
         column = 0
         for matrix in self.matrices:
@@ -131,7 +128,6 @@ class QuantizedLinear:
 
     @property
     def bytes(self) -> int:
-        """Of all that is kept on the device."""
         kept = [(matrix.words, matrix.scales, matrix.gather, matrix.bias) for matrix in self.matrices]
         return sum(tensor.nbytes for tensors in kept for tensor in tensors if tensor is not None)
 
@@ -147,7 +143,6 @@ class QuantizedLinear:
 
     @cached_property
     def _row_products(self) -> list[Callable[[Tensor], Tensor]]:
-        """The products of the runs, prepared."""
         return [self.kernels.row_product(run.matrices) for run in self.runs]
 
     def _multiply(self, x: Tensor) -> Tensor:
@@ -159,7 +154,6 @@ class QuantizedLinear:
         return self._real_columns(torch.cat([product.y for product in self._few_rows[len(x)]], dim=1))
 
     def _real_columns(self, y: Tensor) -> Tensor:
-        """The columns of all runs, without those that fill up the matrices."""
         if y.shape[1] == sum(self.outputs):
             return y
         columns = torch.split(y, [matrix.outputs for matrix in self.matrices], dim=1)

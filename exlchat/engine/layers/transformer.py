@@ -48,12 +48,10 @@ class DecoderLayer:
 
     @property
     def bytes(self) -> int:
-        """Of all weights of the layer."""
         return self._small + self.qkv.bytes + self.output.bytes + self.mlp.bytes
 
     @property
     def bytes_per_token(self) -> int:
-        """Of the weights, what one token reads."""
         return self._small + self.qkv.bytes + self.output.bytes + self.mlp.bytes_per_token
 
     @property
@@ -113,22 +111,18 @@ class Transformer:
 
     @property
     def norm(self) -> Norm:
-        """Of the last layer's residual."""
         return self.ends.norm
 
     @property
     def head(self) -> Linear | QuantizedLinear:
-        """The product that gives logits."""
         return self.ends.head
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the decoder computes in."""
         return self.embedding.dtype
 
     @property

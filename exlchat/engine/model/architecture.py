@@ -55,7 +55,6 @@ def _window(reader: ConfigReader, family: Family) -> int | None:
 
 
 def _check_no_window(reader: ConfigReader) -> None:
-    """That an architecture without windows is not given one shorter than the context."""
     if reader.get("use_sliding_window") is False or reader.get("sliding_window") in (None, 0):
         return
     window = reader.integer("sliding_window")
@@ -64,7 +63,6 @@ def _check_no_window(reader: ConfigReader) -> None:
 
 
 def _check_all_full(reader: ConfigReader, listed: list[bool] | None) -> None:
-    """That no layer is listed as one with a window, where there is none."""
     if listed is not None and any(listed):
         off = reader.get("sliding_window") is not None
         key, problem = ("use_sliding_window", "is not true") if off else ("sliding_window", "says none")
@@ -82,7 +80,6 @@ def _listed_windows(reader: ConfigReader, layers: int) -> list[bool] | None:
 
 
 def _narrow_layers(reader: ConfigReader, family: Family, layers: int) -> list[bool]:
-    """For each layer whether it has the window by the family's rule."""
     if family.windows == "all":
         return [True] * layers
     if family.windows == "upper":

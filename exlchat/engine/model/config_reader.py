@@ -53,7 +53,6 @@ class ConfigReader:
         self._sections: dict[str, ConfigReader] = {}
 
     def error(self, key: str, problem: str) -> ModelError:
-        """A `ModelError` about one key."""
         names = (self._name(key),) if self.has(key) else (key, *self._aliases.get(key, ()))
         return ModelError(f"{self._where}: {' or '.join(names)} {problem}")
 
@@ -88,7 +87,6 @@ class ConfigReader:
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.error(key, f"is {short(value)}; it must be a string")
@@ -128,7 +126,6 @@ class ConfigReader:
         self._read.update(keys)
 
     def unread(self) -> list[tuple[str, Any]]:
-        """Keys that were not looked up, and their values."""
         return [(key, value) for key, value in self._config.items() if key not in self._read]
 
     def has(self, key: str) -> bool:
@@ -141,7 +138,6 @@ class ConfigReader:
         return self._config[name] if name in self._config else self._defaults.get(key)
 
     def _name(self, key: str) -> str:
-        """The name under which the key stands."""
         names = (key, *self._aliases.get(key, ()))
         self._read.update(names)
         return next((name for name in names if name in self._config), key)

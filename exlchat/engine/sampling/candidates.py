@@ -79,7 +79,6 @@ class Candidates:
         return Candidates(self._adjusted, self.ids[:count], self.logits[:count], ranked=self.ranked)
 
     def in_order(self) -> Candidates:
-        """The same, ranked."""
         if self.ranked:
             return self
         order = self.places.sort(descending=True, stable=True).indices

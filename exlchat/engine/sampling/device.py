@@ -40,7 +40,6 @@ class DeviceDraws:
 
     @property
     def kind(self) -> DrawKind:
-        """Which kernels it takes."""
         settings = self.settings
         if settings.dynatemp_high > 0.0 or settings.steps != tuple(s for s in _PLAIN_STEPS if s in settings.steps):
             return "chain"

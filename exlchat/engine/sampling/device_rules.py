@@ -29,7 +29,6 @@ class DeviceRules:
         self._last: tuple[object, ChainRules] | None = None
 
     def draws(self, state: GenerationState) -> DeviceDraws:
-        """How the device draws the next token of an answer, and those behind it."""
         parts = state.parts
         sampling = parts.request.sampling
         return DeviceDraws(

@@ -32,17 +32,14 @@ class AnswerClock:
         return self._prompt_tokens - self.cached, time.perf_counter() - self._found
 
     def prefilled(self) -> None:
-        """All of the prompt is in the cache."""
         self._prefill_end = time.perf_counter()
 
     def token(self) -> None:
-        """A token of the answer was sampled."""
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._tokens += 1
 
     def back(self, count: int) -> None:
-        """The last tokens were taken back."""
         self._tokens -= count
         self._rewound += count
 

@@ -84,7 +84,6 @@ class AnswerSources:
         return RunAheadTokens(step, sequence, state.context, draws, most=state.most)
 
     def _on_device(self, state: GenerationState) -> bool:
-        """Whether the device can draw the next tokens."""
         request = state.parts.request
         if request.alternatives or state.parts.guidance is not None or why_not_on_device(request.sampling) is not None:
             return False

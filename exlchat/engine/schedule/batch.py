@@ -56,13 +56,11 @@ class BatchedHostDraws:
         self._open: list[_HostDrawn] = []
 
     def open(self, state: GenerationState) -> _HostDrawn:
-        """A source behind the last token of an answer, which is not in the cache yet."""
         source = _HostDrawn(self, state)
         self._open.append(source)
         return source
 
     def close(self, source: _HostDrawn) -> None:
-        """It wants no more tokens."""
         if source in self._open:
             self._open.remove(source)
 
@@ -100,7 +98,6 @@ class _HostDrawn:
         self._by_host = drawn_by_host(state.parts.request)
 
     def follow(self, token: int) -> int:
-        """See `TokenSource`."""
         if self.logits is None:
             self._together.feed()
         logits, self.logits = self.logits, None
@@ -120,11 +117,9 @@ class _HostDrawn:
         return True
 
     def go_on(self) -> None:
-        """The next pass is for this one too."""
         self.wants = True
 
     def close(self) -> None:
-        """See `TokenSource`."""
         self._together.close(self)
 
 
@@ -146,7 +141,6 @@ class BatchedRunAhead:
         """Passes since the rows were put together."""
 
     def open(self, state: GenerationState) -> _Ahead:
-        """A source behind the last token of an answer, which is not in the cache yet."""
         source = _Ahead(self, state)
         self._open.append(source)
         return source
@@ -209,12 +203,10 @@ class _Ahead:
 
     @property
     def busy(self) -> bool:
-        """See `TokenSource`."""
         return self._unread > 0
 
     @property
     def ring(self) -> TokenRing:
-        """See `ReportingStep`."""
         assert self.slot is not None
         return self._together.step.row_ring(self.slot)
 
@@ -225,7 +217,6 @@ class _Ahead:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next pass can store what it feeds of this one."""
         try:
             self._state.parts.sequence.reserve(len(self._state.context) + self._unread)
         except PoolFullError:
@@ -237,21 +228,17 @@ class _Ahead:
         return len(self._kept) + (0 if self.slot is None else self._together.launched - self._read)
 
     def drain(self) -> None:
-        """Leaves the passes, with what they have computed of it."""
         while self.slot is not None and self._read < self._together.launched:
             self._kept.append(self._report())
         self.slot, self._read = None, 0
 
     def running(self) -> bool:
-        """See `ReportingStep`."""
         return self._together.step.running()
 
     def row(self, rules: DeviceRules) -> DecodeRow:
-        """As the passes take it."""
         return DecodeRow(self._state.parts.sequence, self._state.context, rules.draws(self._state))
 
     def follow(self, token: int) -> int:
-        """See `TokenSource`."""
         if not self.busy:
             self._together.launch_next()
         found, status = self._kept.pop(0) if self._kept else self._report()
@@ -260,12 +247,10 @@ class _Ahead:
         return found
 
     def go_on(self) -> None:
-        """See `TokenSource`."""
         if self.slot is not None:
             self._together.launch_ahead(self)
 
     def close(self) -> None:
-        """See `TokenSource`."""
         if self._closed:
             return
         self._closed = True

@@ -98,12 +98,10 @@ class GenerationState:
 
     @property
     def ids(self) -> list[int]:
-        """The answer's tokens so far."""
         return self.context[self._prompt_length :]
 
     @property
     def count(self) -> int:
-        """How many they are."""
         return len(self.context) - self._prompt_length
 
     @property
@@ -124,7 +122,6 @@ class GenerationState:
             self.room = self.parts.sequence.capacity
 
     def close(self) -> None:
-        """Nobody wants more of it."""
         self.leave_source()
         if self.parts.guidance is not None:
             self.parts.guidance.close()
@@ -220,11 +217,9 @@ class GenerationState:
         return self._prompt_logits
 
     def _first_token(self, logits: Callable[[], Tensor]) -> int:
-        """Draws from logits that no source has given."""
         return self._explained(lambda: self.draw(logits()))
 
     def _begin_next(self) -> None:
-        """What can be done for the next token before anybody asks for it."""
         if self._source is not None and self._opened_under != self.parts.rules.hold:
             self.leave_source()
         if self._source is None:

@@ -47,5 +47,4 @@ class Guidance:
         return self._last
 
     def close(self) -> None:
-        """It is asked no more."""
         self._sequence.retire()

@@ -63,12 +63,10 @@ class PromptReader:
             yield PrefillProgress(done, len(prompt), cached), logits if done == len(prompt) else None
 
     def note(self, tokens: int, seconds: float) -> None:
-        """So many tokens of a prompt were computed in this time."""
         if self._archive is not None:
             self._archive.note_prefill(tokens, seconds)
 
     def keep(self, sequence: KVSequence) -> None:
-        """The pages of a sequence, for later runs."""
         if self._archive is not None:
             self._archive.keep(sequence.filled)
 

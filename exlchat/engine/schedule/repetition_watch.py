@@ -28,11 +28,9 @@ class RepetitionWatch:
 
     @property
     def stuck(self) -> bool:
-        """After the last token."""
         return bool((self._runs >= self._least).any())
 
     def push(self, token: int) -> None:
-        """The next token."""
         if self._count == len(self._ids):
             self._ids = np.concatenate([self._ids, np.full_like(self._ids, -1)])
         near = min(self._count, LONGEST)
@@ -43,7 +41,6 @@ class RepetitionWatch:
         self._count += 1
 
     def back(self, count: int) -> None:
-        """Forget the last tokens."""
         kept = self._ids[: self._count - count].copy()
         self._count, self._runs = 0, np.zeros_like(self._runs)
         for token in kept.tolist():

@@ -15,7 +15,6 @@ class ThoughtWatch:
 
     @property
     def inside(self) -> bool:
-        """Whether the text goes on inside thoughts."""
         return self._splitter is not None and self._splitter.thinking
 
     @property
@@ -24,7 +23,6 @@ class ThoughtWatch:
         return self._most is not None and self.inside and self._tokens >= self._most
 
     def push(self, text: str) -> None:
-        """A token, and the text that came with it."""
         if self._splitter is None:
             return
         self._splitter.feed(text)

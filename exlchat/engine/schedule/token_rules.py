@@ -25,8 +25,7 @@ class Grammar(Protocol):
     def accept(self, token: int) -> None:
         """The next token, one of those that may come."""
 
-    def back(self, count: int) -> None:
-        """Forget the last tokens."""
+    def back(self, count: int) -> None: ...
 
 
 class TokenRules:
@@ -54,7 +53,6 @@ class TokenRules:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is what it has to be and cannot go on."""
         return self._grammar is not None and self.grammar_holds and self._grammar.finished
 
     @property
@@ -69,7 +67,6 @@ class TokenRules:
 
     @property
     def barred(self) -> frozenset[int]:
-        """Tokens that may not come next."""
         stops = self._stop_ids if self._count < self._least else frozenset()
         return stops | self._barred.get(self._count, set())
 

@@ -37,8 +37,7 @@ class TokenSource(Protocol):
     """One answer's tokens, in order."""
 
     @property
-    def path(self) -> DecodePath:
-        """What the statistics say."""
+    def path(self) -> DecodePath: ...
 
     @property
     def busy(self) -> bool:
@@ -91,7 +90,6 @@ class SynchronousTokens:
         self._draw = draw
 
     def follow(self, token: int) -> int:
-        """See `TokenSource`."""
         return self._draw(self._compute(token))
 
     def go_on(self) -> None:
@@ -132,11 +130,9 @@ class RunAheadTokens:
 
     @property
     def busy(self) -> bool:
-        """See `TokenSource`."""
         return self._launched > self._read
 
     def follow(self, token: int) -> int:
-        """See `TokenSource`."""
         self._launch_up_to(self._read + 1)
         found, status = wait_for(self._step, self._read + 1)
         self._read += 1
@@ -145,11 +141,9 @@ class RunAheadTokens:
         return found
 
     def go_on(self) -> None:
-        """See `TokenSource`."""
         self._launch_up_to(self._read + _AHEAD)
 
     def close(self) -> None:
-        """See `TokenSource`."""
         if self._closed:
             return
         self._closed = True

@@ -75,7 +75,6 @@ class Work:
         self.cancelled = True
 
     def close(self) -> None:
-        """Leaves what it holds."""
         self.turns.close()
 
     def has_room(self) -> bool:
@@ -118,7 +117,6 @@ class WorkMaker:
         self._guides: KVCache | None = None
 
     def answer(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell, *, apart: bool) -> Work:
-        """One answer."""
         work = Work(
             tell,
             pages=self._pages(request, 1),
@@ -145,7 +143,6 @@ class WorkMaker:
         return work
 
     def score(self, request: ScoreRequest, tell: Tell) -> Work:
-        """How likely the tokens of a sequence are."""
         work = Work(tell, pages=pages_of(len(request.ids)))
         work.turns = self._score(work, request, tell)
         return work
@@ -341,15 +338,12 @@ class WorkMaker:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One answer that is to be made."""
-
     request: GenerationRequest
     plan: SamplingPlan
     clock: AnswerClock
     sequence: KVSequence
 
     def finished(self, state: GenerationState) -> Finished:
-        """Its last event."""
         ended, healed = state.reason or "cancelled", int(self.plan.healing is not None)
         return Finished(ended, self.clock.stats(), state.text, tuple(state.ids), tuple(state.chances), healed)
 

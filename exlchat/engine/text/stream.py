@@ -116,12 +116,10 @@ class TextStream:
         del self._tokens[index:]
 
     def _token_at(self, place: int) -> int:
-        """Which token made a place of the held text, or of the text before it."""
         beyond = (number for number, token in enumerate(self._tokens) if token.reach > self._gone + max(place, 0))
         return next(beyond, len(self._tokens) - 1)
 
     def _kept(self, held: str) -> int:
-        """How many characters at the end of `held` may not be shown yet."""
         stop = max((_overlap(held, stop) for stop in self._stop), default=0)
         if not self._banned:
             return stop
@@ -133,7 +131,6 @@ class TextStream:
         return max(stop, self._gone + len(held) - first.start)
 
     def _release(self, count: int) -> str:
-        """Shows the first characters of what is held."""
         shown, self._held = self._held[:count], self._held[count:]
         self._gone += count
         while self._tokens and self._tokens[0].reach <= self._gone:

@@ -128,7 +128,6 @@ class Tokenizer:
         return [str(text).removeprefix(alone) if str(text).startswith(alone) else str(text) for text in both]
 
     def id_of(self, token: str) -> int | None:
-        """The id of one token's exact text."""
         return guarded(lambda: self._fast.token_to_id(token), lambda reason: self._refused("look up a token", reason))
 
     def token_bytes(self, size: int) -> TokenBytes:

@@ -53,9 +53,7 @@ class TokenizerAlone:
         return self._info
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of `text`, no BOS added. `special`: whether the text of a special token becomes that token."""
         return self._tokenizer.encode(text, special=special)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Text of `ids`. `special`: with that of all special tokens."""
         return self._tokenizer.decode(ids, special=special)

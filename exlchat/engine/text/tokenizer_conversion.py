@@ -32,8 +32,6 @@ _Message = dict[int, list[_Value]]
 
 
 class PieceKind(IntEnum):
-    """What a piece is to the model."""
-
     NORMAL = 1
     UNKNOWN = 2
     CONTROL = 3

@@ -23,12 +23,10 @@ class Vocabulary:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Of each id, within a text; see `Tokenizer.texts`."""
         return self._tokenizer.texts(self.size)
 
     @cached_property
     def of_samplers(self) -> TokenTexts:
-        """As samplers want them."""
         special = [
             index for text in self._tokenizer.special_tokens if (index := self._tokenizer.id_of(text)) is not None
         ]

@@ -121,7 +121,6 @@ class Checkpoint(SmallFiles):
         return self._names
 
     def file_of(self, name: str) -> Path:
-        """The file that holds a tensor."""
         return self._files[self._where[name]]
 
     def name_in_file(self, name: str) -> str:
@@ -178,7 +177,6 @@ class Checkpoint(SmallFiles):
                 )
 
     def _index(self, name: str) -> int:
-        """Of the file that holds a tensor."""
         if name not in self._where:
             raise ModelError(f"{self.missing(name)}; {_DOWNLOAD_AGAIN}")
         return self._where[name]

@@ -112,7 +112,6 @@ def open_weights(file: Path, framework: Literal["np", "pt"] = "np") -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an error says."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

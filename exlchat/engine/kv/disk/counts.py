@@ -29,8 +29,6 @@ class DiskCounts:
 
 
 class Wanted(Enum):
-    """What a store would do with a page."""
-
     YES = "it would be written"
     HERE = "it is on the disk as far as its name tells, or on its way there"
     NO = "there is no room in the queue or under the cap, or the disk takes nothing"

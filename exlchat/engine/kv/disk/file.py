@@ -98,11 +98,9 @@ class PageTensor:
     row: int
 
     def shape(self, tokens: int) -> tuple[int, int, int, int]:
-        """Of a page with so many tokens."""
         return (self.layers, self.kv_heads, tokens, self.row)
 
     def bytes(self, tokens: int) -> int:
-        """Of a page with so many tokens."""
         return self.layers * self.kv_heads * tokens * self.row * self.dtype.itemsize
 
 
@@ -124,7 +122,6 @@ class PageLayout:
             raise ValueError("pages on disk are made of uint8, float16 and float32, and no tensor of them is empty")
 
     def file_bytes(self, tokens: int) -> int:
-        """The length of the file of a page with so many tokens."""
         return HEADER_BYTES + sum(tensor.bytes(tokens) for tensor in self.tensors)
 
     def places(self, tokens: int) -> dict[int, tuple[int, int]]:
@@ -220,7 +217,6 @@ def _check_file(path: Path, size: int) -> None:
 
 
 def _read_into(path: Path, size: int, view: memoryview) -> None:
-    """Fills `view` from the beginning of a file of `size` bytes."""
     _check_file(path, size)
     done = 0
     with path.open("rb", buffering=0) as file:

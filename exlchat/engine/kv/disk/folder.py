@@ -65,17 +65,14 @@ class PagesFolder:
             return self._files, self._bytes
 
     def add(self, size: int) -> None:
-        """A file of so many bytes was written."""
         with self._lock:
             self._files, self._bytes, self._unseen = self._files + 1, self._bytes + size, self._unseen + size
 
     def remove(self, size: int) -> None:
-        """A file of so many bytes was removed."""
         with self._lock:
             self._files, self._bytes = max(0, self._files - 1), max(0, self._bytes - size)
 
     def scan(self) -> list[FoundFile]:
-        """Looks at every file of every root."""
         found = [file for root in self._roots() for file in _files_of(root)]
         with self._lock:
             self._files, self._bytes, self._unseen = len(found), sum(file.size for file in found), 0

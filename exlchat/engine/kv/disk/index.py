@@ -39,7 +39,6 @@ class PageIndex:
                     self._ids[name.hash] = ids
 
     def drop(self, name: PageName) -> None:
-        """A file is there no longer."""
         with self._lock:
             if self._names.get(name.hash) == name:
                 del self._names[name.hash]
@@ -51,12 +50,10 @@ class PageIndex:
                     del self._partials[name.parent]
 
     def find(self, page: bytes) -> PageName | None:
-        """The name of the page with this hash."""
         with self._lock:
             return self._names.get(page)
 
     def partials(self, parent: bytes) -> tuple[tuple[PageName, tuple[int, ...] | None], ...]:
-        """The pages of fewer than 256 ids behind a parent, with their ids where these are known."""
         with self._lock:
             found = self._partials.get(parent, {}).values()
             return tuple((name, self._ids.get(name.hash)) for name in found)

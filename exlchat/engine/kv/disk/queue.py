@@ -50,7 +50,6 @@ class BackgroundQueue(Generic[Item]):
             return True
 
     def has_room(self, weight: int) -> bool:
-        """Whether `offer` would take an item of this weight now."""
         with self._change:
             return self._fits(weight)
 

@@ -27,8 +27,6 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 @dataclass(frozen=True, slots=True)
 class PartialPage:
-    """A page on disk with fewer than 256 ids."""
-
     hash: bytes
     ids: tuple[int, ...]
 
@@ -53,7 +51,6 @@ class PageRoot:
 
     @property
     def damaged(self) -> int:
-        """Files found that were not what their names say."""
         with self._lock:
             return self._damaged
 
@@ -66,7 +63,6 @@ class PageRoot:
             return None
 
     def partials(self, parent: bytes) -> tuple[PartialPage, ...]:
-        """The pages of fewer than 256 ids behind a parent. Ids not yet known are read from the files and checked."""
         found = []
         for name, known in self.index.partials(parent):
             ids = known if known is not None else self._read_ids(name)

@@ -75,7 +75,6 @@ class PageFiles:
 
     @property
     def on(self) -> bool:
-        """Whether there is a store at all."""
         return self._queue is not None
 
     @property
@@ -85,7 +84,6 @@ class PageFiles:
 
     @property
     def counts(self) -> DiskCounts:
-        """So far."""
         files, size = self._all.total
         with self._lock:
             return DiskCounts(files=files, bytes=size, damaged=self._own.damaged, **self._counted)
@@ -148,7 +146,6 @@ class PageFiles:
             self._queue.offer(names, 0)
 
     def skip(self, pages: int) -> None:
-        """Counts pages that were not even put."""
         self._count("skipped", pages)
 
     def put(self, page: StoredPage) -> bool:
@@ -196,15 +193,12 @@ class PageFiles:
     # What pays.
 
     def note_prefill(self, tokens: int, seconds: float) -> None:
-        """So many tokens of a prompt were computed in so many seconds."""
         self._rates.note_prefill(tokens, seconds)
 
     def pays(self, size: int, tokens: int) -> bool:
-        """Whether reading `size` bytes is expected to be faster than computing `tokens`; yes while that is unknown."""
         return self._rates.pays(size, tokens)
 
     def page_bytes(self, tokens: int = PAGE_TOKENS) -> int:
-        """Of the file of a page of so many tokens, for `pays`."""
         return self._layout.file_bytes(tokens)
 
     # In any thread.
