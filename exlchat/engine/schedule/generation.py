@@ -1,4 +1,4 @@
-"""One answer while it is made: tokens from a source, text from tokens, and why it ends: by itself, at a bound, or cancelled."""
+"""One answer while it is made: tokens from a source, text from them, why it ends: by itself, at a bound, cancelled."""
 
 from __future__ import annotations
 
