@@ -80,6 +80,9 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
 
     def _painted(self) -> None:
+        # What messages are drawn with: the first prompt does not wait for it, and the first screen did not either.
+        import exlchat.ui.tui.widgets.transcript_layout  # noqa: F401
+
         if not gc.isenabled():
             gc.freeze()
             gc.enable()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from exlchat.ui.render.markdown.render import TARGET
+from exlchat.ui.render.markdown.styles import TARGET
 from exlchat.untrusted.sanitize import printable
 from tests.ui.markdown.test_streaming import at_once, texts
 from tests.ui.markdown.texts import markdown_texts, tex_texts

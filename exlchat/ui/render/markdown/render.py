@@ -25,6 +25,7 @@ from exlchat.ui.render.markdown.blocks import (
     Verbatim,
 )
 from exlchat.ui.render.markdown.highlight import highlight_line, highlight_lines
+from exlchat.ui.render.markdown.styles import MIN_WIDTH, TARGET, UNFOLDS
 from exlchat.ui.render.markdown.table import table_lines
 from exlchat.ui.render.markdown.wrap import Line, Piece, wrap
 
@@ -33,19 +34,10 @@ if TYPE_CHECKING:
 
     from exlchat.ui.render.markdown.styles import TextStyles
 
-MIN_WIDTH: Final = 8
-"""Cells below which nested blocks are no longer indented, so that text never leaves the screen."""
-
-
 LONG_CODE: Final = 12
 """Lines beyond which code can be folded."""
 FOLDED_CODE: Final = 5
 """Lines of folded code that are shown."""
-
-TARGET: Final = "target"
-"""Under this name the `meta` of a style says where a link leads. It is for the mouse and never reaches the terminal."""
-UNFOLDS: Final = "unfolds"
-"""The same of the line that stands for hidden code."""
 
 
 class Renderer:
@@ -70,6 +62,10 @@ class Renderer:
         """Lines of a top-level block, with the blank line that separates it from the one before."""
         lines = self._lines(block, self.width, self.styles.text)
         return [[], *lines] if previous is not None and needs_gap(previous, block) else lines
+
+    def wrapped(self, text: str, style: Style) -> list[Line]:
+        """Text that is no Markdown."""
+        return wrap([(text, style)], self.width)
 
     def code_label(self, code: Code) -> list[Line]:
         return self._label(code, self.width) if code.info else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.style import Style
 
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from pygments.style import Style as PygmentsStyle
 
     CodeStyle = str | type[PygmentsStyle]
+
+MIN_WIDTH: Final = 8
+"""Cells below which nested blocks are no longer indented, so that text never leaves the screen."""
+
+TARGET: Final = "target"
+"""Under this name the `meta` of a style says where a link leads. It is for the mouse and never reaches the terminal."""
+UNFOLDS: Final = "unfolds"
+"""The same of the line that stands for hidden code."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from exlchat.app.commands.actions import ACTIONS
-from exlchat.ui.render.markdown.render import TARGET, UNFOLDS
+from exlchat.ui.render.markdown.styles import TARGET, UNFOLDS
 from exlchat.ui.tui.widgets.transcript_view import MessageView
 
 if TYPE_CHECKING:

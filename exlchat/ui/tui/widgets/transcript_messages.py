@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.segment import Segment
 from textual.strip import Strip
 
-from exlchat.ui.render.markdown.wrap import wrap
 from exlchat.ui.tui.widgets.transcript_heights import HeightIndex
-from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
 from exlchat.untrusted.sanitize import normalize_newlines, printable
 from exlchat.untrusted.text import one_line
 
@@ -20,7 +18,9 @@ if TYPE_CHECKING:
     from rich.style import Style
 
     from exlchat.ui.render.markdown.render import Renderer
+    from exlchat.ui.render.markdown.styles import TextStyles
     from exlchat.ui.tui.widgets.transcript_items import Role, Status, TranscriptItem, View
+    from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
 
 CACHED_LINES: Final = 20_000
 """Lines kept laid out, besides those on screen."""
@@ -113,6 +113,9 @@ class TranscriptMessage:
         return f"▸ {one_line(lines[0], 60)}{more}"
 
     def _new_layout(self, renderer: Renderer, folding: Renderer) -> MessageLayout:
+        # No first screen of a new conversation needs it.
+        from exlchat.ui.tui.widgets.transcript_layout import MessageLayout
+
         if self.view == "folded":
             layout = MessageLayout("notice", self._fold_line(), renderer)
             layout.close()
@@ -129,8 +132,7 @@ class TranscriptMessage:
             self.layout = self._new_layout(renderer, folding)
         first_changed = self.layout.update()
         footer = printable(normalize_newlines(self.footer))
-        lines = wrap([(footer, footer_style)], renderer.width) if footer else []
-        self._footer_lines = [Strip(line) for line in lines]
+        self._footer_lines = [Strip(line) for line in renderer.wrapped(footer, footer_style)] if footer else []
         self.measured = max(len(self.layout.lines), 1) + len(self._footer_lines) + 1
         return first_changed
 
@@ -148,12 +150,13 @@ class TranscriptMessage:
 class MessageList:
     """All messages of a transcript, their heights, and the layouts of those lately seen."""
 
-    def __init__(self, renderer: Renderer, footer_style: Style) -> None:
-        self._renderer = renderer
-        self._quieter = renderer.quieter()
+    def __init__(self, styles: TextStyles, width: int, footer_style: Style) -> None:
+        self._styles = styles
+        self.width = width
+        """Cells a line of text may fill."""
         self.unfolds = ""
         """How folded code is unfolded, as it says itself."""
-        self._folding = renderer
+        self._renderers: tuple[Renderer, Renderer, Renderer] | None = None
         self._footer_style = footer_style
         self._messages: list[TranscriptMessage] = []
         self._index: dict[str, int] = {}
@@ -167,11 +170,6 @@ class MessageList:
 
     def __getitem__(self, index: int) -> TranscriptMessage:
         return self._messages[index]
-
-    @property
-    def width(self) -> int:
-        """Cells a line of text may fill."""
-        return self._renderer.width
 
     def holds(self, key: str) -> bool:
         return key in self._index
@@ -209,7 +207,7 @@ class MessageList:
         message = TranscriptMessage(item)
         self._index[item.key] = len(self._messages)
         self._messages.append(message)
-        self.heights.append(message.height(self._renderer.width))
+        self.heights.append(message.height(self.width))
 
     def remove(self, key: str) -> None:
         """Take a message out.
@@ -226,14 +224,14 @@ class MessageList:
         width = self.width
         self.heights = HeightIndex(message.height(width) for message in self._messages)
 
-    def restyle(self, renderer: Renderer, footer_style: Style, unfolds: str) -> None:
+    def restyle(self, styles: TextStyles, width: int, footer_style: Style, unfolds: str) -> None:
         """Lay out anew what is seen from now on; another width also makes all heights guesses again.
 
         `unfolds` says how folded code is unfolded ("z unfolds").
         """
-        same_width = renderer.width == self._renderer.width
-        self._renderer, self._quieter, self._footer_style = renderer, renderer.quieter(), footer_style
-        self._folding, self.unfolds = renderer.folding(unfolds), unfolds
+        same_width = width == self.width
+        self._styles, self.width, self._footer_style, self.unfolds = styles, width, footer_style, unfolds
+        self._renderers = None
         self._recent.clear()
         self._recent_lines = 0
         for message in self._messages:
@@ -247,12 +245,22 @@ class MessageList:
         """Bring a message's lines up to date; returns how many lines it grew by and the first that may have changed."""
         message = self._messages[index]
         quiet = message.role == "thinking" or message.view == "folded"
-        renderer = self._quieter if quiet else self._renderer
-        first_changed = message.lay_out(renderer, self._folding, self._footer_style)
-        height = message.height(self._renderer.width)
+        whole, quieter, folding = self._rendered_by()
+        first_changed = message.lay_out(quieter if quiet else whole, folding, self._footer_style)
+        height = message.height(self.width)
         self._recent_lines += height - self._recent.get(message.key, 0)
         self._recent[message.key] = height
         return self.heights.set(index, height), first_changed
+
+    def _rendered_by(self) -> tuple[Renderer, Renderer, Renderer]:
+        """What is said, what is quiet, and what has its code folded."""
+        if self._renderers is None:
+            # No first screen of a new conversation needs it.
+            from exlchat.ui.render.markdown.render import Renderer
+
+            whole = Renderer(self._styles, self.width)
+            self._renderers = whole, whole.quieter(), whole.folding(self.unfolds)
+        return self._renderers
 
     def show(self, first: int, last: int) -> None:
         """Say which messages are on screen. Of the others, those seen longest ago lose their layouts."""

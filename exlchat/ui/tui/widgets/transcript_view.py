@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from exlchat.ui.render.markdown.render import Renderer
+from exlchat.ui.render.markdown.styles import MIN_WIDTH
 from exlchat.ui.tui.widgets.transcript_messages import MessageList
 from exlchat.ui.tui.widgets.transcript_paint import GUTTER_WIDTH, badge_text, badged, framed, selected
 from exlchat.ui.tui.widgets.transcript_select import row_of, selected_text
@@ -61,7 +61,7 @@ class MessageView(ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id, classes=classes)
         self._looks = TranscriptStyles.UNSTYLED
-        self._messages = MessageList(Renderer(self._looks.text, MAX_TEXT_WIDTH), self._looks.footer)
+        self._messages = MessageList(self._looks.text, MAX_TEXT_WIDTH, self._looks.footer)
         self._following = True
         self._settling = False
         self._new_lines = 0
@@ -226,8 +226,8 @@ class MessageView(ScrollView, can_focus=True):
 
     def _lay_out_anew(self) -> None:
         looks = read_styles(self, self.code_style)
-        renderer = Renderer(looks.text, min(self.window.width - GUTTER_WIDTH, MAX_TEXT_WIDTH))
-        same_width = renderer.width == self._messages.width
+        width = max(min(self.window.width - GUTTER_WIDTH, MAX_TEXT_WIDTH), MIN_WIDTH)
+        same_width = width == self._messages.width
         unfolds = f"{self.fold_key} unfolds"
         if not self.window.height or (same_width and looks == self._looks and unfolds == self._messages.unfolds):
             self._settle(self.scroll_offset.y)
@@ -237,7 +237,7 @@ class MessageView(ScrollView, can_focus=True):
         if not same_width:
             self._drop_selection()
         self._looks = looks
-        self._messages.restyle(renderer, looks.footer, unfolds)
+        self._messages.restyle(looks.text, width, looks.footer, unfolds)
         self._settle(self._top_at(self._place))
         self._top_of_place = self.scroll_offset.y
         self.refresh()
