@@ -127,7 +127,7 @@ class RandomLayers:
         """A small one."""
         return Linear(self.tensor(key, (outputs, features)))
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:  # noqa: ARG002
+    def tensor(self, name: str, shape: tuple[int, ...], *_: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         """Norms, embeddings, sinks."""
         return torch.randn(shape, dtype=torch.float16, device=DEVICE) * 0.02
 

@@ -31,6 +31,7 @@ from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS
+from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
@@ -62,7 +63,8 @@ def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -
     checkpoint = RandomCheckpoint(named_shape(shape), parse_mix(mix), device="cuda")
     spec = read_spec(checkpoint.config, "config.json")
     transformer = load_transformer(spec, LayerLoader(checkpoint, DEVICE, torch.float16, kernels), True, lambda: None)
-    sequence = KVSequence(KVCache(spec, kind, torch.float16, DEVICE, length))
+    # Another page for the step itself, which is warmed up.
+    sequence = KVSequence(KVCache(spec, kind, torch.float16, DEVICE, length, tokens=length + PAGE_TOKENS))
     sequence.reserve(length)
     return transformer, sequence
 

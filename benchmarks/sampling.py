@@ -56,7 +56,7 @@ class Step:
             for _ in range(copies):
                 job.launch(dependent=True)
 
-    def begin(self, context: Sequence[int], draws: DeviceDraws) -> None:
+    def begin(self, _: object, context: Sequence[int], draws: DeviceDraws) -> None:
         """Sets token, position and draw."""
         self._token.fill_(context[-1])
         self._position.fill_(len(context) - 1)
@@ -99,7 +99,7 @@ def logits_like_a_model(vocab: int) -> torch.Tensor:
 def sampler_seconds(kernels: SamplerKernels, vocab: int, settings: SamplingSettings) -> float:
     """Median time of one sampler."""
     step = Step(kernels, logits_like_a_model(vocab), cycles=0, copies=COPIES)
-    step.begin([0], DeviceDraws(settings, seed=1, index=0))
+    step.begin(None, [0], DeviceDraws(settings, seed=1, index=0))
     return event_seconds(step.launch, repeat=30) / COPIES
 
 
@@ -121,7 +121,7 @@ def run_ahead_rates(kernels: SamplerKernels, seconds: float) -> list[float]:
     cycles = 10**6
     cycles = int(cycles * seconds / event_seconds(lambda: torch.cuda._sleep(cycles), repeat=20))
     step = Step(kernels, logits_like_a_model(VOCABULARIES["128k"]), cycles)
-    step.begin([0], DeviceDraws(ALL_FOUR, seed=1, index=0))
+    step.begin(None, [0], DeviceDraws(ALL_FOUR, seed=1, index=0))
     step.launch()
     torch.cuda.synchronize()
     start = time.perf_counter()
