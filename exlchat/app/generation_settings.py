@@ -11,10 +11,11 @@ from exlchat.chat import answer_option_values
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
 from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.presets import control_values
-from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
+from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES, ContextPolicy
 from exlchat.config.files import SettingsError
 from exlchat.config.schema import SETTINGS, usual_temperature
 from exlchat.llm.controls import CONTROLS
+from exlchat.llm.limits import LARGEST_SEED
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.untrusted.text import did_you_mean, one_line
 
@@ -37,7 +38,6 @@ EXPLAINED = {
 }
 """What each does, in a sentence."""
 TYPED = "typed"
-LARGEST_SEED = 2**63 - 1
 _OFF = ("none", "off")
 
 

@@ -8,7 +8,7 @@ from math import exp
 
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import answer_ids, with_own_ids
-from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.ids import prompt_ids
 from exlchat.chat.prompt.inspection import to_ask
 from exlchat.chat.prompt.layout import single_texts, token_texts

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from exlchat.llm.constraint import Constraint
+from exlchat.llm.limits import MOST_LOGPROBS
 from exlchat.llm.request import DraftKind
 
 DraftChoice = Literal["auto", "off", "ngram", "model"]
 DRAFTS: tuple[DraftChoice, ...] = get_args(DraftChoice)
-MOST_LOGPROBS = 100
 MOST_TEXTS = 10_000
 MOST_TOKENS = 10**9
 

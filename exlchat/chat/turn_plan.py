@@ -10,7 +10,8 @@ from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.answer_request import negative_ids, thoughts_of
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
-from exlchat.chat.prompt.context import ContextPolicy, seen_since
+from exlchat.chat.prompt.context import seen_since
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.context_window import fit_context
 from exlchat.chat.prompt.cost import shared_beginning
 from exlchat.chat.prompt.ids import prompt_messages, prompt_text

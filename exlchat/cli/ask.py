@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from exlchat import paths
-from exlchat.app.library.choice import GUIDE
-from exlchat.chat.answer_options import MOST_LOGPROBS
 from exlchat.cli.options import model_options, prompt_options, sampling_group, some_id, speech_options, whole
 from exlchat.cli.parser import Parser, about_group
-from exlchat.cli.typed_options import app_options
-from exlchat.llm.request import MOST_ANSWERS
+from exlchat.llm.limits import MOST_ANSWERS, MOST_LOGPROBS
 from exlchat.ui.terminal.exit_codes import ExitCode
 
 _ABOUT = """Answer one prompt and print only the answer on standard output; progress,
@@ -92,6 +88,8 @@ def build_parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> ExitCode:
     parser = build_parser()
     typed = parser.parse_args(arguments)
+    from exlchat.cli.typed_options import app_options
+
     model, prompt = model_and_prompt(parser, typed.model, typed.words)
     _require_sense(parser, typed, prompt)
     from exlchat.ui.headless.ask import AskOptions, run_ask
@@ -138,12 +136,17 @@ def model_and_prompt(
         return model, words[0] if words else None
     if len(words) == 2:
         return words[0], words[1]
+    # No help needs it.
+    from exlchat.app.library.choice import GUIDE
+
     if words and (words[0] == GUIDE or _is_folder(words[0])):
         return words[0], None
     return None, words[0] if words else None
 
 
 def _is_folder(text: str) -> bool:
+    from exlchat import paths
+
     try:
         # An empty prompt, as an unset shell variable gives, is not the current folder.
         return bool(text) and paths.expanded(text).is_dir()

@@ -6,14 +6,15 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from exlchat.app.options import AppOptions
 from exlchat.cli.options import model_options, prompt_options, sampling_group
 from exlchat.cli.parser import Parser, about_group
-from exlchat.cli.typed_options import app_options
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import complain, print_lines
+
+if TYPE_CHECKING:
+    from exlchat.app.options import AppOptions
 
 _USAGE = """exlchat [MODEL_DIR] [options]
        exlchat ask [MODEL] [PROMPT] [options]
@@ -94,6 +95,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
     """Opens the app, or the line mode where that was asked for or the terminal draws no app."""
     parser = build_parser()
     typed = parser.parse_args(arguments)
+    from exlchat.cli.typed_options import app_options
+
     options = app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
@@ -118,6 +121,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 def _in_lines(options: AppOptions, why: str | None, *, plain: bool) -> ExitCode:
     """The line mode; `why` it takes the place of the app, where it was not asked for."""
+    from dataclasses import replace
+
     from exlchat.ui.line.run import run_line
 
     if why is not None:

@@ -9,11 +9,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from exlchat import paths
-from exlchat.cli.typed_options import StartRefusedError
-from exlchat.config.files import SettingsError
-from exlchat.llm.info import ModelError
-from exlchat.llm.request import RequestError
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import at_a_sudden_end, is_ending, signals_end_in_order
 from exlchat.ui.terminal.standard_streams import CLOSED, complain, let_go, take_over
@@ -62,9 +57,6 @@ def _run(module: str, arguments: Sequence[str]) -> ExitCode:
     try:
         code: ExitCode = import_module(module).run(arguments)
         return code
-    except (ModelError, RequestError, SettingsError, StartRefusedError, paths.FolderError) as error:
-        complain(str(error))
-        return ExitCode.ERROR
     except MemoryError:
         complain("memory ran out; close other programs, raise the limit of this one (ulimit -v), or ask for less")
         return ExitCode.ERROR
@@ -75,6 +67,22 @@ def _run(module: str, arguments: Sequence[str]) -> ExitCode:
             raise
         # The terminal has gone.
         return ExitCode.ERROR
+    except Exception as error:
+        if not isinstance(error, _refusals()):
+            raise
+        complain(str(error))
+        return ExitCode.ERROR
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Errors that say all in their line. No help needs them."""
+    from exlchat.cli.typed_options import StartRefusedError
+    from exlchat.config.files import SettingsError
+    from exlchat.llm.info import ModelError
+    from exlchat.llm.request import RequestError
+    from exlchat.paths import FolderError
+
+    return ModelError, RequestError, SettingsError, StartRefusedError, FolderError
 
 
 if __name__ == "__main__":

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from exlchat import paths
-from exlchat.app.generation_settings import LARGEST_SEED
-from exlchat.chat.answer_options import DraftChoice
-from exlchat.chat.constraints import constraint_of
-from exlchat.chat.presets.control_values import from_text, require_control
-from exlchat.chat.prompt.context import CONTEXT_POLICIES
-from exlchat.config.schema import KV_CACHES, MOST_CACHE_GB, MOST_CACHE_TOKENS
-from exlchat.llm.constraint import Constraint
-from exlchat.llm.info import ROUNDED_HEAD_BITS
+from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES
+from exlchat.llm.limits import KV_CACHES, LARGEST_SEED, MOST_CACHE_GB, MOST_CACHE_TOKENS, ROUNDED_HEAD_BITS
 from exlchat.untrusted.text import storable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exlchat.chat.answer_options import DraftChoice
+    from exlchat.llm.constraint import Constraint
 
 Parsed = TypeVar("Parsed")
 _OF_THEIR_OWN = {"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p"}
@@ -222,6 +220,9 @@ def sampled(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"{text!r} is not like NAME=VALUE, such as xtc_probability=0.5")
     if name in _OF_THEIR_OWN:
         raise argparse.ArgumentTypeError(f"{name} has an option of its own; say {_OF_THEIR_OWN[name]} {value}")
+    # No help needs it.
+    from exlchat.chat.presets.control_values import from_text, require_control
+
     try:
         require_control(name)
         return name, from_text(name, value)
@@ -231,11 +232,21 @@ def sampled(text: str) -> tuple[str, Any]:
 
 def held_to(word: str) -> Callable[[str], Constraint]:
     """An argument type: a schema, a regex or a grammar."""
-    return said(lambda text: constraint_of(word, text))
+
+    def parse(text: str) -> Constraint:
+        # No help needs it.
+        from exlchat.chat.constraints import constraint_of
+
+        return constraint_of(word, text)
+
+    return said(parse)
 
 
 def drafted_by(text: str) -> DraftChoice | Path:
     """A word, or the folder of a model."""
+    # No help needs it.
+    from exlchat import paths
+
     words: tuple[DraftChoice, ...] = ("auto", "off", "ngram")
     for word in words:
         if text == word:

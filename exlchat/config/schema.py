@@ -9,10 +9,10 @@ The checks, `exlchat config`, the settings screen and docs/settings.md are made 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from exlchat.chat.answer_options import DRAFTS, DraftChoice
-from exlchat.chat.prompt.context import CONTEXT_POLICIES, ContextPolicy
+from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES, ContextPolicy
 from exlchat.config.kinds import (
     OWN_KEYS,
     Choice,
@@ -28,7 +28,7 @@ from exlchat.config.kinds import (
     toml_text,
 )
 from exlchat.llm.controls import CONTROLS
-from exlchat.llm.info import ROUNDED_HEAD_BITS
+from exlchat.llm.limits import KV_CACHES, MOST_CACHE_GB, MOST_CACHE_TOKENS, ROUNDED_HEAD_BITS, KvCacheChoice
 from exlchat.llm.sampling import SamplingSettings
 
 if TYPE_CHECKING:
@@ -40,14 +40,6 @@ When = Literal["at once", "next conversation", "next load"]
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
-
-KvCacheChoice = Literal["auto", "fp32", "fp16", "fp8", "q8", "q6", "q4"]
-KV_CACHES: tuple[KvCacheChoice, ...] = get_args(KvCacheChoice)
-"""Precision of keys and values; which of them a model's heads allow is known to `exlchat.ext.kv_formats`."""
-
-MOST_CACHE_TOKENS = 10**9
-MOST_CACHE_GB = 100_000
-"""More than any machine has; far more would overflow."""
 
 GROUPS = {
     "Look": "Colours, and what is shown.",

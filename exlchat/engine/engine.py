@@ -50,7 +50,6 @@ from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
 from exlchat.llm.info import (
-    ROUNDED_HEAD_BITS,
     CacheReport,
     Footprint,
     LoadProgress,
@@ -58,6 +57,7 @@ from exlchat.llm.info import (
     ModelError,
     ModelInfo,
 )
+from exlchat.llm.limits import ROUNDED_HEAD_BITS
 from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.thought_splitter import Channels, several_told_apart, told_apart

@@ -192,7 +192,3 @@ class ModelCard:
 
 class ModelError(Exception):
     """A model that cannot be used: one line that names the file, what is wrong and how to mend it."""
-
-
-ROUNDED_HEAD_BITS = (4, 6, 8)
-"""What an output head that a model's files have in floats may be rounded to when it is loaded."""

@@ -63,10 +63,6 @@ class GenerationRequest:
     draft: DraftKind = "off"
 
 
-MOST_ANSWERS = 8
-"""To one prompt at once: as many as the kernels take rows."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """A sequence whose tokens are to be told with their probabilities.

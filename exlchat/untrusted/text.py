@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Iterable
 from typing import Final
@@ -79,6 +78,9 @@ def _breaks(character: str) -> bool:
 def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
     """The end of an error about a name that there is not: the nearest, those that have the word in them, or all."""
     known = list(names)
+    # Only a mistake needs it.
+    import difflib
+
     nearest = difflib.get_close_matches(word, known, n=1)
     if not nearest and len(word) > 2:
         nearest = [name for name in known if word.casefold() in name][:_MOST_NAMED]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exlchat.chat.model import AnswerRecord, Message
-from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerStarted, Summarising, TurnEvent, TurnOptions, answer
 from exlchat.llm.sampling import SamplingSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.summary import SUMMARY_HEAD
 from exlchat.chat.store.conversations import ConversationStore

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat.prompt.context import ContextFull, ContextPolicy
+from exlchat.chat.prompt.context import ContextFull
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.summary import SUMMARY_HEAD
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent, TurnOptions, answer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from exlchat.config.schema import KV_CACHES, Settings
+from exlchat.config.schema import Settings
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.rows import SeenRows
 from exlchat.engine.kv.sequence import KVSequence
@@ -17,6 +17,7 @@ from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.kv_formats import CODES4, KINDS, Element, decode, encode
 from exlchat.llm.info import ModelError
+from exlchat.llm.limits import KV_CACHES
 from tests.engine.decoding import logits_in_steps, open_transformer
 from tests.ext.reference_pages import cached_rows
 from tests.shared_data import DATA, needs_shared

@@ -55,18 +55,20 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_version_and_help_import_neither_torch_nor_textual() -> None:
-    for option in ("--version", "--help"):
-        result = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", "exlchat", option],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        imported = set(re.findall(r"\|\s+(\w+)", result.stderr))
-        assert "exlchat" in imported
-        assert not imported & {"torch", "textual", "prompt_toolkit", "tokenizers", "numpy"}
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["ask", "--help"], ["doctor", "--help"]])
+def test_version_and_help_import_only_what_declares_options(arguments: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "exlchat", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    imported = set(re.findall(r"\|\s+(\S+)$", result.stderr, re.MULTILINE))
+    assert "exlchat.cli.parser" in imported
+    assert not imported & {"torch", "textual", "prompt_toolkit", "tokenizers", "numpy"}
+    assert not imported & {"dataclasses", "sqlite3", "tomllib", "platformdirs", "subprocess", "difflib"}
+    assert not {name for name in imported if name.startswith(("exlchat.app", "exlchat.config", "exlchat.engine"))}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -279,7 +279,7 @@ def test_what_another_program_said_cannot_steer_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = DriverFacts(problem="\x1b[2JNVIDIA-SMI has failed\u202e")
-    monkeypatch.setattr(reporting, "gather", lambda: replace(GPU_MACHINE, driver=said))
+    monkeypatch.setattr(gathering, "gather", lambda: replace(GPU_MACHINE, driver=said))
     reporting.run([])
     shown = capsys.readouterr().out
     assert "NVIDIA-SMI has failed" in shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.llm.request import MOST_ANSWERS
+from exlchat.llm.limits import MOST_ANSWERS
 
 if TYPE_CHECKING:
     from exlchat.app.chat.answering import PendingAnswer

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.config.layers import Layer
-from exlchat.config.schema import KV_CACHES
+from exlchat.llm.limits import KV_CACHES
 from exlchat.untrusted.files import UntrustedFileError
 from exlchat.untrusted.json_reader import read_json_file
 
 if TYPE_CHECKING:
-    from exlchat.config.schema import KvCacheChoice
+    from exlchat.llm.limits import KvCacheChoice
 
 NAMES = ("context", "kv_cache", "template", "system")
 _FORGET = ("none", "off")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.app.generation_settings import EXPLAINED, LARGEST_SEED, NAMES
+from exlchat.app.generation_settings import EXPLAINED, NAMES
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
 from exlchat.chat import answer_option_values
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
 from exlchat.chat.presets import control_values
-from exlchat.chat.prompt.context import CONTEXT_POLICIES
+from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES
 from exlchat.llm.controls import CONTROLS
+from exlchat.llm.limits import LARGEST_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from exlchat.app.options import AppOptions, DeviceChoice
     from exlchat.config.layers import Resolved
-    from exlchat.config.schema import KvCacheChoice
     from exlchat.llm.info import LoadProgress
+    from exlchat.llm.limits import KvCacheChoice
     from exlchat.llm.port import Engine
 
 _BY_WHAT_THERE_IS = CacheSizes()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.answer_chances import AnswerChances
-    from exlchat.chat.prompt.context import ContextPolicy
+    from exlchat.chat.prompt.context_policy import ContextPolicy
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.chat.prompt.inspection import Inspected
     from exlchat.chat.several_answers import SeveralEvent

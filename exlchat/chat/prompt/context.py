@@ -10,12 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Literal, get_args
 
 from exlchat.chat.model import Message
-
-ContextPolicy = Literal["stop", "drop", "summarise"]
-CONTEXT_POLICIES: tuple[ContextPolicy, ...] = get_args(ContextPolicy)
 
 ANSWER_RESERVE = 32
 """Tokens kept free for an answer: fewer would cut it in its first sentence."""

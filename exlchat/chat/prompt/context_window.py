@@ -9,13 +9,13 @@ from functools import cached_property
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.context import (
     ContextFull,
-    ContextPolicy,
     Seen,
     plan_context,
     require_room,
     seen_since,
     turns_of,
 )
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
 from exlchat.chat.prompt.summary import Summarising, summarise, summary_possible, summary_room, with_summary
 from exlchat.chat.prompt_format import PromptFormat

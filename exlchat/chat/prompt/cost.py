@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from exlchat.chat.model import Message
-from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt.inspection import cached_tokens, to_ask
 from exlchat.chat.prompt_format import PromptError, PromptFormat

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from exlchat import paths
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_ids import with_own_ids
-from exlchat.chat.prompt.context import ContextPolicy
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.context_window import messages_now
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.layout import PromptLayout, lay_out

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from exlchat.cli.doctor.checks import CHECKS, Finding
-from exlchat.cli.doctor.facts import MachineFacts, gather
 from exlchat.cli.parser import Parser, about_group
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.terminal.standard_streams import print_lines
+
+if TYPE_CHECKING:
+    from exlchat.cli.doctor.checks import Finding
+    from exlchat.cli.doctor.facts import MachineFacts
 
 _ABOUT = """Check this machine: a line for each thing, ok, warn or missing, and how to
 mend it. The exit code is 1 if something is missing that exlchat cannot do
@@ -28,6 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(arguments: Sequence[str]) -> ExitCode:
     build_parser().parse_args(arguments)
+    from exlchat.cli.doctor.facts import gather
+
     with ctrl_c_ends_at_once():
         findings = examine(gather())
     code = print_lines(report_lines(findings))
@@ -37,6 +42,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def examine(facts: MachineFacts) -> list[Finding]:
+    from exlchat.cli.doctor.checks import CHECKS
+
     return [finding for check in CHECKS for finding in check(facts)]
 
 

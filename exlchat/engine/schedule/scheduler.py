@@ -30,8 +30,9 @@ from exlchat.engine.schedule.work import Tell, Told, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
+from exlchat.llm.limits import MOST_ANSWERS
 from exlchat.llm.port import Failed, Handle, Running
-from exlchat.llm.request import MOST_ANSWERS, GenerationRequest, RequestError, ScoreRequest
+from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.sampling import SamplingSettings
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from exlchat.app.library.memory import NAMES as MODEL_NAMES
 from exlchat.chat.answer_options import DRAFTS
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.store.conversations import StoreError
-from exlchat.llm.request import MOST_ANSWERS
+from exlchat.llm.limits import MOST_ANSWERS
 from exlchat.ui.line.message_lists import WHO, about, numbered_back
 from exlchat.untrusted.sanitize import PRINTABLE_LINE
 from exlchat.untrusted.text import one_line

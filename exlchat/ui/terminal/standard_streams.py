@@ -11,7 +11,6 @@ import codecs
 import io
 import json
 import os
-import shutil
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -152,7 +151,9 @@ class ErrorLines:
         if self.live:
             self._shown = True
             # A line that wraps could not be cleared again.
-            most = min(_LONGEST_LINE, shutil.get_terminal_size().columns - 1)
+            from shutil import get_terminal_size
+
+            most = min(_LONGEST_LINE, get_terminal_size().columns - 1)
             self._write(f"{_CLEAR_LINE}{one_line(visible(text), most)}")
 
     def clear(self) -> None:

@@ -1,0 +1,8 @@
+"""What happens when a conversation does not fit the context, by name."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+ContextPolicy = Literal["stop", "drop", "summarise"]
+CONTEXT_POLICIES: tuple[ContextPolicy, ...] = get_args(ContextPolicy)
