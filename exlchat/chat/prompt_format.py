@@ -237,6 +237,7 @@ def _without_marks(text: str, info: ModelInfo) -> str:
 
 
 def format_files(templates_dir: Path | None) -> list[str]:
+    """Names of the user's own formats, sorted."""
     if templates_dir is None or not templates_dir.is_dir():
         return []
     return sorted({file.stem for ending in FORMAT_ENDINGS for file in templates_dir.glob(f"*{ending}")})

@@ -84,10 +84,12 @@ class ChatSession(OpenConversation):
 
     @property
     def busy(self) -> bool:
+        """Whether an answer is written or waits, in whichever conversation."""
         return bool(self._under_way)
 
     @property
     def can_undo_delete(self) -> bool:
+        """Whether something was deleted in this run."""
         return bool(self._deleted)
 
     # Deleting
@@ -241,6 +243,7 @@ class ChatSession(OpenConversation):
         return self._under_way.stop(self.answering or self.being_written)
 
     def stop_in(self, conversation_id: str) -> bool:
+        """Stop the answer of a conversation; whether there was one."""
         return self._under_way.stop(self._under_way.of(conversation_id))
 
     def waiting_prompts(self, conversation_id: str | None) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class UnderWay:
         return answering
 
     def stop(self, answering: PendingAnswer | None) -> bool:
+        """End an answer; whether there was one."""
         if answering is not None:
             self._jobs.stop(answering.job)
         return answering is not None
@@ -60,6 +61,7 @@ class UnderWay:
         return answering
 
     def end(self, report: JobEnded) -> PendingAnswer | None:
+        """Forget a job; the answer it belonged to."""
         answering = self._of_job(report.job)
         if answering is not None:
             del self._answering[report.job.conversation_id]
@@ -75,6 +77,7 @@ class UnderWay:
         self._queued.setdefault(conversation_id, []).append(text)
 
     def waiting(self, conversation_id: str | None) -> tuple[str, ...]:
+        """Prompts of a conversation that wait, oldest first."""
         return tuple(self._queued.get(conversation_id or "", ()))
 
     def sent(self, conversation_id: str) -> None:

@@ -36,6 +36,7 @@ class Recall:
         return self._draft if self._at is not None and text == self._all[self._at] else text
 
     def before(self, text: str) -> str | None:
+        """The text before the one that stands there; `None` when there is none."""
         if self._at is None:
             # What was typed; the files that went with it are read again when it is sent.
             here = [without_files(one) for one in self._here]

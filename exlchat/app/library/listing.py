@@ -114,6 +114,7 @@ def used_text(used: float | None, now: datetime.datetime) -> str:
 
 
 def summary(entry: Entry) -> str:
+    """Format, size and length in one line; empty for what cannot be loaded."""
     card = entry.card
     if card.problem is not None:
         return ""

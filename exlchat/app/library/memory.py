@@ -65,6 +65,7 @@ class ModelSettings:
         return Layer("remembered", {name: value for name, value in asdict(self).items() if value is not None})
 
     def describe(self) -> str:
+        """What is set, in one line; empty when nothing is."""
         return " · ".join(f"{name} {value}" for name, value in self.layer.values.items())
 
 

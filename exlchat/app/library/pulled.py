@@ -40,6 +40,7 @@ def folder_for(repository: str, revision: str) -> Path:
 
 
 def read_marker(folder: Path) -> Marker | None:
+    """The note of a folder; `None` where there is none that can be understood."""
     try:
         content = read_json_file(folder / MARKER, largest=_LARGEST, kind="note of a download")
         repository, revision, commit = (content[key] for key in ("repository", "revision", "commit"))

@@ -65,6 +65,7 @@ _CALL: Final = re.compile(r"\w+\([^()]*\)")
 
 
 def line_of(source: str) -> str | None:
+    """TeX as a line, None where it has none."""
     if not all(_is_known(command) for command in _COMMAND.findall(source)):
         return None
     try:

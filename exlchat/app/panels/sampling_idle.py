@@ -26,6 +26,7 @@ _DRAWN = ("Temperature", "Truncation", "Order")
 
 
 def order_line(sampling: SamplingSettings) -> str:
+    """What is on, in the order in which it works."""
     before = dict.fromkeys(stage for name, stage in _BEFORE.items() if sampling.is_on(name))
     last = "the likeliest token" if sampling.greedy else "draw"
     return f"order: {' → '.join([*before, *sampling.steps, last])}"

@@ -47,6 +47,7 @@ class SettingRow:
 
     @property
     def is_switch(self) -> bool:
+        """Whether Enter changes it at once."""
         return isinstance(self.setting.kind, Switch)
 
     @property

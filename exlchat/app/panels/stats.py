@@ -31,6 +31,7 @@ def answer_rows(branch: Sequence[Message]) -> Iterator[tuple[str, str]]:
 
 
 def rates(branch: Sequence[Message]) -> list[float]:
+    """Tokens per second of the answers of a branch that have figures, oldest first."""
     all_stats = (one.record.stats for one in branch if one.record is not None)
     return [stats.tokens_per_second for stats in all_stats if stats is not None and stats.tokens_per_second]
 

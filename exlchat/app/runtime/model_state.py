@@ -32,6 +32,7 @@ class ModelState:
 
     @property
     def activity(self) -> str:
+        """What is going on with the model itself, in a word; empty when it is there."""
         return "no model" if self.failure else "loading" if self.info is None else ""
 
     def learn(self, report: ModelReport) -> str | None:

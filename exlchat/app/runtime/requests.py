@@ -41,9 +41,11 @@ class EngineFigures:
 
 
 class JobQueue(Protocol):
-    def submit(self, job: EngineJob) -> None: ...
+    def submit(self, job: EngineJob) -> None:
+        """Run `job` after the ones before it."""
 
-    def ask(self, question: Question) -> None: ...
+    def ask(self, question: Question) -> None:
+        """Ask between two jobs."""
 
     def stop(self, job: EngineJob) -> None: ...
 

@@ -85,6 +85,7 @@ def speaker(message: Message) -> str:
 
 
 def alternative(place: AlternativePlace | None) -> str:
+    """Which of several alternatives a message is; empty for the only one."""
     return f"Alternative {place.number} of {place.of}" if place is not None and place.of > 1 else ""
 
 

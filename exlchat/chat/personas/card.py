@@ -60,6 +60,7 @@ _V3_WARNING = "This is a Character Card V3, written as V2 for older programs; so
 
 
 def version_of(card: Any) -> CardVersion | None:
+    """Which card `card` is; `None` for something else."""
     if not isinstance(card, dict):
         return None
     if isinstance(card.get("data"), dict) and (card.get("spec") is not None or _has_fields(card["data"])):

@@ -65,6 +65,7 @@ _NORMAL = "normal"
 
 
 def lorebook_of(book: Any) -> Lorebook | None:
+    """The lorebook that a JSON object describes; `None` for anything else."""
     if not isinstance(book, dict):
         return None
     return Lorebook(

@@ -17,6 +17,7 @@ class PersonaEntry(RegistryEntry):
 
     @property
     def picture(self) -> Path | None:
+        """The PNG file beside it, if there is one."""
         beside = picture_beside(self.path)
         return beside if not self.shipped and beside.is_file() else None
 

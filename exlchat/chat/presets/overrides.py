@@ -128,6 +128,7 @@ class SamplingOverrides:
         return replace(base, **self._spoken())
 
     def describe(self) -> str:
+        """The wished values in one line; empty when there are none."""
         wished = self._controls()
         off = [name for name in wished if name not in _ALWAYS and CONTROLS[name].leader is None]
         off = [name for name in off if wished[name] == CONTROLS[name].off]

@@ -31,5 +31,6 @@ class SamplingPreset:
 
     @property
     def not_applied(self) -> str:
+        """The names of what is kept in `foreign`, in one line; empty where there is nothing."""
         named = [(program, kept if isinstance(kept, Mapping) else {"": ""}) for program, kept in self.foreign.items()]
         return one_line(", ".join(f"{program} {key}".strip() for program, kept in named for key in kept), 200)

@@ -150,6 +150,7 @@ def _seen_from(branch: Sequence[Message], turns: Sequence[Sequence[Message]], nu
 
 
 def _number_of(turns: Sequence[Sequence[Message]], first_id: str | None) -> int:
+    """The turn that begins with a message; the first one when none does."""
     return next((number for number, turn in enumerate(turns) if turn[0].id == first_id), 0)
 
 

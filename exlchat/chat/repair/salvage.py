@@ -129,6 +129,7 @@ def _insert(db: sqlite3.Connection, saved: Saved) -> None:
 
 
 def _place(row: Row) -> tuple[int, str]:
+    """Messages are in the order in which they were written."""
     rowid = row["rowid"]
     return (rowid if isinstance(rowid, int) else 0), str(row["id"])
 

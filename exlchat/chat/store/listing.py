@@ -71,6 +71,7 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
 
 
 def tags(db: sqlite3.Connection, conversation_id: str) -> tuple[str, ...]:
+    """The tags of a conversation, sorted."""
     rows = db.execute("SELECT name FROM tag WHERE conversation_id = ? ORDER BY name", (conversation_id,))
     return tuple(name for (name,) in rows)
 
@@ -87,6 +88,7 @@ def find_ids(
 
 
 def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"]) -> str | None:
+    """The id of the conversation that was archived, or deleted, last."""
     row = db.execute(
         f"SELECT c.id FROM conversation c WHERE {_WHICH[which]} ORDER BY c.{which}_at DESC, c.rowid DESC LIMIT 1"
     ).fetchone()
