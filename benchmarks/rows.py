@@ -64,7 +64,7 @@ def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -
     spec = read_spec(checkpoint.config, "config.json")
     transformer = load_transformer(spec, LayerLoader(checkpoint, DEVICE, torch.float16, kernels), True, lambda: None)
     # Another page for the step itself, which is warmed up.
-    sequence = KVSequence(KVCache(spec, kind, torch.float16, DEVICE, length, tokens=length + PAGE_TOKENS))
+    sequence = KVSequence(KVCache(spec, kind, torch.float16, DEVICE, length, tokens=length + 2 * PAGE_TOKENS))
     sequence.reserve(length)
     return transformer, sequence
 

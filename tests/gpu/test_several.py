@@ -103,7 +103,7 @@ def test_eight_take_as_many_passes_as_one(
     assert generator._ahead is not None
     assert generator._together is not None
     counted(generator._ahead.step, "launch")
-    counted(generator._together._passes, "feed_each")
+    counted(generator._together._graphs, "feed_each")
     (prompt,) = prompts(engine, 1, 500)
     request = GenerationRequest(prompt, USUAL, max_new_tokens=100, min_new_tokens=100)
     found = ends(engine.generate_several(dataclasses.replace(request, **change), range(8)), 8)
