@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.panels.figures import StatusFacts
 from exlchat.app.runtime.jobs import Answered, JobEnded, JobEvent, Loaded, LoadFailed, Loading, LoadRefused, WentBack
-from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store.conversations import StoreError
-from exlchat.chat.titling import TitleMade
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, Summarising, TitleMade
 from exlchat.llm.events import PrefillProgress, TextDelta
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.opening import persona_of
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.registry import PERSONAS
-from exlchat.chat.turn import TurnError
+from exlchat.chat.speaking import TurnError
 from exlchat.config.layers import Layer
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from exlchat.app.runtime.model_state import ModelReport, ModelState
     from exlchat.app.runtime.model_switch import ModelSwitch
     from exlchat.chat.model import Message
-    from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
+    from exlchat.chat.turn_events import AnswerClosed, AnswerStarted
+    from exlchat.llm.events import TextDelta
 
 
 class View(Protocol):

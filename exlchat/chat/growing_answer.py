@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from exlchat.chat.model import Message, MessageStatus
+from exlchat.chat.model import MessageStatus
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.store.journal import AnswerJournal
 from exlchat.chat.store.kept_chances import pack_chances
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted
 from exlchat.chat.turn_plan import TurnPlan
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.thought_splitter import ThinkingMarks, ThoughtSplitter
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerStarted:
-    """The answer is on disk, still without its new text.
-
-    `notices` are lines worth showing once, `context_notice` one for this turn: what the model no longer sees.
-    `begun` is the text that it goes on from, without marks.
-    """
-
-    message: Message
-    prompt_tokens: int
-    notices: tuple[str, ...] = ()
-    context_notice: str | None = None
-    begun: tuple[TextDelta, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerClosed:
-    """The last event; the only one but for `Summarising` when the turn was stopped during the summary.
-
-    Args:
-        message: the answer as it ended.
-        finished: what the engine reported; `None` when it failed before its end.
-        kept: `False` when it was cut before it had any new text: it is not in the store, and the tip is where it was.
-        error: why the answer could not be written, as a line to show; its text is then only in `message`.
-    """
-
-    message: Message
-    finished: Finished | None
-    kept: bool = True
-    error: str | None = None
 
 
 class GrowingAnswer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,6 +148,11 @@ class ConversationTree:
     archived: bool = False
     draft: str = ""
     foreign: Mapping[str, Any] = field(default_factory=dict)
+
+
+def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
+    """How the last answer of a branch came to be, of those that a model gave: an edited one was not."""
+    return next((one.record for one in reversed(branch) if one.record is not None), None)
 
 
 def clean_title(text: str) -> str | None:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer
-from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
+from exlchat.chat.growing_answer import GrowingAnswer
+from exlchat.chat.prompt.summary import SummaryCancelled
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.turn_events import OneAnswer, SeveralEvent
 from exlchat.chat.turn_plan import TurnOptions, ground_of, planned
 from exlchat.llm.events import PrefillProgress, TextDelta
 from exlchat.llm.port import AnswersSeveral, Cancellation, Engine
-
-
-@dataclass(frozen=True, slots=True)
-class OneAnswer:
-    """An event of one of them, which are counted from 0."""
-
-    index: int
-    event: AnswerStarted | TextDelta | AnswerClosed
-
-
-SeveralEvent = Summarising | PrefillProgress | OneAnswer
 
 
 def several_answers(

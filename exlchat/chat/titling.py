@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from exlchat import paths
 from exlchat.chat.model import Message, clean_title
@@ -17,6 +17,7 @@ from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import THINK, opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_thinking
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.turn_events import TitleMade, Titling
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine
 from exlchat.llm.request import GenerationRequest
@@ -32,18 +33,6 @@ _ASKED = (
     "Answer with the title alone, without quotation marks.\n\n"
 )
 _DECORATION = "\"'`*#“”„«»‘’ "
-
-
-@dataclass(frozen=True, slots=True)
-class Titling:
-    """A title is being made; comes at least once per token."""
-
-
-@dataclass(frozen=True, slots=True)
-class TitleMade:
-    """The model has had its say; `title` is `None` when there was none in it or a user has given one meanwhile."""
-
-    title: str | None
 
 
 def make_title(

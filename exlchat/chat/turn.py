@@ -6,30 +6,15 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 
-from exlchat.chat.growing_answer import AnswerClosed, AnswerStarted, GrowingAnswer, begun_pieces
+from exlchat.chat.growing_answer import GrowingAnswer, begun_pieces
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import begun_text
-from exlchat.chat.prompt.summary import Summarising, SummaryCancelled
-from exlchat.chat.speaking import TurnError
+from exlchat.chat.prompt.summary import SummaryCancelled
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, TurnEvent
 from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned
 from exlchat.llm.events import Finished, PrefillProgress, TextDelta
 from exlchat.llm.port import Cancellation, Engine
-
-__all__ = [
-    "AnswerClosed",
-    "AnswerStarted",
-    "PrefillProgress",
-    "Summarising",
-    "TextDelta",
-    "TurnError",
-    "TurnEvent",
-    "TurnOptions",
-    "answer",
-]
-
-
-TurnEvent = Summarising | AnswerStarted | PrefillProgress | TextDelta | AnswerClosed
 
 
 def answer(

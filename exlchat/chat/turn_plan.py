@@ -16,12 +16,12 @@ from exlchat.chat.prompt.context_window import fit_context
 from exlchat.chat.prompt.cost import shared_beginning
 from exlchat.chat.prompt.ids import prompt_messages, prompt_text
 from exlchat.chat.prompt.stop_conditions import stop_conditions
-from exlchat.chat.prompt.summary import Summarising
 from exlchat.chat.prompt.thinking import opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.reproduce import prompt_hash
 from exlchat.chat.speaking import TurnError, speaker_name, speaker_names, speaker_thinks, with_lore_told
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.turn_events import Summarising
 from exlchat.llm.port import Cancellation, Engine, NamesWhatIsNotHeld
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings

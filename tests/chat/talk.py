@@ -5,7 +5,9 @@ from __future__ import annotations
 from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerStarted, Summarising, TurnEvent, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerStarted, Summarising, TurnEvent
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat.scripted_engine import Reply, ScriptedEngine
 

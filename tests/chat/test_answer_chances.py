@@ -15,7 +15,9 @@ from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.reproduce import prompt_by_record, request_again
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.engine import LocalEngine, load
 from exlchat.llm.events import Finished, PrefillProgress
 from exlchat.llm.port import Engine

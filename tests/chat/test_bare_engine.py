@@ -13,8 +13,10 @@ from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.several_answers import several_answers
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import TurnError, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event
 from exlchat.llm.info import ModelInfo

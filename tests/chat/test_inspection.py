@@ -9,7 +9,8 @@ import pytest
 
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import GREEDY
 from tests.chat.scripted_engine import ScriptedEngine
 

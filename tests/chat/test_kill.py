@@ -16,7 +16,9 @@ ANSWERER = """
 import os, sys, time
 from pathlib import Path
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import TextDelta, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
+from exlchat.llm.events import TextDelta
 from exlchat.llm.sampling import GREEDY
 from tests.chat.scripted_engine import ScriptedEngine
 

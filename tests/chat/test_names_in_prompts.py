@@ -14,7 +14,9 @@ from exlchat.chat.prompt.formats.presets import read_preset
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.reproduce import prompt_again
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import GREEDY
 from tests.chat.scripted_engine import ScriptedEngine
 

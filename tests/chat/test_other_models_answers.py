@@ -10,7 +10,9 @@ from exlchat.chat.model import AnswerRecord, Message
 from exlchat.chat.prompt.answer_ids import with_own_ids
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import GREEDY
 from tests.chat import templates
 from tests.chat.scripted_engine import Reply, ScriptedEngine, space_prefixing_tokenizer

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.chat import turn
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.ids import prompt_ids, prompt_messages
 from exlchat.chat.prompt_format import choose_format
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.engine import GenerationRequest, LocalEngine, load
 from exlchat.llm.sampling import SamplingSettings
 from tests.engine.counting import PassedTokens
@@ -25,7 +27,7 @@ CHATML = (
 # The thinking of earlier answers is left out, as reasoning models want it.
 THINKING = CHATML.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
 SYSTEM = "You are a careful assistant who answers at length. " * 12
-OPTIONS = turn.TurnOptions(SamplingSettings(temperature=1.2), max_new_tokens=24)
+OPTIONS = TurnOptions(SamplingSettings(temperature=1.2), max_new_tokens=24)
 
 
 class Chat:
@@ -47,9 +49,9 @@ class Chat:
         if text is not None:
             self.store.add_message(ident, "user", text)
         before = self._passed.count
-        wanted = turn.TurnOptions(OPTIONS.sampling, template=self.template, seed=seed, max_new_tokens=24)
-        *_, closed = turn.answer(self.store, self.engine, ident, wanted, **options)
-        assert isinstance(closed, turn.AnswerClosed)
+        wanted = TurnOptions(OPTIONS.sampling, template=self.template, seed=seed, max_new_tokens=24)
+        *_, closed = answer(self.store, self.engine, ident, wanted, **options)
+        assert isinstance(closed, AnswerClosed)
         assert closed.finished is not None
         stats = closed.finished.stats
         self.prompt = stats.prompt_tokens

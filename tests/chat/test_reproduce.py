@@ -11,7 +11,9 @@ from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.reproduce import NotReproducibleError, request_again
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.engine import load
 from exlchat.llm.events import Finished
 from exlchat.llm.port import Engine

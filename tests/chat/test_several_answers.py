@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.reproduce import request_again
-from exlchat.chat.several_answers import OneAnswer, several_answers
+from exlchat.chat.several_answers import several_answers
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, TurnOptions
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.engine import load
 from exlchat.llm.events import Finished, PrefillProgress
 from exlchat.llm.sampling import SamplingSettings

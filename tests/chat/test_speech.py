@@ -16,7 +16,9 @@ from exlchat.chat.reproduce import request_again
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import pack_chances, unpack_chances
 from exlchat.chat.store.rows import pack_record, unpack_record
-from exlchat.chat.turn import AnswerClosed, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.engine import LocalEngine, load
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Finished, PlaceChances, TokenChance

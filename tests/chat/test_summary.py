@@ -11,7 +11,8 @@ from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.summary import SUMMARY_HEAD, summarise, summary_possible, with_summary
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerStarted, Summarising, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerStarted, Summarising
 from exlchat.llm.port import Cancellation
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine

@@ -11,7 +11,8 @@ import pytest
 from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.prompt.thinking import THINK
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import GREEDY
 from tests.chat import families
 from tests.chat.scripted_engine import ScriptedEngine

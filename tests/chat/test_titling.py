@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.titling import TitleMade, make_title
+from exlchat.chat.titling import make_title
+from exlchat.chat.turn_events import TitleMade
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
 
 

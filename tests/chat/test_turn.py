@@ -13,10 +13,13 @@ from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta, TurnError, TurnEvent, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, TurnEvent
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.constraint import Constraint
-from exlchat.llm.events import PrefillProgress
+from exlchat.llm.events import PrefillProgress, TextDelta
 from exlchat.llm.port import Cancellation
 from exlchat.llm.request import RequestError
 from exlchat.llm.sampling import SamplingSettings

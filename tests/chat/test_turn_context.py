@@ -12,7 +12,9 @@ from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.summary import SUMMARY_HEAD
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, Summarising, TurnEvent
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.port import Cancellation
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat import templates

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import GREEDY
 from exlchat.ui.headless.answer import AnswerTelling
 from exlchat.ui.headless.output import AnswerOutput, JsonLinesOutput, TextOutput

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from exlchat.app.runtime.jobs import EngineJob
     from exlchat.chat.model import Message
-    from exlchat.chat.turn import AnswerStarted
+    from exlchat.chat.turn_events import AnswerStarted
 
 
 @dataclass(slots=True)

@@ -14,9 +14,7 @@ from exlchat.app.chat.under_way import UnderWay
 from exlchat.app.generation_settings import NAMES
 from exlchat.app.runtime.jobs import JobEnded, JobEvent
 from exlchat.app.runtime.requests import Questions, several_job, title_job, turn_job
-from exlchat.chat import turn
-from exlchat.chat.several_answers import OneAnswer
-from exlchat.chat.titling import TitleMade
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, TitleMade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -271,16 +269,16 @@ class ChatSession(OpenConversation):
         if answering is None:
             return None
         match report.event:
-            case turn.AnswerStarted(message=message):
+            case AnswerStarted(message=message):
                 self._show(answering, message)
-            case turn.AnswerClosed(message=message, kept=True, error=error):
+            case AnswerClosed(message=message, kept=True, error=error):
                 if error is not None:
                     self.unkept.add(message)
                 self._show(answering, message)
-            case turn.AnswerClosed():
+            case AnswerClosed():
                 if answering.conversation_id == self.conversation_id:
                     self.reload()
-            case OneAnswer(event=turn.AnswerClosed(message=message, kept=True, error=str())):
+            case OneAnswer(event=AnswerClosed(message=message, kept=True, error=str())):
                 self.unkept.add(message)
         return answering
 

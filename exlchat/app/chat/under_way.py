@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.answering import PendingAnswer
-from exlchat.chat import turn
-from exlchat.chat.several_answers import OneAnswer
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer
+from exlchat.llm.events import TextDelta
 
 if TYPE_CHECKING:
     from exlchat.app.runtime.jobs import EngineJob, JobEnded, JobEvent, JobStep
@@ -52,7 +52,7 @@ class UnderWay:
         if answering is None:
             return None
         match report.event:
-            case OneAnswer(index=index, event=turn.AnswerClosed(kept=False)):
+            case OneAnswer(index=index, event=AnswerClosed(kept=False)):
                 del answering.several[index]
             case OneAnswer(index=index, event=event):
                 _take(answering.several.setdefault(index, PendingAnswer(report.job, None, None)), event)
@@ -91,9 +91,9 @@ class UnderWay:
 
 def _take(answering: PendingAnswer, event: JobStep) -> None:
     match event:
-        case turn.AnswerStarted() as started:
+        case AnswerStarted() as started:
             answering.begin(started)
-        case turn.TextDelta() as delta:
+        case TextDelta() as delta:
             answering.add(delta)
-        case turn.AnswerClosed(message=message, kept=True):
+        case AnswerClosed(message=message, kept=True):
             answering.message = message

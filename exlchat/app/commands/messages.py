@@ -8,7 +8,7 @@ from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.action import command
 from exlchat.app.commands.conversations import undo_delete
-from exlchat.chat.prompt.context_window import newest_record
+from exlchat.chat.model import newest_record
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ from exlchat.llm.port import Cancellation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from exlchat.chat.several_answers import OneAnswer
-    from exlchat.chat.titling import TitleMade, Titling
-    from exlchat.chat.turn import TurnEvent
+    from exlchat.chat.turn_events import OneAnswer, TitleMade, Titling, TurnEvent
     from exlchat.llm.info import LoadProgress, ModelInfo
     from exlchat.llm.port import Engine
 

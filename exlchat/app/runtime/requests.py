@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from exlchat import paths
 from exlchat.app.runtime.jobs import EngineJob, Question
-from exlchat.chat import titling, turn
-from exlchat.chat.prompt.cost import prompt_cost
-from exlchat.chat.prompt.inspection import inspected
-from exlchat.chat.several_answers import several_answers
+from exlchat.chat.turn_events import TitleMade
 from exlchat.llm.port import Cancellation, HasCache, HoldsMemory
 from exlchat.llm.request import GenerationRequest, RequestError
 
@@ -24,9 +21,9 @@ if TYPE_CHECKING:
     from exlchat.chat.prompt.context_policy import ContextPolicy
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.chat.prompt.inspection import Inspected
-    from exlchat.chat.several_answers import SeveralEvent
     from exlchat.chat.store.conversations import ConversationStore
-    from exlchat.chat.turn_plan import Beginning
+    from exlchat.chat.turn_events import SeveralEvent, Titling, TurnEvent
+    from exlchat.chat.turn_plan import Beginning, TurnOptions
     from exlchat.llm.info import CacheReport, MemoryReport
     from exlchat.llm.port import Engine
 
@@ -61,14 +58,16 @@ def turn_job(
     beginning: Beginning | None = None,
 ) -> EngineJob:
     """The job that answers a conversation; arguments as of `turn.answer`."""
-    options = _options(generation, template)
 
-    def work(engine: Engine, cancellation: Cancellation) -> Iterator[turn.TurnEvent]:
-        return turn.answer(
+    def work(engine: Engine, cancellation: Cancellation) -> Iterator[TurnEvent]:
+        # No start needs it, here and below.
+        from exlchat.chat.turn import answer
+
+        return answer(
             store,
             engine,
             conversation_id,
-            options,
+            _options(generation, template),
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,
@@ -88,9 +87,11 @@ def several_job(
     retry_of: str | None,
 ) -> EngineJob:
     """The job that answers a conversation several times over; arguments as of `several_answers`."""
-    options = _options(generation, template)
 
     def work(engine: Engine, cancellation: Cancellation) -> Iterator[SeveralEvent]:
+        from exlchat.chat.several_answers import several_answers
+
+        options = _options(generation, template)
         return several_answers(
             store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of, cancellation=cancellation
         )
@@ -98,8 +99,10 @@ def several_job(
     return EngineJob(conversation_id, work)
 
 
-def _options(generation: GenerationSettings, template: str | None) -> turn.TurnOptions:
-    return turn.TurnOptions(
+def _options(generation: GenerationSettings, template: str | None) -> TurnOptions:
+    from exlchat.chat.turn_plan import TurnOptions
+
+    return TurnOptions(
         template=template,
         sampling=generation.sampling,
         seed=generation.seed,
@@ -112,11 +115,13 @@ def _options(generation: GenerationSettings, template: str | None) -> turn.TurnO
 def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> EngineJob:
     """The job that has the model title a conversation when nobody waits for anything."""
 
-    def work(engine: Engine, cancellation: Cancellation) -> Iterator[titling.Titling | titling.TitleMade]:
+    def work(engine: Engine, cancellation: Cancellation) -> Iterator[Titling | TitleMade]:
         if Path(engine.info.path) == paths.bundled_model():
             # It is small and knows this program only.
-            return iter((titling.TitleMade(None),))
-        return titling.make_title(store, engine, conversation_id, template=template, cancellation=cancellation)
+            return iter((TitleMade(None),))
+        from exlchat.chat.titling import make_title
+
+        return make_title(store, engine, conversation_id, template=template, cancellation=cancellation)
 
     return EngineJob(conversation_id, work, idle=True)
 
@@ -157,6 +162,8 @@ class Questions:
         """
 
         def ask(engine: Engine) -> PromptCost:
+            from exlchat.chat.prompt.cost import prompt_cost
+
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
             return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
 
@@ -172,6 +179,8 @@ class Questions:
         thinking: bool | None = None,
     ) -> None:
         def ask(engine: Engine) -> Inspected:
+            from exlchat.chat.prompt.inspection import inspected
+
             branch = self._store.load(conversation_id).branch
             return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
 
@@ -193,7 +202,6 @@ class Questions:
         computing = Computing(Cancellation())
 
         def ask(engine: Engine) -> AnswerChances | None:
-            # No start needs it.
             from exlchat.chat.answer_chances import AnswerChances, answer_chances
 
             for event in answer_chances(

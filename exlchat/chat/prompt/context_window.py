@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from exlchat.chat.model import AnswerRecord, Message
+from exlchat.chat.model import Message, newest_record
 from exlchat.chat.prompt.context import (
     ContextFull,
     Seen,
@@ -17,8 +17,9 @@ from exlchat.chat.prompt.context import (
 )
 from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
-from exlchat.chat.prompt.summary import Summarising, summarise, summary_possible, summary_room, with_summary
+from exlchat.chat.prompt.summary import summarise, summary_possible, summary_room, with_summary
 from exlchat.chat.prompt_format import PromptFormat
+from exlchat.chat.turn_events import Summarising
 from exlchat.llm.port import Cancellation, Engine, TextModel
 
 
@@ -39,11 +40,6 @@ class ContextWindow:
     summary: str | None = None
     notice: str | None = None
     made: str | None = None
-
-
-def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
-    """How the last answer of a branch came to be, of those that a model gave: an edited one was not."""
-    return next((one.record for one in reversed(branch) if one.record is not None), None)
 
 
 def messages_now(

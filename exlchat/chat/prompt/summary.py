@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import THINK, opens_thinking, split_stored
 from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.turn_events import Summarising
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine, TextModel
 from exlchat.llm.request import GenerationRequest
@@ -28,11 +29,6 @@ _SMALLEST_PART = 32
 """Tokens of conversation that a part must have room for; below that the summary would be all instruction."""
 _CHARACTERS_PER_TOKEN = 8
 """More than the text of a part has; bounds how much is encoded to find out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summarising:
-    """The earlier conversation is being summarised; comes at least once per token."""
 
 
 class SummaryCancelled(Exception):  # noqa: N818 - a wish of the user, not a fault

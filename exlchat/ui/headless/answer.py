@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.chat.prompt.layout import single_texts
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, Summarising, TurnEvent
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, Summarising, TurnEvent
 from exlchat.llm.events import PrefillProgress, TextDelta
 from exlchat.ui.headless.output import told
 from exlchat.ui.terminal.exit_codes import ExitCode

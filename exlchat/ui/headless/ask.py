@@ -17,8 +17,10 @@ from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt_format import PromptError
 from exlchat.chat.several_answers import several_answers
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.turn import TurnError, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.config.files import SettingsError, read_settings
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import Cancellation

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from exlchat import paths
 from exlchat.app.chat.answering import was_cut
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
-from exlchat.chat.turn import TurnError
 
 if TYPE_CHECKING:
     from exlchat.chat.model import Conversation, Message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.chat.several_answers import OneAnswer, SeveralEvent
-from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, SeveralEvent
+from exlchat.llm.events import TextDelta
 from exlchat.ui.headless.answer import AnswerTelling
 from exlchat.ui.headless.output import JsonLinesOutput, TextOutput
 from exlchat.ui.terminal.exit_codes import ExitCode

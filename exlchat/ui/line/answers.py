@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.runtime.jobs import LoadBegun, Loaded, WentBack
-from exlchat.chat.turn import AnswerClosed, AnswerStarted
+from exlchat.chat.turn_events import AnswerClosed, AnswerStarted
 from exlchat.llm.events import TextDelta
 
 if TYPE_CHECKING:

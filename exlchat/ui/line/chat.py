@@ -13,9 +13,8 @@ from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
 from exlchat.app.presenter import Presenter
 from exlchat.app.runtime.jobs import JobEvent
-from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store.conversations import StoreError
-from exlchat.chat.turn import AnswerClosed
+from exlchat.chat.turn_events import AnswerClosed, OneAnswer
 from exlchat.ui.line.answers import Answers
 from exlchat.ui.line.commands import LineCommands
 from exlchat.ui.line.settings_lines import LineSettings

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
 from exlchat.app.presenter import waits_for
+from exlchat.chat.model import newest_record
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.prompt.context_window import newest_record
 from exlchat.llm.events import TextDelta
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.untrusted.text import one_line

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.runtime.model_state import ModelReport
     from exlchat.chat.model import Message
-    from exlchat.chat.turn import AnswerClosed, AnswerStarted, TextDelta
+    from exlchat.chat.turn_events import AnswerClosed, AnswerStarted
+    from exlchat.llm.events import TextDelta
     from exlchat.ui.tui.chat_view import ChatView
 
 

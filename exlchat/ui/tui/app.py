@@ -15,9 +15,8 @@ from exlchat.app.chat.session import ChatSession
 from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.jobs import JobEvent
 from exlchat.app.services import Services, open_services
-from exlchat.chat.several_answers import OneAnswer
 from exlchat.chat.store.conversations import StoreError
-from exlchat.chat.turn import AnswerClosed
+from exlchat.chat.turn_events import AnswerClosed, OneAnswer
 from exlchat.llm.info import ModelError
 from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.terminal.interrupts import signals_taken

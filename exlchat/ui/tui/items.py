@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.chat.model import newest_record
 from exlchat.chat.prompt.answer_parts import answer_parts
-from exlchat.chat.prompt.context_window import newest_record
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 
 if TYPE_CHECKING:

@@ -12,8 +12,11 @@ from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.opening import begin_conversation
 from exlchat.chat.personas.persona import Persona
+from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore
-from exlchat.chat.turn import AnswerClosed, TurnError, TurnOptions, answer
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_events import AnswerClosed
+from exlchat.chat.turn_plan import TurnOptions
 from exlchat.llm.sampling import SamplingSettings
 from tests.chat import templates
 from tests.chat.scripted_engine import ScriptedEngine

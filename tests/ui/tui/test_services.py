@@ -133,7 +133,13 @@ def test_without_any_model_loading_says_what_to_do() -> None:
         opened.load_engine(lambda _: None)
 
 
-NOT_ON_THE_FIRST_SCREEN = ("torch", "markdown_it", "pygments.lexers", "exlchat.ui.render.markdown.render")
+NOT_ON_THE_FIRST_SCREEN = (
+    "torch",
+    "markdown_it",
+    "pygments.lexers",
+    "exlchat.ui.render.markdown.render",
+    "exlchat.chat.turn",
+)
 """Modules that a new conversation's first screen does not wait for."""
 
 
