@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
 from exlchat.chat.prompt import template_process
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.formats import FORMATS, guess
 from exlchat.chat.prompt.formats.table_source import named
 from exlchat.chat.prompt.thinking import detect
@@ -44,10 +45,6 @@ _PROBE = "kumquat"
 """A word that no template has."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-
-
-class PromptError(Exception):
-    """A prompt that cannot be made: one line that names the format, what is wrong and how to mend it."""
 
 
 @dataclass(frozen=True, slots=True)

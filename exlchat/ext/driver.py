@@ -5,11 +5,14 @@ Source of the names and numbers: NVIDIA, CUDA Driver API.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from exlchat.ext.targets import Capability
+
+if TYPE_CHECKING:
+    import ctypes
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The variable with which a user chooses among the cards; empty, it hides them all."""
@@ -34,6 +37,9 @@ class Driver:
 
 def ask_driver() -> Driver:
     """Asks the driver; without one, or without a card, the answer is empty. Takes a few milliseconds."""
+    # Not every start asks.
+    import ctypes
+
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -62,6 +68,8 @@ def hidden_cards() -> str | None:
 
 
 def _capability(library: ctypes.CDLL, index: int) -> Capability:
+    import ctypes
+
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library.cuDeviceGet(ctypes.byref(device), index)
     library.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, device)

@@ -10,9 +10,10 @@ from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt.stop_conditions import stop_conditions
-from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_format import PromptFormat
 from tests.chat import families
 from tests.chat.scripted_engine import ScriptedEngine, byte_level_tokenizer
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.formats.presets import PresetError, read_preset
 from exlchat.chat.prompt.formats.table import TableError, from_table
-from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, read_format
+from exlchat.chat.prompt_format import PromptFormat, choose_format, format_files, read_format
 from exlchat.llm.thought_splitter import ThinkingMarks
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.patience import within

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from exlchat.chat.prompt import template_process
-from exlchat.chat.prompt_format import BUILT_IN, PromptError, render
+from exlchat.chat.prompt.errors import PromptError
+from exlchat.chat.prompt_format import BUILT_IN, render
 from exlchat.untrusted.child import Child
 from tests.chat import hostile_templates
 from tests.patience import PATIENCE, within

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format, format_files, render
+from exlchat.chat.prompt.errors import PromptError
+from exlchat.chat.prompt_format import PromptFormat, choose_format, format_files, render
 from exlchat.llm.info import ModelInfo
 from tests.chat import families, templates
 

@@ -11,9 +11,10 @@ from tokenizers import Tokenizer
 
 from exlchat.chat.model import Message, Role
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_messages
 from exlchat.chat.prompt.stop_conditions import stop_conditions
-from exlchat.chat.prompt_format import BUILT_IN, PromptError, PromptFormat
+from exlchat.chat.prompt_format import BUILT_IN, PromptFormat
 from tests.chat import templates
 from tests.chat.scripted_engine import (
     ScriptedEngine,

@@ -12,7 +12,7 @@ import pytest
 from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.context import ContextFull
-from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import answer

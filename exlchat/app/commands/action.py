@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.store.conversations import StoreError
 from exlchat.paths import FolderError
 

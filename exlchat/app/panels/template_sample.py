@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.formats.catalog import FORMATS
-from exlchat.chat.prompt_format import MODEL_FORMAT, PromptError, choose_format, format_files
+from exlchat.chat.prompt_format import MODEL_FORMAT, choose_format, format_files
 
 if TYPE_CHECKING:
     from exlchat.llm.info import ModelInfo

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.app.runtime.jobs import LoadBegun, Loaded, LoadFailed, Loading, LoadRefused, WentBack
-from exlchat.chat.prompt_format import choose_format
 from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
 
@@ -72,6 +71,9 @@ class ModelState:
             PromptError: there is none of that name, or its file cannot be read.
         """
         if self.info is not None:
+            # No start needs it.
+            from exlchat.chat.prompt_format import choose_format
+
             choose_format(self.info, name, paths.folders().templates)
 
     def describe(self) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.context_policy import ContextPolicy
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt.inspection import cached_tokens, to_ask
-from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_format import PromptFormat
 from exlchat.llm.port import Engine
 
 _SOME_TEXTS = ("a", "1")

@@ -23,8 +23,9 @@ from typing import Any
 from exlchat.chat.model import Message
 from exlchat.chat.personas.lorebook import text_for_model
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, ids_behind
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.thinking import split_stored
-from exlchat.chat.prompt_format import MARK, PromptError, PromptFormat
+from exlchat.chat.prompt_format import MARK, PromptFormat
 from exlchat.llm.port import TextModel
 from exlchat.llm.thought_splitter import ThinkingMarks
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import template_variables
-from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_format import PromptFormat
 from exlchat.llm.port import Engine
 
 _MARK = "\ufdd0"

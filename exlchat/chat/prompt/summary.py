@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from exlchat.chat.model import Message
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids, prompt_text
 from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import THINK, opens_thinking, split_stored
-from exlchat.chat.prompt_format import PromptError, PromptFormat
+from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.turn_events import Summarising
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine, TextModel

@@ -17,13 +17,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
-
-import filelock
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from exlchat import paths
 from exlchat.chat.store import database, statements
 from exlchat.chat.store.database import LostFileError
+
+if TYPE_CHECKING:
+    import filelock
 
 _YOUNG_SECONDS = 3600.0
 _BESIDE = ("-wal", "-shm")
@@ -238,6 +239,9 @@ class Writer:
         """
         file = self._file(self.name)
         if self._lock is None and file is not None:
+            # Only an answer needs it, one of another process too.
+            import filelock
+
             lock = filelock.FileLock(file, mode=0o600, thread_local=False)
             lock.acquire(blocking=False)
             self._lock = lock
@@ -249,6 +253,8 @@ class Writer:
         file = self._file(name)
         if file is None or not file.exists():
             return False
+        import filelock
+
         probe = filelock.FileLock(file, mode=0o600, thread_local=False)
         try:
             probe.acquire(blocking=False)

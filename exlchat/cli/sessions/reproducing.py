@@ -15,7 +15,7 @@ from exlchat.app.library.places import library
 from exlchat.app.options import AppOptions
 from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.model import AnswerRecord, Message
-from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.reproduce import NotReproducibleError, record_of, request_again
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.config.files import read_settings

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from exlchat import paths
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.formats import FORMATS
 from exlchat.chat.prompt.formats.presets import PresetError, read_preset
 from exlchat.chat.prompt_format import (
@@ -16,7 +17,6 @@ from exlchat.chat.prompt_format import (
     FORMAT_ENDINGS,
     MODEL_FORMAT,
     MOST_BYTES,
-    PromptError,
     PromptFormat,
     format_files,
     format_id,

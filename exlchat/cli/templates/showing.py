@@ -18,10 +18,11 @@ from exlchat.app.library.places import library
 from exlchat.app.options import AppOptions
 from exlchat.app.speaking import as_spoken
 from exlchat.chat.model import Role
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.inspection import to_ask
 from exlchat.chat.prompt.layout import MessageSpan, PromptLayout, lay_out
-from exlchat.chat.prompt_format import PromptError, PromptFormat, choose_format
+from exlchat.chat.prompt_format import PromptFormat, choose_format
 from exlchat.chat.reproduce import NotReproducibleError, changed, prompt_again, record_of
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError

@@ -15,7 +15,7 @@ from exlchat.app.library.memory import ModelMemory
 from exlchat.app.options import AppOptions
 from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.prompt.context import ContextFull
-from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.several_answers import several_answers
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError

@@ -26,8 +26,6 @@ from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
 from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key, waiting_item, waiting_key
-from exlchat.ui.tui.screens.line import InputScreen
-from exlchat.ui.tui.screens.rows import RowsScreen
 from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
@@ -185,6 +183,9 @@ class ChatView(Screen[None]):
 
     def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
         """In a panel; what was waited for in a line, where that would come between somebody and what they do."""
+        # No start needs it.
+        from exlchat.ui.tui.screens.rows import RowsScreen
+
         if isinstance(self.app.screen, RowsScreen) and self.app.screen.heading == title:
             self.app.screen.show_rows(rows)
         elif late and (self.composer.text or self.app.screen is not self):
@@ -342,6 +343,9 @@ class ChatView(Screen[None]):
         except StoreError as error:
             self.tell(str(error), warning=True)
             return
+        # No start needs it.
+        from exlchat.ui.tui.screens.line import InputScreen
+
         asked = InputScreen("Rename", title, hint="Enter keeps · Esc leaves")
         self.app.push_screen(asked, lambda new: rename_to(self, conversation_id, new))
 

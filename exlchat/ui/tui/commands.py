@@ -19,8 +19,6 @@ from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.commands.program import QUIT_WITHIN_SECONDS
 from exlchat.ui.tui.palette import THEME_PREFIX
 from exlchat.ui.tui.pickers import Pickers
-from exlchat.ui.tui.screens.help import HelpScreen
-from exlchat.ui.tui.screens.models import ModelsScreen
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -103,6 +101,9 @@ class ScreenCommands(Commands):
 
     def _models(self) -> None:
         screen, loaded = self._screen, self._screen.model.info
+        # No start needs it.
+        from exlchat.ui.tui.screens.models import ModelsScreen
+
         picker = ModelsScreen(screen.shelf.listed, Path(loaded.path) if loaded else None)
         self._screen.terminal.push_screen(picker, lambda path: screen.models.change_to(path) if path else None)
 
@@ -176,6 +177,9 @@ class ScreenCommands(Commands):
         place: Place = (
             "message" if screen.transcript.has_focus else "sidebar" if screen.sidebar.has_focus else "everywhere"
         )
+        # No start needs it.
+        from exlchat.ui.tui.screens.help import HelpScreen
+
         self._screen.terminal.push_screen(HelpScreen(screen.keys, place))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:

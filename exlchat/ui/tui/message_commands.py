@@ -13,7 +13,6 @@ from exlchat.app.commands.messages import cut_from, pin_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.items import message_of
 from exlchat.ui.tui.links import Links
-from exlchat.ui.tui.screens.line import InputScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,6 +194,9 @@ class MessageCommands:
 
     def _ask_file(self, blocks: list[CodeBlock]) -> None:
         many = "Save the code" if len(blocks) == 1 else f"Save {len(blocks)} blocks of code"
+        # No start needs it.
+        from exlchat.ui.tui.screens.line import InputScreen
+
         asked = InputScreen(many, free_name(blocks), hint="Enter saves · Esc leaves")
         self._screen.app.push_screen(asked, lambda name: self._save(blocks, name))
 

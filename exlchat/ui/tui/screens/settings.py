@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 from exlchat.app.commands.settings import HOLDS
 from exlchat.app.keys.keymap import keymap
 from exlchat.app.panels.settings_rows import SettingRow, groups, padded
-from exlchat.chat.prompt_format import PromptError
+from exlchat.chat.prompt.errors import PromptError
 from exlchat.config.files import SettingsError
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
