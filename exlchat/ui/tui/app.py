@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -79,9 +80,14 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
 
     def _painted(self) -> None:
-        # What messages are drawn with: the first prompt does not wait for it, and the first screen did not either.
+        # What messages and dialogs are drawn with: the first of them do not wait, and the first screen did not either.
         import exlchat.ui.tui.widgets.transcript_layout  # noqa: F401
 
+        self.stylesheet.read(Path(__file__).with_name("dialogs.tcss"))
+        self.stylesheet.parse()
+        if len(self.screen_stack) > 1:
+            # A key that was pressed before has opened one already.
+            self.refresh_css(animate=False)
         if not gc.isenabled():
             gc.freeze()
             gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual._xterm_parser import XTermParser
 
 from exlchat.app.keys.keymap import keymap
@@ -125,3 +126,19 @@ async def test_alt_with_a_letter_as_terminals_send_it_types_nothing(tmp_path: Pa
         await until(pilot, lambda: isinstance(chat.screen, HelpScreen))
         await pilot.press("escape")
         assert chat.chat_screen.composer.text == ""
+
+
+async def test_a_dialog_that_is_asked_for_before_the_first_screen_stands_is_framed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    painted = ChatApp._painted
+
+    async def typed_ahead(self: ChatApp) -> None:
+        await self.push_screen(HelpScreen(self.chat_screen.keys))
+        painted(self)
+
+    monkeypatch.setattr(ChatApp, "_painted", typed_ahead)
+    chat = app(tmp_path)
+    async with chat.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: isinstance(chat.screen, HelpScreen))
+        await until(pilot, lambda: chat.screen.query_one("#help").region.width == 96)

@@ -139,6 +139,10 @@ NOT_ON_THE_FIRST_SCREEN = (
     "pygments.lexers",
     "exlchat.ui.render.markdown.render",
     "exlchat.chat.turn",
+    "exlchat.chat.prompt_format",
+    "exlchat.ui.tui.screens.help",
+    "filelock",
+    "ctypes",
 )
 """Modules that a new conversation's first screen does not wait for."""
 
