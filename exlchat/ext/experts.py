@@ -231,6 +231,7 @@ class ExpertKernels:
 
 
 def _check_kind(kind: ExpertKind, matrices: int, limit: float) -> int:
+    """The number by which the kernels know a kind."""
     number, _, wanted = _KINDS[kind]
     if matrices != wanted:
         raise ValueError(f"a {kind} product of experts has {wanted} matrices of each; these have {matrices}")

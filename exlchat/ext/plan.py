@@ -142,6 +142,7 @@ def _ways(steps: list[_Step]) -> int:
 
 
 def kind_of(section: LayoutSection) -> int:
+    """The number by which the kernels know a width, its groups and its kind of scales."""
     group = _GROUPS.index(section.rows_per_scale)
     return 4 * (len(_WIDTHS) if section.scales == "plain" else _WIDTHS.index(section.bits)) + group
 

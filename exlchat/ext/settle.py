@@ -154,6 +154,7 @@ def _put_joining(job: c.CSettle, joining: Joining, width: int, tensors: list[Ten
 
 
 def _is_float(name: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether a source is of float32 and not of float16."""
     floats = tensor.dtype == torch.float32
     check(name, tensor, torch.float32 if floats else torch.float16, shape)
     return floats

@@ -52,6 +52,7 @@ _COPY_RUNS = 10
 
 
 def describe_setting(device: torch.device) -> BenchMachine:
+    """Names and versions, and the copy bandwidth measured now with the threads that torch has now."""
     cuda = device.type == "cuda"
     return BenchMachine(
         device=str(device),
@@ -190,6 +191,7 @@ class _Loader:
     build_cache: Path | None
 
     def load(self, kv_cache: str, new_tokens: int) -> tuple[LocalEngine, float, bool]:
+        """An engine with room for everything that is measured, the seconds that took, and whether it was made."""
         self.say("opening the model")
         start = time.perf_counter()
         checkpoint = self.open_model()
@@ -241,6 +243,7 @@ class _Bench:
         self._ids = random.Random(0)
 
     def run(self, *, first: bool) -> Iterator[Result]:
+        """All results of this cache; what is the same for every cache only the first time."""
         if first:
             self._say("copy bandwidth")
             yield describe_setting(torch.device(self._engine.info.device))

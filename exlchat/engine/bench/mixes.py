@@ -125,6 +125,7 @@ def converter_options(shape: Shape) -> tuple[list[Option], list[Option]]:
 
 
 def matrix_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of a layer's matrices, by name."""
     return {
         "q_proj": (shape.hidden, shape.queries),
         "k_proj": (shape.hidden, shape.keys),

@@ -27,6 +27,7 @@ _STAYS_FLOAT = re.compile(r"norm|router|(mlp|block_sparse_moe)\.gate\.|shared_ex
 
 
 def is_quantized(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a float model is what formats quantize: the matrix of a projection of a decoder layer."""
     inside = _IN_LAYER.search(name) is not None and name.endswith(".weight")
     return inside and tensor.ndim == 2 and _STAYS_FLOAT.search(name) is None
 

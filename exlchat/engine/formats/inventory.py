@@ -89,6 +89,7 @@ def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int
 
 
 def parameter_count(checkpoint: Checkpoint) -> int:
+    """Weights of the model, quantized or not."""
     return weight_sizes(checkpoint, stay_quantized=False).floats
 
 

@@ -116,6 +116,7 @@ class LayerLoader:
             return self._written_out(self._tensors(key, how), how, features, outputs, stored_bias)
 
     def _as_stored(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
+        """A layer of float weights."""
         stored_bias = self._bias(key, outputs, declared=bias)
         shape = (features, outputs) if transposed else (outputs, features)
         stored = dense.load_tensor(self._checkpoint, f"{key}.weight", shape)
@@ -226,6 +227,7 @@ class LayerLoader:
 
     @contextmanager
     def _named(self, key: str, how: _Format) -> Iterator[None]:
+        """Errors name the file and the layer."""
         try:
             yield
         except ModelError as error:
@@ -257,6 +259,7 @@ class LayerLoader:
     def _written_out(
         self, tensors: Mapping[str, Tensor], how: _Format, features: int, outputs: int, bias: Tensor | None
     ) -> Linear:
+        """A quantized layer as floats."""
         weight = how.dequantize(tensors)
         _check_sizes(how.main, weight.shape[0], weight.shape[1], features, how.columns)
         return Linear(weight[:, :outputs].T.to(self._dtype).contiguous(), bias)

@@ -142,6 +142,7 @@ def _walk(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _target(root: dict[str, Any], schema: dict[str, Any]) -> Any:
+    """What a reference leads to, as the rewriting has set it."""
     pointer = schema.get("$ref")
     if not isinstance(pointer, str):
         return None

@@ -194,6 +194,7 @@ class SchemaLogic:
         return found
 
     def _unapplied(self, schema: Schema, depth: int) -> Iterator[Any]:
+        """Where what it applies does not hold."""
         yield from self._failed_conditions(schema, depth)
         if isinstance(schema.get("$ref"), str):
             yield from self.negated(self._document.targets[schema["$ref"]], depth + 1)
@@ -257,6 +258,7 @@ def _named_values(schema: Schema) -> list[Any] | None:
 
 
 def _property(schema: Schema, name: str) -> list[Any]:
+    """What a property has to match, as far as it is plain."""
     known = schema.get("properties")
     if isinstance(known, dict) and name in known:
         return [known[name]]

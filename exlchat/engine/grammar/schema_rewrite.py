@@ -208,11 +208,13 @@ class Rewriting:
         return {**found, "anyOf": told}
 
     def _told(self, ways: list[list[Any]], place: str, depth: int) -> Iterator[Any]:
+        """Those that are left when what is within them is laid out, too."""
         for way in ways:
             with contextlib.suppress(_NothingLeftError):
                 yield self._schema(every(*way), place, depth)
 
     def _split(self, schema: Schema, place: str, always: list[Schema], asked: list[tuple[str, Schema]]) -> None:
+        """What holds in any case, and what has conditions."""
         place = self._document.places.get(id(schema), place)
         always.append({key: value for key, value in schema.items() if key not in _LOGIC and key != "allOf"})
         asked.append((place, schema))
@@ -236,6 +238,7 @@ class Rewriting:
         return found
 
     def _one_of(self, schemas: list[Any], always: list[Schema]) -> list[Any]:
+        """Each without what another one matches."""
         found: list[Any] = []
         for place, one in enumerate(schemas):
             rivals = [

@@ -117,6 +117,7 @@ class PageArchive:
         return self._files.pays(tokens // PAGE_TOKENS * self._files.page_bytes(), tokens)
 
     def flush(self, seconds: float) -> bool:
+        """Waits for what is being written, that long at most; whether it is done."""
         return self._files.flush(seconds)
 
     def close(self) -> None:

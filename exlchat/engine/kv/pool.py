@@ -253,10 +253,12 @@ class PagePool:
                 del self._after[page.parent]
 
     def _forget(self, page: Page) -> None:
+        """It is no longer found as a full page."""
         if page.hash is not None and self._full.get(page.hash) is page:
             del self._full[page.hash]
 
     def _drop(self, page: Page) -> None:
+        """Its room is free; what it held is forgotten."""
         self._unlist(page)
         self._idle.pop(page, None)
         self._beginnings = {name: pages for name, pages in self._beginnings.items() if page not in pages}

@@ -43,6 +43,7 @@ class KVSequence:
 
     @property
     def filled(self) -> list[Page]:
+        """The pages that hold something, in order."""
         return [page for page in self.pages if page.ids]
 
     @property
@@ -257,4 +258,5 @@ class KVSequence:
             self.cache.windows.release(held)
 
     def _parent(self, index: int) -> bytes:
+        """Hash of what stands before a page of the sequence."""
         return self.pages[index - 1].end if index else self.cache.pool.root

@@ -55,6 +55,7 @@ def _window(reader: ConfigReader, family: Family) -> int | None:
 
 
 def _check_no_window(reader: ConfigReader) -> None:
+    """That an architecture without windows is not given one shorter than the context."""
     if reader.get("use_sliding_window") is False or reader.get("sliding_window") in (None, 0):
         return
     window = reader.integer("sliding_window")

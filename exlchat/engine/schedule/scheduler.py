@@ -305,6 +305,7 @@ class Scheduler:
         work.close()
 
     def _set_mode(self, answering: Sequence[Work]) -> None:
+        """How the answers that there are now get their tokens; sources of another kind are left."""
         mode: _Mode = "own"
         if sum(work.rows for work in answering) > 1 and not self._cache.has_windows:
             if self._ahead is not None and all(work.ahead for work in answering):

@@ -102,6 +102,7 @@ class IncrementalDecoder:
         return self._decode(self._ids[self._at.window :])[self._at.shown :]
 
     def _goes_on(self, in_run: bool, token_id: int) -> bool:
+        """Whether a run of bytes is open behind a token."""
         if self._fallback is None:
             return False
         return token_id in self._fallback.byte_ids or (in_run and self._fallback.is_silent(token_id))

@@ -120,6 +120,7 @@ class TextStream:
         return next(beyond, len(self._tokens) - 1)
 
     def _kept(self, held: str) -> int:
+        """How many characters at the end of `held` may not be shown yet."""
         stop = max((_overlap(held, stop) for stop in self._stop), default=0)
         if not self._banned:
             return stop

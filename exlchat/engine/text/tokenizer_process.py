@@ -36,6 +36,8 @@ _lock = Lock()
 
 
 class Trial:
+    """A trial that has begun, of the tokenizer of one model directory: first it is opened there, then used."""
+
     def __init__(self, folder: Path) -> None:
         self._line = self._opening = f"{folder}: the trial of its tokenizer has not ended; {_TAKE}"
         self._opened = Event()

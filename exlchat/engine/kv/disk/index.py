@@ -54,6 +54,7 @@ class PageIndex:
             return self._names.get(page)
 
     def partials(self, parent: bytes) -> tuple[tuple[PageName, tuple[int, ...] | None], ...]:
+        """The pages of fewer than 256 ids behind a parent, with their ids where these are known."""
         with self._lock:
             found = self._partials.get(parent, {}).values()
             return tuple((name, self._ids.get(name.hash)) for name in found)
