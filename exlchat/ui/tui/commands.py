@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +16,12 @@ from exlchat.app.commands.actions import ACTIONS, BY_ID, Commands
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.commands.program import QUIT_WITHIN_SECONDS
-from exlchat.ui.tui.palette import THEME_PREFIX
+from exlchat.ui.tui.palette import THEME_PREFIX, PaletteEntry
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from textual.types import IgnoreReturnCallbackType
 
     from exlchat.app.commands.action import Place
     from exlchat.chat.model import ConversationSummary
@@ -33,13 +30,6 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.finding import ConversationFinder
     from exlchat.ui.tui.message_commands import MessageCommands
     from exlchat.ui.tui.settings_commands import ScreenSettings
-
-
-@dataclass(frozen=True, slots=True)
-class PaletteEntry:
-    title: str
-    help: str
-    run: IgnoreReturnCallbackType
 
 
 class ScreenCommands(Commands):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from textual import events
@@ -22,16 +23,13 @@ THEME_PREFIX = "Theme: "
 _CONVERSATIONS_SHOWN_AT_FIRST = 8
 
 
-class PaletteEntry(Protocol):
-    @property
-    def title(self) -> str: ...
+@dataclass(frozen=True, slots=True)
+class PaletteEntry:
+    """`help` is a dimmed line below, written by us: it is read as markup."""
 
-    @property
-    def help(self) -> str:
-        """A dimmed line below, written by us: it is read as markup."""
-
-    @property
-    def run(self) -> IgnoreReturnCallbackType: ...
+    title: str
+    help: str
+    run: IgnoreReturnCallbackType
 
 
 class PaletteSource(Protocol):

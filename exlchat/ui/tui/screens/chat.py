@@ -22,10 +22,10 @@ from exlchat.app.runtime.jobs import Report
 from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.chat_view import NARROW_CELLS, ChatView
-from exlchat.ui.tui.commands import PaletteEntry, ScreenCommands
+from exlchat.ui.tui.commands import ScreenCommands
 from exlchat.ui.tui.finding import ConversationFinder
 from exlchat.ui.tui.message_commands import MessageCommands
-from exlchat.ui.tui.palette import ChatProvider
+from exlchat.ui.tui.palette import ChatProvider, PaletteEntry
 from exlchat.ui.tui.settings_commands import ScreenSettings
 from exlchat.ui.tui.typed_tokens import TypedTokens
 from exlchat.ui.tui.widgets.composer import Composer
