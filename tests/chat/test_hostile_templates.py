@@ -34,7 +34,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize("source", hostile_templates.ALL, ids=range(len(hostile_templates.ALL)))
-@pytest.mark.sweep(40)
+@pytest.mark.sweep(24)
 def test_a_hostile_template_is_ended_and_told_in_one_line(source: str) -> None:
     messages = [dict(HELLO)]
     began = time.monotonic()

@@ -121,6 +121,7 @@ def test_more_bits_go_to_the_ends_of_a_model() -> None:
 
 
 @pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.sweep(2)
 def test_activations_stay_of_ordinary_size_through_many_layers(mix: str) -> None:
     checkpoint = RandomCheckpoint(named_shape("tiny-32layers"), parse_mix(mix))
     logits = load(checkpoint, device="cpu").logits([number * 7 % TINY.vocab for number in range(200)])

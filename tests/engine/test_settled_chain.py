@@ -111,6 +111,7 @@ def check(transformer: Transformer, wanted: Tensor) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, ("exl2", "gptq, act-order")[index % 2]) for index, name in enumerate(NAMES)]
 )
+@pytest.mark.sweep(11)
 def test_the_step_computes_the_same(name: str, kind: str, tmp_path: Path) -> None:
     save_case(wide(name), tmp_path / "dense")
     path = quantize(kind, tmp_path / "dense", tmp_path / "written")

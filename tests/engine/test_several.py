@@ -304,6 +304,7 @@ def drawing(engine: LocalEngine, sampling: SamplingSettings = WARM) -> Iterator[
     ],
     ids=["plain", "stop", "banned", "thoughts", "stop ids", "all"],
 )
+@pytest.mark.sweep(3)
 def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: LocalEngine, change: dict[str, Any]) -> None:
     """One pass is under way while the host reads the one before, whatever the answers come to."""
     if change.get("thoughts"):

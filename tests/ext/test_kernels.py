@@ -22,7 +22,7 @@ from tests.ext.small_library import some_nvcc
 OLDEST, NEWEST = (7, 5), (12, 0)
 # These have, between them, nearly every line that is for old cards alone (`__CUDA_ARCH__`); the others of the sources
 # are compiled for such a card with --long, and all for every card by `make wheel`.
-LINES_FOR_OLD_CARDS = ("attention_fp8.cu", "attention_q4.cu", "gemm_4.cu", "gemv_4.cu", "sample.cu")
+LINES_FOR_OLD_CARDS = ("attention_fp8.cu", "gemm_4.cu", "gemv_4.cu", "sample.cu")
 ROOT = Path(__file__).resolve().parents[2]
 # Each call in a process of its own, because what it guards against is a crash. Structures come filled with one byte.
 CALL_ALL_WITH = """

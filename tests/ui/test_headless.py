@@ -351,6 +351,7 @@ def test_a_full_disk_behind_stderr_does_not_cost_the_answer(endless: Path) -> No
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="this system does not show what a process has mapped")
 @pytest.mark.parametrize("delay", [0.0, 0.175, 0.2, 0.225])
+@pytest.mark.sweep(2)
 def test_ctrl_c_while_torch_is_imported_ends_it_at_once_and_quietly(endless: Path, home: Path, delay: float) -> None:
     program = start(endless, stdout=subprocess.PIPE)
     maps = Path(f"/proc/{program.pid}/maps")

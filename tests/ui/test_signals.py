@@ -92,6 +92,7 @@ def test_what_is_typed_is_kept_and_the_terminal_is_as_it_was(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.sweep(2)
 def test_an_answer_is_kept_as_far_as_it_has_come(endless: Path, tmp_path: Path, mode: str) -> None:
     with chat(tmp_path, mode, endless) as terminal:
         answering(terminal, mode, tmp_path)
@@ -120,6 +121,7 @@ def test_at_any_moment_of_the_start(endless: Path, tmp_path: Path, mode: str, af
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.sweep(2)
 def test_with_the_editor_open_what_was_saved_in_it_is_kept(endless: Path, tmp_path: Path, mode: str) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nprintf "from the editor" > "$1"\nstty raw -echo\necho OPEN\nexec sleep 30\n')
@@ -135,6 +137,7 @@ def test_with_the_editor_open_what_was_saved_in_it_is_kept(endless: Path, tmp_pa
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.sweep(2)
 def test_a_terminal_that_goes_ends_the_program_quietly(endless: Path, tmp_path: Path, mode: str) -> None:
     with chat(tmp_path, mode, endless) as terminal:
         answering(terminal, mode, tmp_path)
@@ -200,6 +203,7 @@ def test_a_signal_that_is_to_be_ignored_is(endless: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.sweep(2)
 def test_ask_keeps_the_answer_so_far(endless: Path, tmp_path: Path, number: int) -> None:
     with exlchat(tmp_path, "ask", "-m", str(endless), "--temperature", "0", "go") as terminal:
         terminal.wait_for(lambda: len(terminal.sent) > 400)

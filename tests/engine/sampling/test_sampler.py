@@ -33,6 +33,7 @@ def of_guide_size() -> TokenTexts:
         SamplingSettings(1.4, top_p=0.8, order=(*(step for step in STEPS if step != "temperature"), "temperature")),
     ],
 )
+@pytest.mark.sweep(3)
 def test_draws_follow_the_definition(sampling: SamplingSettings) -> None:
     sampler, counts = Sampler(sampling, seed=5), Counter[int]()
     for _ in range(4000):

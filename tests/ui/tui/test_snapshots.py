@@ -295,8 +295,14 @@ STAGES = (
 THEMES = ("exlchat-dark", "rime")
 SIZES = ((80, 24), (120, 40))
 CASES = [
-    # Each stage in both themes and both sizes: colours do not depend on the size.
-    pytest.param(stage, theme, size, id=f"{stage.__name__}-{theme}-{size[0]}x{size[1]}")
+    # Each stage in both themes and both sizes, one of the two with --long: colours do not depend on the size.
+    pytest.param(
+        stage,
+        theme,
+        size,
+        id=f"{stage.__name__}-{theme}-{size[0]}x{size[1]}",
+        marks=() if THEMES.index(theme) == place // 2 % 2 else pytest.mark.long,
+    )
     for place, stage in enumerate(STAGES)
     for theme, size in zip(THEMES, SIZES if place % 2 else SIZES[::-1], strict=True)
 ]
