@@ -146,7 +146,7 @@ class ThoughtSplitter:
             self._take(len(thoughts) - len(said) + len(found), "mark", pieces)
             self._state, self.ended = "between", True
             return True
-        self._thoughts(thoughts[: len(thoughts) - _overlap(thoughts, self._marks.closing)].rstrip(), pieces)
+        self._thoughts(thoughts[: len(thoughts) - overlap(thoughts, self._marks.closing)].rstrip(), pieces)
         return False
 
     def _thoughts(self, text: str, pieces: list[TextDelta]) -> None:
@@ -251,6 +251,6 @@ def _closing(events: Iterator[object]) -> Iterator[None]:
             close()
 
 
-def _overlap(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """Length of the longest end of `text` that is a proper beginning of `mark`."""
     return next((size for size in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:size])), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exlchat.engine.kv.pool import common_length
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.engine.schedule.runner import Runner
@@ -56,7 +57,7 @@ class ModelDrafter:
         """All of the context but its last token is in the sequence, and nothing else."""
         sequence, wanted = self._sequence, context[:-1]
         known = sequence.ids
-        same = _common(known, wanted)
+        same = common_length(known, wanted)
         if same < len(known):
             same = sequence.cut(same)
         if len(wanted) - same > _CHUNK:
@@ -68,11 +69,3 @@ class ModelDrafter:
             return
         for start in range(same, len(wanted), _CHUNK):
             self._runner.last_logits(sequence, wanted[start : start + _CHUNK])
-
-
-def _common(first: list[int], second: list[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    shorter = min(len(first), len(second))
-    if first[:shorter] == second[:shorter]:
-        return shorter
-    return next(index for index in range(shorter) if first[index] != second[index])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from exlchat.engine.text.incremental_decoder import ByteFallback, DecoderMark, IncrementalDecoder, whole_characters
+from exlchat.llm.thought_splitter import overlap
 
 __all__ = ["TextStream", "whole_characters"]
 
@@ -121,11 +122,11 @@ class TextStream:
 
     def _kept(self, held: str) -> int:
         """How many characters at the end of `held` may not be shown yet."""
-        stop = max((_overlap(held, stop) for stop in self._stop), default=0)
+        stop = max((overlap(held, stop) for stop in self._stop), default=0)
         if not self._banned:
             return stop
         text, origin = folded(self._shown + held)
-        live = max(_overlap(text, ban) for ban in self._banned)
+        live = max(overlap(text, ban) for ban in self._banned)
         if not live:
             return stop
         first = self._tokens[self._token_at(origin[len(text) - live] - len(self._shown))]
@@ -155,11 +156,3 @@ def _first(text: str, wanted: Sequence[str], *, after: int = 0) -> tuple[int, in
         if start >= 0:
             found.append((start + len(one), start))
     return None if not found else (min(found)[1], min(found)[0])
-
-
-def _overlap(text: str, wanted: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `wanted`."""
-    for length in range(min(len(text), len(wanted) - 1), 0, -1):
-        if text.endswith(wanted[:length]):
-            return length
-    return 0
