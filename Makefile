@@ -16,7 +16,7 @@ chat: setup ## set up and open a chat (ARGS="MODEL_DIR --device cpu" passes opti
 test: setup-dev ## set up and run the tests (ARGS="tests/chat -k title" chooses some)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
-test-long: setup-dev ## all tests, and of what is tried at random ten times as much: an hour
+test-long: setup-dev ## all tests, and of what is tried at random far more: for hours
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup --long --kills 60 --hypothesis-profile=thorough $(ARGS)
 
 ext: setup ## compile the CUDA kernels ahead of time (ARGS="--arch all --force")
