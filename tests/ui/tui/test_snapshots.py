@@ -25,7 +25,6 @@ from exlchat.ui.tui.screens.pick import PickScreen
 from exlchat.ui.tui.screens.prompt import PromptScreen
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
-from tests.patience import PATIENCE
 from tests.ui.app_harness import app, chat_app, idle, say, shown, until
 from tests.ui.settling import have_pilots_wait, settled
 from tests.ui.tui.doors import talk_tree
@@ -227,7 +226,7 @@ async def on_the_last_message(pilot: Pilot[int]) -> None:
 
 async def still(pilot: Pilot[int]) -> None:
     """Wait until nothing is on its way to any screen."""
-    assert await settled(pilot.app, PATIENCE)
+    assert await settled(pilot.app)
 
 
 def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
