@@ -26,7 +26,7 @@ from exlchat.ui.tui.screens.prompt import PromptScreen
 from exlchat.ui.tui.screens.settings import SettingsScreen
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
 from tests.ui.app_harness import app, chat_app, idle, say, shown, until
-from tests.ui.settling import have_pilots_wait, settled
+from tests.ui.settling import settled
 from tests.ui.tui.doors import talk_tree
 
 Compare = Callable[..., bool]
@@ -259,7 +259,6 @@ def staged(folder: Path, theme: str, stage: Stage) -> tuple[App[int], Stage]:
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the pictures show of the machine: its time zone, and a folder with one file. Its speed is not to be seen."""
-    have_pilots_wait(monkeypatch)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     work = tmp_path / "work"
