@@ -183,7 +183,7 @@ def test_an_environment_that_contradicts_the_file_is_named_and_left(file: Path) 
         ("top_p = 0", ["top_p is 0.0"]),
         ("max_tokens = 0", ["max_tokens is 0", "at least 1"]),
         ("context = -5", ["context is -5"]),
-        ('context_policy = "forget"', ["context_policy is 'forget'", "stop, drop, summarise"]),
+        ('context_policy = "forget"', ["context_policy is 'forget'", "drop, summarise, stop"]),
         ("quantize_head = 5", ["quantize_head is 5", "4, 6, 8"]),
         ("quantize_head = true", ["quantize_head is True", "a whole number"]),
         ('kv_cache = "q5"', ["kv_cache is 'q5'", "auto, fp32, fp16, fp8, q8, q6, q4"]),

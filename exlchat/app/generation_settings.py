@@ -51,7 +51,7 @@ class GenerationSettings:
     sampling: SamplingSettings
     seed: int | None = None
     max_tokens: int | None = None
-    context_policy: ContextPolicy = "stop"
+    context_policy: ContextPolicy = "drop"
     speech: AnswerOptions = PLAIN
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 

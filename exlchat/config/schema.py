@@ -186,8 +186,8 @@ class Settings:
         example="You are brief.",
     )
     context_policy: ContextPolicy = _setting(
-        *("stop", "Conversations", Choice(tuple(CONTEXT_POLICIES)), "at once"),
-        "When a conversation does not fit the context: stop and say so, drop its oldest turns, or summarise them.",
+        *("drop", "Conversations", Choice(tuple(CONTEXT_POLICIES)), "at once"),
+        "When a conversation does not fit the context: drop its oldest turns and say so, summarise them, or stop.",
         options=("--context-policy",),
     )
     title_by: Literal["model", "first line"] = _setting(

@@ -49,6 +49,20 @@ def talk(store: ConversationStore, engine: ScriptedEngine) -> Talk:
     return Talk(store, engine)
 
 
+@pytest.mark.parametrize("policy", ["drop", "summarise", "stop"])
+def test_what_can_never_fit_is_refused_before_it_is_encoded(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, policy: ContextPolicy
+) -> None:
+    talk.ask(policy)
+    encoded: list[int] = []
+    encode = talk.engine.encode
+    monkeypatch.setattr(talk.engine, "encode", lambda text, **how: (encoded.append(len(text)), encode(text, **how))[1])
+    talk.store.add_message(talk.id, "user", "a file of many words " * 100_000)
+    with pytest.raises(ContextFull):
+        talk.answer(policy)
+    assert max(encoded, default=0) < 100_000
+
+
 def test_stop_is_the_default_sees_everything_and_names_the_way_out(talk: Talk) -> None:
     assert TurnOptions(SamplingSettings()).context_policy == "stop"
     with pytest.raises(ContextFull, match="/set context_policy drop") as caught:

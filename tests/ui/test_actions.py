@@ -143,7 +143,7 @@ def test_set_changes_one_value() -> None:
         ("top_p", "0", "must be a number above 0"),
         ("max_tokens", "0", "at least 1"),
         ("seed", "-1", "seed is -1"),
-        ("context_policy", "forget", "must be one of stop, drop, summarise"),
+        ("context_policy", "forget", "must be one of drop, summarise, stop"),
         ("seed", "9223372036854775808", "from 0 to 9223372036854775807"),
     ],
 )
@@ -157,7 +157,7 @@ def test_settings_are_described_in_one_line() -> None:
     line = DEFAULTS.with_value("seed", "3").describe()
     assert line == (
         "temperature 0.7 · top_k 0 · top_p 1 · min_p 0.05 · seed 3 · max_tokens until the context is full · "
-        "context_policy stop"
+        "context_policy drop"
     )
 
 

@@ -1,7 +1,8 @@
 """The Markdown we read: CommonMark with tables and strikethrough, less the rules that lose or change typed text.
 
 Switched off, so that what was typed is what is seen: raw HTML (`List<int>`), autolinks (`<std::string>` looks like
-one), entities, and link reference definitions, which would also let a later line change an earlier block.
+one), entities, and link reference definitions, which would also let a later line change an earlier block. Emphasis is
+what asterisks make: underscores are part of names (`__init__`, `my_file`), which models write outside of code too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_block.blockquote import blockquote
 from markdown_it.rules_block.list import list_block
-from markdown_it.rules_inline import StateInline
+from markdown_it.rules_inline import StateInline, emphasis
 
 from exlchat.app.markdown.tex import readable
 
@@ -60,6 +61,7 @@ def parser() -> MarkdownIt:
     block.at("blockquote", _bounded(blockquote), {"alt": ["paragraph", "reference", "blockquote", "list"]})
     block.at("list", _bounded(list_block), {"alt": ["paragraph", "reference", "blockquote"]})
     markdown.inline.ruler.at("escape", _backslash)
+    markdown.inline.ruler.at("emphasis", _by_asterisks)
     markdown.inline.ruler.before("escape", "tex", _tex)
     return markdown
 
@@ -80,6 +82,10 @@ def _backslash(state: StateInline, silent: bool) -> bool:
         state.pending += pair[1] if pair[1] in _ESCAPABLE else pair
     state.pos += 2
     return True
+
+
+def _by_asterisks(state: StateInline, silent: bool) -> bool:
+    return state.src[state.pos] == "*" and emphasis.tokenize(state, silent)
 
 
 def _tex(state: StateInline, silent: bool) -> bool:

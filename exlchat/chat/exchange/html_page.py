@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_inline import emphasis
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from pygments import highlight
@@ -175,6 +176,10 @@ def _in_sight(address: str) -> str:
 def _parser() -> MarkdownIt:
     options = {"html": False, "breaks": True, "linkify": True, "maxNesting": 80, "highlight": _highlighted}
     parser = MarkdownIt("gfm-like", options, renderer_cls=_Renderer)
+    # Underscores are part of names, as on the screen.
+    parser.inline.ruler.at(
+        "emphasis", lambda state, silent: state.src[state.pos] == "*" and emphasis.tokenize(state, silent)
+    )
     parser.validateLink = lambda url: url.strip().lower().startswith(_SCHEMES)  # type: ignore[method-assign]
     return parser
 

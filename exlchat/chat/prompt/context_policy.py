@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-ContextPolicy = Literal["stop", "drop", "summarise"]
+ContextPolicy = Literal["drop", "summarise", "stop"]
 CONTEXT_POLICIES: tuple[ContextPolicy, ...] = get_args(ContextPolicy)

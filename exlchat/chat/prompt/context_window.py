@@ -100,6 +100,7 @@ def fit_context(
         can_drop = len(turns_of(branch)) > 1
         require_room(len(ids), engine.info.max_seq_len, max_new_tokens=max_new_tokens, can_drop=can_drop)
         return ContextWindow(tuple(ids))
+    _require_readable(turns_of(branch)[-1], engine.info.max_seq_len)
     if policy == "drop":
         return view.window(view.plan(summarised=False), None)
     return (yield from view.summarised(cancellation))

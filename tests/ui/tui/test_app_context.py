@@ -59,7 +59,7 @@ async def test_a_notice_and_a_line_tell_what_is_no_longer_seen_also_after_reopen
 async def test_stop_says_how_to_go_on_and_gives_the_message_back(tmp_path: Path) -> None:
     chat = app(tmp_path, ScriptedEngine(max_seq_len=1200))
     async with chat.run_test(size=SIZE) as pilot:
-        await talk(pilot, *map(asked, range(4)))
+        await talk(pilot, "/set context_policy stop", *map(asked, range(4)))
         assert "/set context_policy drop (or summarise)" in " ".join(shown(chat).replace("·", "").split())
         assert chat.chat_screen.composer.text == asked(3).strip()
         await talk(pilot, "/set context_policy drop")

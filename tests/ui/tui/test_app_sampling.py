@@ -156,9 +156,9 @@ async def test_keys_step_a_value_set_it_back_and_move(tmp_path: Path) -> None:
         assert chat.session.generation.source("top_k") == "default"
         await go_to(pilot, "value:context_policy")
         await pilot.press("right")
-        assert chat.session.generation.context_policy == "drop"
+        assert chat.session.generation.context_policy == "summarise"
         await pilot.press("enter", "enter")
-        assert chat.session.generation.context_policy == "stop"
+        assert chat.session.generation.context_policy == "drop"
         # Nothing of it is written anywhere.
         assert not paths.folders().settings_file.exists()
 

@@ -81,8 +81,8 @@ async def test_a_choice_is_made_from_a_list(tmp_path: Path, file: Path) -> None:
     async with chat.run_test(size=(100, 30)) as pilot:
         await go_to(pilot, "context_policy")
         await pilot.press("enter", "down", "enter")
-        assert load_settings(file).context_policy == "drop"
-        assert chat.session.generation.context_policy == "drop"
+        assert load_settings(file).context_policy == "summarise"
+        assert chat.session.generation.context_policy == "summarise"
         await go_to(pilot, "theme")
         await pilot.press("enter", "down", "enter")
         assert load_settings(file).theme == "exlchat-light"
