@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_inline import emphasis
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_inline import emphasis
 from markdown_it.token import Token
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
