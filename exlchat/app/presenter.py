@@ -123,6 +123,8 @@ class Presenter:
         view.growing.begin(started.prompt_tokens)
         self._began = time.monotonic()
         notices = self._news(started)
+        if shown:
+            self._forget_figures(started.prompt_tokens)
         if shown and answering.message is not None:
             self._answers.begin(answering, notices, moved=started.context_notice is not None)
             self._status("reading")
@@ -214,6 +216,12 @@ class Presenter:
             self._view.later(_SAVE_AGAIN_SECONDS, self._save_again)
         else:
             self._view.tell("The answer is on disk now")
+
+    def _forget_figures(self, prompt_tokens: int) -> None:
+        """Those of the answer before are not those of the one that begins."""
+        self._view.facts = replace(
+            self._view.facts, context_used=prompt_tokens, rate=None, cached=None, new=None, first_token=None
+        )
 
     def _status(self, activity: str, fraction: float | None = None) -> None:
         self._view.facts = replace(self._view.facts, activity=activity, fraction=fraction)

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.e2e, needs_tmux]
 
-READY = r"0/[\d,]+"  # the context meter of a loaded model
+READY = r"context 0%? of"  # the context meter of a loaded model
 STOPPED = "stopped"
 LOAD_SECONDS = 60.0  # two busy cores; alone it takes two
 
@@ -61,7 +61,7 @@ def test_ask_stop_continue_quit_and_find_it_again(endless: Path, tmp_path: Path)
         terminal.wait_for(READY, LOAD_SECONDS)
         terminal.type("Tell me about lighthouses")
         terminal.keys("Enter")
-        terminal.wait_for(r"tok/s")
+        terminal.wait_for(r"tokens/s")
         terminal.keys("Escape")
         terminal.wait_for(STOPPED)
         cut = only_conversation(tmp_path).branch[-1]
@@ -100,7 +100,7 @@ def test_quitting_in_mid_answer_keeps_the_answer(endless: Path, tmp_path: Path) 
         terminal.wait_for("Write a message")
         terminal.type("Before the model is loaded")
         terminal.keys("Enter")
-        terminal.wait_for(r"tok/s", LOAD_SECONDS)
+        terminal.wait_for(r"tokens/s", LOAD_SECONDS)
         terminal.keys("C-c")
         terminal.keys("C-c")
         assert terminal.wait_for_end() == 0
@@ -115,7 +115,7 @@ def test_after_kill_9_the_partial_answer_is_there_and_marked(endless: Path, tmp_
         terminal.wait_for(READY, LOAD_SECONDS)
         terminal.type("Tell me about storms")
         terminal.keys("Enter")
-        terminal.wait_for(r"tok/s")
+        terminal.wait_for(r"tokens/s")
         wait_for_text(tmp_path, 0)
         os.kill(program_of(tmp_path), signal.SIGKILL)
         time.sleep(0.2)
@@ -178,7 +178,7 @@ def test_the_guide_tells_how_to_quit_and_it_works(tmp_path: Path) -> None:
         terminal.type("How do I quit?")
         terminal.keys("Enter")
         terminal.wait_for(r"(?i)ctrl\+q")
-        terminal.wait_for(r"tok/s")
+        terminal.wait_for(r"tokens/s")
         terminal.keys("C-q")
         assert terminal.wait_for_end() == 0
 

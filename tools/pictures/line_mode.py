@@ -57,7 +57,7 @@ def _played(size: tuple[int, int], question: str) -> tuple[Row, ...]:
             screen = _settled(tmux, lambda text: "guide" in text)
             tmux("send-keys", "-l", question)
             tmux("send-keys", "Enter")
-            screen = _settled(tmux, lambda text: "tok/s" in text)
+            screen = _settled(tmux, lambda text: "tokens/s" in text)
         finally:
             tmux("kill-server")
     console = Console(width=columns, force_terminal=True, color_system="truecolor")

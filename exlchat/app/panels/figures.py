@@ -37,8 +37,13 @@ class StatusFacts:
 
 
 def facts_of(answer: Message | None, info: ModelInfo | None, before: StatusFacts, *, empty: bool) -> StatusFacts:
-    """What is known of the newest answer of a conversation; of one without figures only that it is `empty`."""
-    stats = answer.record.stats if answer is not None and answer.record is not None else None
+    """What is known of the newest answer of a conversation; of one without figures only that it is `empty`.
+
+    The figures of an answer of another model are not those of this one.
+    """
+    record = answer.record if answer is not None else None
+    known = record is not None and (info is None or record.model == info.name)
+    stats = record.stats if record is not None and known else None
     facts = StatusFacts(
         model=before.model,
         activity=before.activity if info is None else "",

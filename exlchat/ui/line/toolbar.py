@@ -45,17 +45,17 @@ def _parts(facts: StatusFacts, persona: str | None, place: tuple[int, int] | Non
     if facts.activity:
         percent = "" if facts.fraction is None else f" {facts.fraction:.0%}"
         yield f"{printable(one_line(facts.activity, 40))}{percent}"
-    if facts.context_used is not None and facts.context_max:
-        used = facts.context_used / facts.context_max
-        yield f"ctx {used:.0%} ({_short(facts.context_used)}/{_short(facts.context_max)})"
+    if facts.context_max:
+        used = "" if facts.context_used is None else f"{facts.context_used / facts.context_max:.0%} "
+        yield f"context {used}of {_short(facts.context_max)}"
     if facts.rate is not None:
-        yield f"{facts.rate:.1f} tok/s"
+        yield f"{facts.rate:.1f} tokens/s"
     if facts.cached is not None and facts.new is not None and facts.cached + facts.new:
-        yield f"cached {facts.cached / (facts.cached + facts.new):.0%}"
+        yield f"{facts.cached / (facts.cached + facts.new):.0%} remembered"
     if persona is not None:
         yield printable(one_line(persona, 24))
     if place is not None:
-        yield f"branch {place[0]}/{place[1]}"
+        yield f"answer {place[0]} of {place[1]}"
 
 
 def _short(count: int) -> str:

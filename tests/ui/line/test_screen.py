@@ -184,7 +184,7 @@ async def test_loading_shows_its_progress_in_the_toolbar(tmp_path: Path) -> None
     async with line_mode(tmp_path, load=load) as line:
         await line.until(lambda: line.screen._below() == "scripted · loading weights 45%")
         go.set()
-        await line.until(lambda: line.screen._below() == "scripted · ctx 0% (0/4.1k)")
+        await line.until(lambda: line.screen._below() == "scripted · context 0% of 4.1k")
 
 
 async def test_the_toolbar_tells_context_rate_cache_and_branch(tmp_path: Path) -> None:
@@ -196,7 +196,8 @@ async def test_the_toolbar_tells_context_rate_cache_and_branch(tmp_path: Path) -
         await line.idle()
         # The engine reports a quarter second to the first token, half of the prompt cached, one second of writing.
         assert re.fullmatch(
-            r"scripted · ctx \d+% \(\d+/4\.1k\) · 2\.0 tok/s · cached (49|50)% · branch 2/2", line.screen._below()
+            r"scripted · context \d+% of 4\.1k · 2\.0 tokens/s · (49|50)% remembered · answer 2 of 2",
+            line.screen._below(),
         )
 
 

@@ -56,10 +56,27 @@ async def test_the_status_line_tells_the_figures(tmp_path: Path) -> None:
         line = shown(chat).splitlines()[-1]
     # ChatML of the one message is 55 characters (Jinja drops the last newline), each a token; half of them are cached.
     assert "scripted" in line
-    assert "59/4,096" in line
-    assert "3.0 tok/s" in line
-    assert "27 cached + 28 new" in line
-    assert "first token 0.25 s" in line
+    assert "59 of 4,096" in line
+    assert "3.0 tokens/s" in line
+    assert "27 remembered + 28 read" in line
+    assert "began after 0.25 s" in line
+
+
+async def test_the_status_line_never_tells_the_figures_of_the_answer_before(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Four", "Five")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(140, 30)) as pilot:
+        await say(pilot, "2 + 2?")
+        await idle(pilot)
+        assert chat.chat_screen.status.facts.rate is not None
+        engine.hold()
+        await say(pilot, "2 + 3?")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        await until(pilot, lambda: chat.chat_screen.status.facts.rate is None)
+        facts = chat.chat_screen.status.facts
+        assert (facts.cached, facts.new, facts.first_token) == (None, None, None)
+        engine.release()
+        await idle(pilot)
 
 
 async def test_the_first_screen_is_there_while_the_model_loads_and_a_prompt_waits_on_disk(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ async def test_five_thousand_conversations_are_no_burden(tmp_path: Path) -> None
         for n in range(5000)
     ]
     async with chat.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "/4,096" in shown(chat))
+        await until(pilot, lambda: "of 4,096" in shown(chat))
         with within(3):
             chat.chat_screen.sidebar.show(summaries, "c1", None, now.date())
             await pilot.pause()
@@ -202,7 +202,7 @@ async def test_the_template_can_be_chosen_and_a_wrong_one_is_named(tmp_path: Pat
     engine = ScriptedEngine()
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(120, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "/4,096" in shown(chat))
+        await until(pilot, lambda: "of 4,096" in shown(chat))
         await say(pilot, "/template plian")
         await until(pilot, lambda: "plain" in told(chat))
         await say(pilot, "/template plain")

@@ -18,21 +18,24 @@ def line(facts: StatusFacts, width: int) -> str:
 
 def test_all_figures_in_a_wide_terminal() -> None:
     assert line(FULL, 120) == (
-        "guide   ━━━━━━━━━━ 1,234/8,192   38.2 tok/s   1,100 cached + 24 new   first token 0.12 s"
+        "guide   ━━━━━━━━━━ context 1,234 of 8,192   38.2 tokens/s   1,100 remembered + 24 read   began after 0.12 s"
     )
 
 
 def test_the_meter_goes_before_any_figure() -> None:
-    assert line(FULL, 80) == "guide   1,234/8,192   38.2 tok/s   1,100 cached + 24 new   first token 0.12 s"
-
-
-def test_then_the_words_beside_the_figures() -> None:
-    assert line(FULL, 60) == "guide   1,234/8,192   38.2 tok/s   1,100+24   0.12 s"
+    assert line(FULL, 100) == (
+        "guide   context 1,234 of 8,192   38.2 tokens/s   1,100 remembered + 24 read   began after 0.12 s"
+    )
 
 
 def test_the_last_figures_go_first() -> None:
-    assert line(FULL, 40) == "guide   1,234/8,192   38.2 tok/s"
+    assert line(FULL, 80) == "guide   context 1,234 of 8,192   38.2 tokens/s   1,100 remembered + 24 read"
+    assert line(FULL, 60) == "guide   context 1,234 of 8,192   38.2 tokens/s"
     assert line(FULL, 18) == "guide"
+
+
+def test_a_context_whose_use_is_not_known_tells_its_size() -> None:
+    assert line(StatusFacts("guide", context_max=8192), 80) == "guide   context of 8,192"
 
 
 def test_progress_has_a_meter_and_a_percentage() -> None:

@@ -1,4 +1,4 @@
-"""The status line: model, context used, rate, cached and new tokens, first token; what does not fit is left out."""
+"""The status line, in words: model, context, speed, what of the prompt was remembered, the wait for the answer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _GAP = "   "
 def status_segments(facts: StatusFacts, width: int) -> list[Content]:
     """The parts that fit into `width` cells with gaps between, left to right.
 
-    The meter of the context goes first, then the words beside the figures, then the figures from the last to the first.
+    The meter of the context goes first, then the figures from the last to the first.
     """
-    before = [_model(facts), _activity(facts)]
-    for meter, words in ((True, True), (False, True), (False, False)):
-        figures = [_rate(facts), _prompt_tokens(facts, words=words), _first_token(facts, words=words)]
+    before, figures = (_model(facts), _activity(facts)), (_rate(facts), _prompt_tokens(facts), _first_token(facts))
+    for meter in (True, False):
         parts = [part for part in (*before, _context(facts, meter=meter), *figures) if part is not None]
         if _width(parts) <= width:
             return parts
@@ -54,11 +53,13 @@ def _activity(facts: StatusFacts) -> Content | None:
 
 
 def _context(facts: StatusFacts, *, meter: bool) -> Content | None:
-    if facts.context_used is None or not facts.context_max:
+    if not facts.context_max:
         return None
+    if facts.context_used is None:
+        return Content.styled(f"context of {facts.context_max:,}", "$quiet-text")
     fraction = min(1.0, facts.context_used / facts.context_max)
     color = "$error" if fraction >= 0.95 else "$warning" if fraction >= 0.8 else "$secondary"
-    figures = Content.styled(f"{facts.context_used:,}/{facts.context_max:,}", "$quiet-text")
+    figures = Content.styled(f"context {facts.context_used:,} of {facts.context_max:,}", "$quiet-text")
     return Content.assemble(_meter(fraction, color), " ", figures) if meter else figures
 
 
@@ -70,20 +71,19 @@ def _meter(fraction: float, color: str) -> Content:
 
 
 def _rate(facts: StatusFacts) -> Content | None:
-    return None if facts.rate is None else Content.styled(f"{facts.rate:.1f} tok/s", "$quiet-text")
+    return None if facts.rate is None else Content.styled(f"{facts.rate:.1f} tokens/s", "$quiet-text")
 
 
-def _prompt_tokens(facts: StatusFacts, *, words: bool) -> Content | None:
+def _prompt_tokens(facts: StatusFacts) -> Content | None:
     if facts.cached is None or facts.new is None:
         return None
-    text = f"{facts.cached:,} cached + {facts.new:,} new" if words else f"{facts.cached:,}+{facts.new:,}"
-    return Content.styled(text, "$quiet-text")
+    return Content.styled(f"{facts.cached:,} remembered + {facts.new:,} read", "$quiet-text")
 
 
-def _first_token(facts: StatusFacts, *, words: bool) -> Content | None:
+def _first_token(facts: StatusFacts) -> Content | None:
     if facts.first_token is None:
         return None
-    return Content.styled(f"{'first token ' if words else ''}{facts.first_token:.2f} s", "$quiet-text")
+    return Content.styled(f"began after {facts.first_token:.2f} s", "$quiet-text")
 
 
 class StatusLine(Widget):
