@@ -22,8 +22,7 @@ def main() -> None:
         if not right:
             rows = sections.setdefault(left, [])
         else:
-            named = f"`{left}`" if left.startswith("/") else ", ".join(f"`{key}`" for key in left.split(", "))
-            rows.append(f"| {named} | {right} |")
+            rows.append(f"| {doors(left)} | {right} |")
     page = (DOCS / "chat.md").read_text(encoding="utf-8")
     for heading, rows in sections.items():
         page = _replaced(page, f"\n## {heading}\n\n| | |\n|---|---|\n", rows)
@@ -35,6 +34,13 @@ def main() -> None:
     page = (DOCS / "sampling.md").read_text(encoding="utf-8")
     page = _replaced(page, f"{CONTROLS_HEAD}\n|---|---|---|---|---|---|\n", list(control_rows()))
     (DOCS / "sampling.md").write_text(page, encoding="utf-8")
+
+
+def doors(left: str) -> str:
+    """Keys and the slash command behind them, as code."""
+    keys, slash, usage = left.partition("/")
+    found = [key for key in keys.split(", ") if key] + ([f"/{usage}"] if slash else [])
+    return ", ".join(f"`{one}`" for one in found)
 
 
 def _replaced(page: str, before: str, rows: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from exlchat.cli.themes.command import build_parser as themes_parser
 from exlchat.config.themes import PALETTE_NEEDED, STYLES, USES, load_themes
 from exlchat.llm.controls import STEPS
 from exlchat.ui.tui.screens.help import help_rows
-from tools.tables import control_rows, key_rows, page_rows
+from tools.tables import control_rows, doors, key_rows, page_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,8 +28,7 @@ def test_the_chat_page_has_every_key_and_command_of_the_help_screen() -> None:
     rows = [row for row in help_rows() if row[1]]
     assert len(rows) > 30
     for left, right in rows:
-        keys = f"`{left}`" if left.startswith("/") else ", ".join(f"`{key}`" for key in left.split(", "))
-        assert f"| {keys} | {right} |" in page
+        assert f"| {doors(left)} | {right} |" in page
 
 
 def test_the_theme_page_names_every_entry() -> None:

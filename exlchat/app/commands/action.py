@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from exlchat.app.view import View
 
 Place = Literal["everywhere", "composer", "message", "sidebar"]
+Topic = Literal[
+    "Writing",
+    "Conversations",
+    "Answers",
+    "Messages and branches",
+    "Personas and prompt formats",
+    "How answers are drawn",
+    "What an answer has to be",
+    "Models",
+    "Memory",
+    "The program",
+]
+"""What a command is about; help lists them in this order."""
 Handler = Callable[["View", str], None]
 """Carries a command out, given what was typed behind it. What cannot be done is raised, as `attempt` takes it."""
 
@@ -50,6 +63,7 @@ class Action:
         is_typed: whether the palette only begins the command, for somebody to type what follows it.
         in_lines: the sentence of the help in the line mode, where that does it otherwise.
         after: id of the action behind which it is listed; empty for the one that is declared before it.
+        topic: what it is about.
         handler: carries it out, unless a view has a way of its own; `None` where only those have.
     """
 
@@ -65,6 +79,7 @@ class Action:
     is_typed: bool = False
     in_lines: str = ""
     after: str = ""
+    topic: Topic = "The program"
     handler: Handler | None = None
 
     @property
@@ -95,6 +110,7 @@ def command(
     is_typed: bool = False,
     in_lines: str = "",
     after: str = "",
+    topic: Topic,
 ) -> Callable[[Handler], Handler]:
     """Declare an action, which the decorated function carries out; arguments as of `Action`.
 
@@ -102,7 +118,7 @@ def command(
     """
     if name in DECLARED:
         raise ValueError(f"there is an action {name} already")
-    action = Action(name, title, told, slash, argument, keys, place, when, in_palette, is_typed, in_lines, after)
+    action = Action(name, title, told, slash, argument, keys, place, when, in_palette, is_typed, in_lines, after, topic)
     DECLARED[name] = action
 
     def carried_out_by(handler: Handler) -> Handler:

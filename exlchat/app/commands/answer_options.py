@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.generation_settings import TYPED
 from exlchat.chat import answer_option_values
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
@@ -13,6 +14,8 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="What an answer has to be")
 
 _OFF = ("off", "none")
 

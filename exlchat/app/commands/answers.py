@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import attempt, command
+from exlchat.app.commands import action
+from exlchat.app.commands.action import attempt
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
     from exlchat.chat.answer_chances import AnswerChances
+
+command = partial(action.command, topic="Answers")
 
 
 @command(

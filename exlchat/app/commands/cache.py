@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.panels.cache import cache_line, cache_rows, cost_line
 from exlchat.chat.store.conversations import StoreError
 from exlchat.untrusted.text import one_line
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from exlchat.app.view import View
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.llm.info import CacheReport
+
+command = partial(action.command, topic="Memory")
 
 _TITLE_CELLS = 60
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="Writing")
 
 command(
     "send",

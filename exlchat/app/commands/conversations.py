@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.chat.store.conversations import LostFileError, StoreError
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="Conversations")
 
 TITLE_CELLS = 60
 

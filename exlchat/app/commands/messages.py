@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.commands.conversations import undo_delete
 from exlchat.chat.model import newest_record
 from exlchat.untrusted.text import one_line
@@ -14,6 +15,8 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from exlchat.app.view import View
     from exlchat.chat.model import Message
+
+command = partial(action.command, topic="Messages and branches")
 
 _SAID_CELLS = 60
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.library.memory import NAMES
 from exlchat.config.layers import STARTED
 from exlchat.config.schema import SETTINGS
@@ -16,6 +17,8 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="Models")
 
 _SET = "set"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.panels.figures import describe_figures
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="The program")
 
 QUIT_WITHIN_SECONDS = 2.0
 """How soon a second ctrl+c quits."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.panels.sampling import panel_lines
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="How answers are drawn")
 
 
 @command(

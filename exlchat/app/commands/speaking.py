@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.commands.action import command
+from exlchat.app.commands import action
 from exlchat.app.commands.cache import ask_cost
 from exlchat.llm.info import ModelError
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+
+command = partial(action.command, topic="Personas and prompt formats")
 
 
 @command(

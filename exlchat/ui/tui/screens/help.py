@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from rich.table import Table
 from rich.text import Text
+from textual import getters, on
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from exlchat.app.commands.actions import ACTIONS
+from exlchat.app.commands.action import Topic
+from exlchat.app.commands.actions import ACTIONS, BY_ID
 from exlchat.app.keys.keymap import Keymap
 from exlchat.ui.render.themes import for_rich
+from exlchat.untrusted.sanitize import PRINTABLE_LINE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from textual import events
     from textual.app import ComposeResult
 
-    from exlchat.app.commands.action import Place
+    from exlchat.app.commands.action import Action, Place
 
-_HEADINGS: dict[Place, str] = {
-    "everywhere": "Keys",
+_PLACES: dict[Place, str] = {
     "composer": "In the message you write",
     "message": "On a message",
     "sidebar": "In the sidebar",
 }
+_ESSENTIALS = ("send", "new-line", "stop", "new", "retry", "models", "search", "settings", "palette", "help", "quit")
 _TWO_COLUMNS_CELLS = 36
 
 
 class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "dismiss_help", "Close", priority=True),
+        Binding("escape,enter", "dismiss_help", "Close", priority=True),
         Binding("f1", "dismiss_help", show=False, priority=True, id="help"),
+        *(Binding(key, f"scroll('{key}')", show=False) for key in ("up", "down", "pageup", "pagedown")),
     ]
+
+    typed = getters.query_one("#help-typed", Input)
+    panel = getters.query_one("#help-panel", VerticalScroll)
 
     def __init__(self, keys: Keymap, place: Place = "everywhere") -> None:
         """What can be done in `place`, where it was opened, comes first."""
@@ -45,37 +51,96 @@ class HelpScreen(ModalScreen[None]):
         self._place = place
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="help"):
-            yield Static(id="help-text")
+        with Vertical(id="help"):
+            yield Input(id="help-typed", placeholder="Type to search", restrict=PRINTABLE_LINE)
+            with VerticalScroll(id="help-panel", can_focus=False):
+                yield Static(id="help-text")
 
     def on_mount(self) -> None:
-        panel = self.query_one("#help")
-        panel.border_title = "Help"
-        panel.border_subtitle = "Esc closes"
-        panel.focus()
+        around = self.query_one("#help")
+        around.border_title = "Help"
+        around.border_subtitle = "↑↓ scroll · Esc closes"
+        self.typed.focus()
 
-    def on_resize(self, event: events.Resize) -> None:
+    @on(Input.Changed)
+    def _search(self) -> None:
+        self._show()
+        self.panel.scroll_home(animate=False)
+
+    def on_resize(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
         """Side by side, or one below the other where there is no room for two columns."""
-        make = _table if event.size.width >= _TWO_COLUMNS_CELLS else _stack
-        self.query_one("#help-text", Static).update(make(self.app.theme_variables, help_rows(self._keys, self._place)))
+        make = _table if self.app.size.width >= _TWO_COLUMNS_CELLS else _stack
+        rows = found_rows(help_rows(self._keys, self._place), self.typed.value)
+        self.query_one("#help-text", Static).update(make(self.app.theme_variables, rows))
+
+    def action_scroll(self, key: str) -> None:
+        scroll = {
+            "up": self.panel.scroll_up,
+            "down": self.panel.scroll_down,
+            "pageup": self.panel.scroll_page_up,
+            "pagedown": self.panel.scroll_page_down,
+        }
+        scroll[key](animate=False)
 
     def action_dismiss_help(self) -> None:
         self.dismiss()
 
 
-def help_rows(keys: Keymap | None = None, first: Place = "everywhere") -> Iterable[tuple[str, str]]:
-    """Everything of the registry, keys by place and then slash commands; headings have an empty right side."""
+def help_rows(keys: Keymap | None = None, first: Place = "everywhere") -> Iterator[tuple[str, str]]:
+    """Everything of the registry: keys and slash commands, and what they do; headings have an empty right side.
+
+    What can be done in the place where help was asked for, then what nobody can do without, then the rest by topic.
+    """
     keys = keys or Keymap()
-    for place in (first, *(place for place in _HEADINGS if place != first)):
-        yield _HEADINGS[place], ""
-        for action in ACTIONS:
-            if action.place == place and action.keys:
-                yield ", ".join(keys.keys(action.id)), action.help
-    yield "Commands", ""
-    for action in ACTIONS:
-        if action.slash:
-            yield action.usage, action.help
-    yield "//text", "Send text that begins with a slash."
+    if first in _PLACES:
+        yield from _of_place(first, keys)
+    yield "First of all", ""
+    yield from ((_doors(BY_ID[one], keys), BY_ID[one].help) for one in _ESSENTIALS)
+    for topic in get_args(Topic):
+        yield topic, ""
+        yield from ((_doors(one, keys), one.help) for one in ACTIONS if one.topic == topic and _is_listed(one))
+        if topic == "Writing":
+            yield "//text", "Send text that begins with a slash."
+    for place in _PLACES:
+        if place != first:
+            yield from _of_place(place, keys)
+
+
+def _of_place(place: Place, keys: Keymap) -> Iterator[tuple[str, str]]:
+    yield _PLACES[place], ""
+    for one in ACTIONS:
+        if one.place == place and one.keys and one.id not in _ESSENTIALS:
+            yield ", ".join(keys.keys(one.id)), one.help
+
+
+def _is_listed(action: Action) -> bool:
+    """By its topic: not if it is one of the essentials, or has only keys of a place, which has a list of its own."""
+    return action.id not in _ESSENTIALS and bool(action.slash or (action.keys and action.place == "everywhere"))
+
+
+def _doors(action: Action, keys: Keymap) -> str:
+    """Keys, but for those of a place, and the slash command."""
+    listed = keys.keys(action.id) if action.place == "everywhere" or action.id in _ESSENTIALS else ()
+    return ", ".join([*listed, *([action.usage] if action.slash else [])])
+
+
+def found_rows(rows: Iterable[tuple[str, str]], typed: str) -> list[tuple[str, str]]:
+    """Those rows that have every word that was typed, in them or in their heading, below their headings."""
+    words = typed.lower().split()
+    found: list[tuple[str, str]] = []
+    heading = told = ""
+    for left, right in rows:
+        if not right:
+            heading = left
+        elif all(word in f"{heading} {left} {right}".lower() for word in words):
+            if heading != told:
+                found.append((heading, ""))
+                told = heading
+            found.append((left, right))
+    return found or [("Nothing has these words", ""), (typed.strip(), "Try fewer, or ask the guide: /model guide.")]
 
 
 def _stack(colors: Mapping[str, str], rows: Iterable[tuple[str, str]]) -> Text:
