@@ -9,6 +9,7 @@ from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.app.commands.action import attempt
+from exlchat.app.commands.code import code_meant, copied_code_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line
 
@@ -66,21 +67,34 @@ def go_on(view: View, _: str) -> None:
 @command(
     "copy",
     "Copy the last answer",
-    "Copy the last answer to the clipboard; with N the message that is the Nth from the end.",
+    "Copy the last answer to the clipboard; with N the message that is the Nth from the end, with code its last code"
+    " block, or its Kth.",
     "/copy",
-    "[N]",
+    "[N|code [K]]",
     keys=("ctrl+y",),
     when=lambda now: now.has_answer,
     after="summary",
 )
 def copy(view: View, back: str) -> None:
     session = view.session
+    if back.split()[:1] == ["code"]:
+        _copy_code(view, back.removeprefix("code").strip())
+        return
     wanted = tree_actions.said_back(session, back) if back else session.last_answer
     if wanted is None:
         raise NotPossibleError("there is no answer to copy yet")
     text = answer_parts(wanted).answer
     view.copy(text)
     view.tell(f"Copied “{one_line(text, 40)}”" if back else "Copied the last answer")
+
+
+def _copy_code(view: View, number: str) -> None:
+    blocks, _ = code_meant(view.session, "")
+    if number and not (number.isdecimal() and 1 <= int(number) <= len(blocks)):
+        raise NotPossibleError(f"{number!r} is no block of code; the last message that has any has {len(blocks)}")
+    place = int(number) - 1 if number else len(blocks) - 1
+    view.copy(blocks[place].code)
+    view.tell(copied_code_line(blocks, place))
 
 
 command(

@@ -1,4 +1,4 @@
-"""What /code does: find the code blocks that are meant, and save them to files."""
+"""What /code and /copy code do: find the code blocks that are meant, save them to files, say which was copied."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
@@ -37,6 +38,14 @@ def code_meant(session: ChatSession, argument: str) -> tuple[list[CodeBlock], st
         if message.role != "system" and (blocks := code_blocks(answer_parts(message).answer)):
             return blocks, argument
     raise NotPossibleError("there is no code in this conversation")
+
+
+def copied_code_line(blocks: list[CodeBlock], place: int) -> str:
+    """What was copied: the block at `place` of those of a message."""
+    lines = blocks[place].code.strip("\n").count("\n") + 1
+    which = f" {place + 1} of {len(blocks)}" if len(blocks) > 1 else ""
+    language = f"{one_line(blocks[place].language, 20)}, " if blocks[place].language else ""
+    return f"Copied code{which}: {language}{lines} line{'s' if lines > 1 else ''}"
 
 
 def free_name(blocks: list[CodeBlock]) -> str:

@@ -226,6 +226,14 @@ command(
     "copy-message", "Copy", "Copy the message to the clipboard.", keys=("c", "y"), place="message", in_palette=False
 )
 command(
+    "copy-code",
+    "Copy code",
+    "Copy the first code block of the message to the clipboard; once more, the next one.",
+    keys=("C",),
+    place="message",
+    in_palette=False,
+)
+command(
     "answer-again",
     "Answer again",
     "Have the message answered again, or the answer given again beside itself.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.action import attempt
-from exlchat.app.commands.code import code_meant, free_name, saved_line
+from exlchat.app.commands.code import code_meant, copied_code_line, free_name, saved_line
 from exlchat.app.commands.messages import cut_from, pin_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.items import message_of
@@ -36,8 +36,11 @@ class MessageCommands:
     def __init__(self, screen: ChatView) -> None:
         self._screen = screen
         self.links = Links(screen)
+        self._copied = ("", 0)
+        """The message whose code was copied last, and which of its blocks."""
         self._under_cursor: dict[str, Callable[[str], None]] = {
             "copy-message": self._copy,
+            "copy-code": self._copy_code,
             "edit": self.begin_edit,
             "answer-again": self._answer_again,
             "alternative-before": partial(self._alternative, by=-1),
@@ -140,6 +143,19 @@ class MessageCommands:
     def _copy(self, message_id: str) -> None:
         self._screen.app.copy_to_clipboard(answer_parts(self._message(message_id)).answer)
         self._screen.tell("Copied the message")
+
+    def _copy_code(self, message_id: str) -> None:
+        """Of several blocks the first, and the next one each time."""
+        from exlchat.app.commands.code_files import code_blocks
+
+        blocks = code_blocks(answer_parts(self._message(message_id)).answer)
+        if not blocks:
+            raise NotPossibleError("there is no code in this message")
+        before, place = self._copied
+        place = (place + 1) % len(blocks) if before == message_id else 0
+        self._copied = (message_id, place)
+        self._screen.app.copy_to_clipboard(blocks[place].code)
+        self._screen.tell(copied_code_line(blocks, place))
 
     def _answer_again(self, message_id: str) -> None:
         tree_actions.answer_again(self._session, message_id)

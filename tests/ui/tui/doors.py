@@ -405,6 +405,7 @@ EFFECTS: dict[str, Effect] = {
     "message-down": Effect(_cursor_moved, first_message),
     "message-ends": Effect(_cursor_moved, first_message),
     "copy-message": Effect(lambda s: s.copied == [ANSWER]),
+    "copy-code": Effect(lambda s: bool(s.copied) and "Copied code" in s.heard, on_code),
     "answer-again": Effect(lambda s: s.last == "ok"),
     "alternative-before": Effect(lambda s: s.last == OTHER),
     "alternative-after": Effect(lambda s: s.last == ANSWER, first_alternative),

@@ -22,6 +22,31 @@ def branch(chat: ChatApp) -> list[str]:
     return [one.text for one in chat.session.branch]
 
 
+TWO_BLOCKS = "Two:\n```python\nprint(1)\n```\nand\n```sh\nls\npwd\n```\n"
+
+
+async def test_the_code_of_a_message_is_copied_block_by_block(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine(TWO_BLOCKS, "none"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await pilot.press("ctrl+up", "C")
+        assert "there is no code in this message" in told(chat)
+        await pilot.press("up", "up", "C")
+        assert chat.clipboard == "print(1)\n"
+        assert "Copied code 1 of 2: python, 1 line" in told(chat)
+        await pilot.press("C")
+        assert chat.clipboard == "ls\npwd\n"
+        await pilot.press("C")
+        assert chat.clipboard == "print(1)\n"
+        await pilot.press("escape")
+        await say(pilot, "/copy code")
+        assert chat.clipboard == "ls\npwd\n"
+        await say(pilot, "/copy code 1")
+        assert chat.clipboard == "print(1)\n"
+        await say(pilot, "/copy code 3")
+        assert "'3' is no block of code; the last message that has any has 2" in told(chat)
+
+
 async def test_the_cursor_goes_over_messages_and_copies_one(tmp_path: Path) -> None:
     chat = app(tmp_path, ScriptedEngine("one", "two"))
     async with chat.run_test(size=(100, 30)) as pilot:
