@@ -54,6 +54,17 @@ def day(seconds: float) -> str:
         return "----------------"
 
 
+def ago(seconds: float, now: float) -> str:
+    """A time as how long it is ago, or as a date where that is a week and more; both in Unix seconds."""
+    past = now - seconds
+    if not 0 <= past < 7 * 86400:
+        return "just now" if -60 <= past < 0 else day(seconds)[:10]
+    for least, length, unit in ((86400, 86400, "d"), (3600, 3600, "h"), (60, 60, "min")):
+        if past >= least:
+            return f"{past // length:.0f} {unit} ago"
+    return "just now"
+
+
 def _only(found: list[str], what: str, typed: str) -> str:
     if not found:
         raise StoreError(f"there is no {what} {one_line(typed, 60)!r}; exlchat sessions list and show print ids")

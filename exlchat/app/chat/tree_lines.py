@@ -19,11 +19,15 @@ _DEEPEST = 12
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """A message of the tree: `depth` counts the places above it where branches part, `text` is one line of it."""
+    """A message of the tree: `depth` counts the places above it where branches part, `text` is one line of it.
+
+    `lines` are those that lead to it from where its branch parts, two cells a step.
+    """
 
     message: Message
     depth: int
     text: str
+    lines: str
 
 
 def tree_lines(messages: Sequence[Message], *, cells: int = 60) -> list[TreeLine]:
@@ -36,10 +40,16 @@ def tree_lines(messages: Sequence[Message], *, cells: int = 60) -> list[TreeLine
         if not one.deleted:
             children.setdefault(one.parent_id, []).append(one)
     lines: list[TreeLine] = []
-    waiting = [(one, 0) for one in reversed(children.get(None, []))]
+    waiting = [(one, 0, "", "") for one in reversed(children.get(None, []))]
     while waiting:
-        one, depth = waiting.pop()
-        lines.append(TreeLine(one, min(depth, _DEEPEST), one_line(answer_parts(one).answer, cells)))
+        one, depth, to_it, past_it = waiting.pop()
+        lines.append(TreeLine(one, min(depth, _DEEPEST), one_line(answer_parts(one).answer, cells), to_it))
         below = children.get(one.id, [])
-        waiting += [(child, depth + (len(below) > 1)) for child in reversed(below)]
+        if len(below) <= 1 or depth >= _DEEPEST:
+            waiting += [(child, depth + (len(below) > 1), past_it, past_it) for child in reversed(below)]
+            continue
+        for child in reversed(below):
+            last = child is below[-1]
+            corner, rail = ("└─", "  ") if last else ("├─", "│ ")
+            waiting.append((child, depth + 1, f"{past_it}{corner}", f"{past_it}{rail}"))
     return lines

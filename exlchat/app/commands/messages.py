@@ -328,5 +328,21 @@ command(
     in_palette=False,
 )
 command(
+    "found-next",
+    "Next place",
+    "Go to the next place of what is marked, after a search.",
+    keys=("enter",),
+    place="message",
+    in_palette=False,
+)
+command(
+    "found-before",
+    "Place before",
+    "Go to the place before, of what is marked after a search.",
+    keys=("N",),
+    place="message",
+    in_palette=False,
+)
+command(
     "leave-messages", "Back", "Go back to the message you write.", keys=("escape",), place="message", in_palette=False
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
+from exlchat.app.chat.found import search
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.ui.line.message_lists import (
@@ -99,7 +100,7 @@ class Looking:
             return
         if not text:
             raise NotPossibleError("/search needs TEXT: words, or how they begin")
-        hits = view.session.store.search(text, MOST)
+        hits = search(view.session.store, text, MOST)
         if not hits:
             raise NotPossibleError(f"nothing was found that has “{one_line(text, 40)}”")
         self.hits = hits

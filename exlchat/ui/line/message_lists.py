@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from exlchat.app.chat.found import plain
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line, visible
@@ -124,7 +125,8 @@ def hit_lines(hits: Sequence[SearchHit], days: Sequence[str]) -> list[Listed]:
     for number, (hit, day) in enumerate(zip(hits, days, strict=True), 1):
         who = f", {WHO[hit.role]}" if hit.role is not None else ", title"
         lead = f"{_number(number)}  {one_line(hit.title, 40)} ({day}{who}): "
-        lines.append(Listed(f"{lead}{hit.snippet}", _moved(hit.marks, len(lead))))
+        there = plain(hit.snippet, hit.marks)
+        lines.append(Listed(f"{lead}{there.text}", _moved(there.marks, len(lead))))
     return lines
 
 

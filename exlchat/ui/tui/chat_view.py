@@ -199,6 +199,7 @@ class ChatView(Screen[None]):
 
     def show_conversation(self) -> None:
         self.end_edit()
+        self.transcript.look_for(self.find_bar.field.value if self.find_bar.display else "")
         self.show_messages()
         self.composer.set_text(self.unsent.text())
         self.show_figures()

@@ -45,7 +45,7 @@ class ScreenCommands(Commands):
 
     def _own_ways(self) -> Mapping[str, Callable[[str], None]]:
         screen = self._screen
-        on_messages, pickers = self._on_messages, Pickers(screen)
+        on_messages, pickers = self._on_messages, Pickers(screen, self._finding)
         return {
             "stop": lambda _: self._stop(),
             "sidebar": lambda _: self._sidebar(),
@@ -75,7 +75,10 @@ class ScreenCommands(Commands):
     def run_at_cursor(self, action_id: str, key: str) -> bool:
         """Do an action to the message under the cursor of the transcript, whose item has the key."""
         if action_id == "leave-messages":
+            self._finding.forget()
             self._screen.composer.focus()
+        elif action_id in ("found-next", "found-before"):
+            return attempt(self._screen, lambda: self._finding.go_on(1 if action_id == "found-next" else -1))
         elif action_id in ("undo", "redo", "tree"):
             return self.run(action_id)
         elif action_id == "continue-message":

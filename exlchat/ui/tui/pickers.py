@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from textual.content import Content
+
 from exlchat.app.chat import tree_actions
+from exlchat.app.chat.finding import ago, day
+from exlchat.app.chat.found import Excerpt, around, excerpt, places_of, plain, search, words_found
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands import sampling, speaking
 from exlchat.app.commands.action import attempt
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
+from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from exlchat.app.chat.tree_lines import TreeLine
     from exlchat.chat.store.search import SearchHit
     from exlchat.ui.tui.chat_view import ChatView
+    from exlchat.ui.tui.finding import ConversationFinder
 
 _HITS = 60
+_WIDTH = 96
+_AROUND = 9
+"""Columns of a list at most, and those of its frame, its bar and what stands before a row."""
 _TYPED = 500
 _SHOWN_SEED = 0
 _CHOOSES = "Enter chooses · Esc leaves"
@@ -30,8 +41,9 @@ _CHOOSES = "Enter chooses · Esc leaves"
 class Pickers:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatView) -> None:
+    def __init__(self, screen: ChatView, finding: ConversationFinder) -> None:
         self._screen = screen
+        self._finding = finding
 
     def _ask(self, picker: PickScreen, then: Callable[[str], None]) -> None:
         def chosen(ident: str | None) -> None:
@@ -61,12 +73,14 @@ class Pickers:
         shown = {one.id for one in screen.session.branch}
         tip = screen.session.branch[-1].id if screen.session.branch else ""
         by_id = {one.id: one for one in messages}
+        now = time.time()
         rows = [
             Row(
                 line.message.id,
-                f"{'  ' * line.depth}{'│' if line.message.id in shown else ' '} {line.message.role}: {line.text}",
-                _when(line.message.created_at),
+                f"{line.message.role}: {line.text}",
+                when := ago(line.message.created_at, now),
                 line.message.id == tip,
+                _branch_row(line, when, is_shown=line.message.id in shown, is_tip=line.message.id == tip),
             )
             for line in tree_lines(messages)
         ]
@@ -81,26 +95,40 @@ class Pickers:
         screen = self._screen
         store = screen.session.store
 
+        hits: dict[str, SearchHit] = {}
+
         def rows(text: str) -> Sequence[Row]:
-            return [_found(hit) for hit in store.search(text, _HITS)]
+            nonlocal hits
+            hits = {str(number): hit for number, hit in enumerate(search(store, text, _HITS))}
+            room, now = min(screen.size.width, _WIDTH) - _AROUND, time.time()
+            return [_found(ident, hit, room, now) for ident, hit in hits.items()]
 
         def show(ident: str) -> None:
-            conversation_id, _, message_id = ident.partition(" ")
-            if not screen.open_conversation(conversation_id) or not message_id:
-                return
-            tree_actions.show(screen.session, message_id)
-            screen.show_messages(at=message_id)
-            screen.transcript.focus()
+            hit = hits[ident]
+            if hit.conversation_id != screen.session.conversation_id or hit.message_id is None:
+                if not screen.open_conversation(hit.conversation_id):
+                    return
+                screen.composer.focus()
+            if hit.message_id is not None:
+                tree_actions.show(screen.session, hit.message_id)
+                screen.show_messages(at=hit.message_id)
+                screen.transcript.focus()
+                self._finding.show(hit)
 
-        def preview(ident: str) -> str:
-            message_id = ident.partition(" ")[2]
-            return answer_parts(store.message(message_id)).answer if message_id else ""
+        def preview(ident: str) -> str | Content:
+            hit = hits[ident]
+            if hit.message_id is None:
+                return ""
+            message = store.message(hit.message_id)
+            said = answer_parts(message)
+            inside = said.answer if places_of(said.answer, words_found(hit)) else message.text
+            return _marked(around(hit, inside), "$quiet-text")
 
         picker = PickScreen(
             "Search",
             rows,
-            hint="Enter opens · Esc leaves",
-            placeholder="Words, or how they begin",
+            hint="Enter opens there, and goes on to the next place · Esc leaves",
+            placeholder="Words, or how they begin; on:2026-03, before:, after:, tag:",
             preview=preview,
             typed=typed,
         )
@@ -192,13 +220,42 @@ class Pickers:
         )
 
 
-def _found(hit: SearchHit) -> Row:
-    ident = f"{hit.conversation_id} {hit.message_id or ''}"
-    return Row(ident, hit.snippet, f"{hit.title} · {_when(hit.created_at)}")
+def _found(ident: str, hit: SearchHit, room: int, now: float) -> Row:
+    """Two lines: title and date, and what stands around the place that was found."""
+    when = f"{day(hit.created_at)} · {ago(hit.created_at, now)}"
+    title = one_line(hit.title, max(room - len(when) - 2, 12))
+    if hit.message_id is not None:
+        there = excerpt(hit, room)
+    else:
+        there = Excerpt("in the title") if hit.marks else plain(hit.snippet)
+    first = _marked(Excerpt(title, places_of(title, words_found(hit))), "bold")
+    return Row(
+        ident,
+        title,
+        when,
+        shown=Content.assemble(
+            "  ",
+            first,
+            Content.styled(f"  {when}", "$quiet-text"),
+            "\n    ",
+            _marked(there, "$quiet-text"),
+        ),
+    )
 
 
-def _when(at: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
-    except (OverflowError, OSError, ValueError):
-        raise NotPossibleError("a message has a date that is none; exlchat sessions check --repair mends it") from None
+def _marked(text: Excerpt, style: str) -> Content:
+    shown = Content.styled(printable(text.text), style)
+    for first, end in text.marks:
+        shown = shown.stylize("$background on $warning", first, end)
+    return shown
+
+
+def _branch_row(line: TreeLine, when: str, *, is_shown: bool, is_tip: bool) -> Content:
+    mark = Content.styled("● " if is_tip else "▌ " if is_shown else "  ", "$primary")
+    return Content.assemble(
+        mark,
+        Content.styled(line.lines, "$quiet-text"),
+        Content.styled(f"{line.message.role}: ", "$primary" if is_shown else "$quiet-text"),
+        Content(printable(line.text)),
+        Content.styled(f"  {when}", "$quiet-text"),
+    )

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from exlchat.app.chat.session import NotPossibleError
 from exlchat.chat.store.conversations import StoreError
 from exlchat.untrusted.sanitize import PRINTABLE_LINE, normalize_newlines, printable
 
@@ -31,12 +32,14 @@ class Row:
         text: shown first, and looked through.
         detail: shown behind it, quieter, and looked through.
         marked: whether it is the one that holds now.
+        shown: what stands there instead, in one line or several, where text and detail in one are not enough.
     """
 
     id: str
     text: str
     detail: str = ""
     marked: bool = False
+    shown: Content | None = None
 
 
 def narrowed(rows: Sequence[Row]) -> Callable[[str], Sequence[Row]]:
@@ -71,10 +74,13 @@ class PickScreen(ModalScreen[str | None]):
         *,
         hint: str,
         placeholder: str = "Type to narrow the list",
-        preview: Callable[[str], str] | None = None,
+        preview: Callable[[str], str | Content] | None = None,
         typed: str = "",
     ) -> None:
-        """`rows` gives those for what is typed; `preview` the text below the list for the id of a row."""
+        """`rows` gives those for what is typed; `preview` the text below the list for the id of a row.
+
+        What either cannot give is a line below the list.
+        """
         super().__init__()
         self._title, self._hint = title, hint
         self._rows = rows
@@ -102,24 +108,27 @@ class PickScreen(ModalScreen[str | None]):
     def _fill(self) -> None:
         try:
             self._shown = self._rows(self.field.value)
-        except StoreError as error:
-            self._shown = ()
-            self._tell(str(error))
+            problem = ""
+        except (StoreError, NotPossibleError) as error:
+            self._shown, problem = (), str(error)
         self.options.clear_options()
         self.options.add_options([Option(_line(row)) for row in self._shown])
         marked = next((place for place, row in enumerate(self._shown) if row.marked), 0)
         self.options.highlighted = marked if self._shown else None
         if not self._shown and self.field.value:
-            self._tell("Nothing has that in it")
+            self._tell(problem or "Nothing has that in it")
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
         if self._preview is not None and event.option_index < len(self._shown):
-            self._tell(self._preview(self._shown[event.option_index].id))
+            try:
+                self._tell(self._preview(self._shown[event.option_index].id))
+            except StoreError as error:
+                self._tell(str(error))
             self.query_one("#pick-preview", VerticalScroll).scroll_home(animate=False)
 
-    def _tell(self, text: str) -> None:
-        self.more.update(printable(normalize_newlines(text)))
+    def _tell(self, text: str | Content) -> None:
+        self.more.update(text if isinstance(text, Content) else printable(normalize_newlines(text)))
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
@@ -138,6 +147,8 @@ class PickScreen(ModalScreen[str | None]):
 
 
 def _line(row: Row) -> Content:
+    if row.shown is not None:
+        return row.shown
     mark = Content.styled("● ", "$primary") if row.marked else Content("  ")
     text = printable(normalize_newlines(row.text).replace("\n", " "))
     detail = printable(normalize_newlines(row.detail).replace("\n", " "))
