@@ -17,7 +17,6 @@ from exlchat.engine.draft.ngram_drafter import NgramDrafter
 from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.paths import bundled_model
 from tests.engine.retired import retired
-from tests.engine.retired import retired
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))

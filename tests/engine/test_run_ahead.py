@@ -30,7 +30,6 @@ from exlchat.ext.functions import CDraw
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, TokenRing
 from tests.engine.retired import retired
-from tests.engine.retired import retired
 from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))

@@ -18,7 +18,6 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import cache_bytes, window_slots
 from exlchat.engine.kv.windows import WindowSlots
 from exlchat.ext.kv_formats import KINDS
-from tests.engine.retired import retired
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.retired import retired
 from tests.engine.test_kv_cache import CPU, spec
