@@ -42,7 +42,7 @@ class Walk:
         """One after the other."""
         screen, session = self.chat.chat_screen, self.chat.session
         await until(pilot, lambda: screen.model.info is not None)
-        session.generation = session.generation.with_value("temperature", "0.7")
+        session.draw_by(session.generation.with_value("temperature", "0.7"))
         self.look("the transcript")
         for key in ("ctrl+home", "pagedown", "pagedown", "ctrl+end"):
             await pilot.press(key)

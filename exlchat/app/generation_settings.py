@@ -37,7 +37,8 @@ EXPLAINED = {
     "seed": "Makes draws repeatable; none takes a fresh one each time.",
 }
 """What each does, in a sentence."""
-TYPED = "typed"
+CONVERSATION = "conversation"
+"""The source of what was said in the open conversation."""
 _OFF = ("none", "off")
 
 
@@ -61,6 +62,10 @@ class GenerationSettings:
     def source(self, name: str) -> str:
         return self.sources.get(name, "default")
 
+    def from_sources(self, sources: Mapping[str, str]) -> GenerationSettings:
+        """A copy in which some values come from other sources."""
+        return replace(self, sources={**self.sources, **sources})
+
     def shown_names(self) -> list[str]:
         """Those of `NAMES` that say all about an answer: the main ones, and what is not as usual."""
         return [name for name in NAMES if name in MAIN or self.value(name) != usual_value(name)]
@@ -71,7 +76,7 @@ class GenerationSettings:
         Raises:
             ValueError: unknown name or impossible value, in one line.
         """
-        return self._with({name: _from_text(name, text)}, TYPED)
+        return self._with({name: _from_text(name, text)}, CONVERSATION)
 
     def speaking(self, source: str, **values: Any) -> GenerationSettings:
         """A copy with values of `AnswerOptions` in place, which come from `source`.
@@ -149,14 +154,23 @@ def at_start(held: Resolved, model: Path | None) -> GenerationSettings:
     Raises:
         SettingsError: what was typed contradicts the settings, in one line.
     """
+    try:
+        return drawn_by(held, model)
+    except ValueError as error:
+        raise SettingsError(f"what this start was given does not go with settings.toml: {error}") from error
+
+
+def drawn_by(held: Resolved, model: Path | None) -> GenerationSettings:
+    """The same of any layers.
+
+    Raises:
+        ValueError: they contradict each other, in one line.
+    """
     values = {name: held.value(name) for name in NAMES}
     if values["temperature"] is None:
         guide = model == paths.bundled_model()
         values["temperature"] = usual_temperature(values["dynatemp_high"], bundled_guide=guide)
-    try:
-        return _USUAL._with(values, {name: _source(held.origin(name)) for name in NAMES})
-    except ValueError as error:
-        raise SettingsError(f"what this start was given does not go with settings.toml: {error}") from error
+    return _USUAL._with(values, {name: _source(held.origin(name)) for name in NAMES})
 
 
 _USUAL = GenerationSettings(SamplingSettings())

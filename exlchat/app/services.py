@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.app.chat.drafts import Drafts
+from exlchat.app.chat.open_conversation import Defaults
 from exlchat.app.composer.history import TypedHistory
+from exlchat.app.generation_settings import at_start
 from exlchat.app.keys.keymap import Keymap, keymap
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf, shown_name
@@ -24,7 +26,6 @@ from exlchat.llm.info import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.options import AppOptions
     from exlchat.app.runtime.jobs import Loader
     from exlchat.chat.personas.frozen import FrozenPersona
@@ -43,9 +44,7 @@ class Services:
         kept: whether what is said outlives this run.
         load_engine: builds the first engine on the engine thread.
         shelf: the other models.
-        generation: how answers are drawn at the start.
-        template: prompt format wanted; `None` is the model's own.
-        system: system prompt of new conversations.
+        defaults: how conversations that say nothing themselves are spoken to.
         themes: all themes by name.
         theme: name of the one to begin with.
         sidebar: whether the sidebar is shown at the start, if there is room.
@@ -65,9 +64,7 @@ class Services:
     kept: bool
     load_engine: Loader
     shelf: Shelf
-    generation: GenerationSettings
-    template: str | None
-    system: str | None
+    defaults: Defaults
     themes: dict[str, ThemeFile]
     theme: str
     sidebar: bool
@@ -110,14 +107,15 @@ def open_services(options: AppOptions) -> Services:
     shelf = Shelf(options, reading, memory, lambda path: _loader(path, shelf, kept=kept))
     first = options.model_path
     held = shelf.held(first)
+    defaults = Defaults(held, first, held.value("system"))
+    # What was typed and does not go with the settings is an error of the start, not of the first answer.
+    at_start(held, first)
     return Services(
         store=store,
         kept=kept,
         load_engine=shelf.loader(first) if first else _no_model,
         shelf=shelf,
-        generation=shelf.generation(first),
-        template=held.value("template"),
-        system=held.value("system"),
+        defaults=defaults,
         themes=themes,
         theme=_theme(held.value("theme"), themes, notices),
         sidebar=settings.sidebar,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from exlchat.app.chat.own_settings import OwnSettings, layer_of
 from exlchat.app.options import AppOptions
-from exlchat.chat.model import Message
+from exlchat.chat.model import Message, settings_of
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
 from exlchat.chat.personas.opening import persona_of
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.registry import PERSONAS
 from exlchat.chat.speaking import TurnError
-from exlchat.config.layers import Layer
 
 
 def chosen_persona(wanted: str, *, seed: int | None, user: str) -> FrozenPersona:
@@ -42,26 +42,22 @@ def with_persona(options: AppOptions, persona: FrozenPersona) -> AppOptions:
     Raises:
         ValueError: what it wishes for contradicts what was typed, in one line.
     """
-    return replace(options.with_layer(_layer(persona, system=persona.system_text)), persona=persona)
+    return replace(options.with_layer(layer_of(persona, system=persona.system_text)), persona=persona)
 
 
 def as_spoken(options: AppOptions, branch: Sequence[Message]) -> AppOptions:
-    """`options` in which the persona that speaks at the end of a branch decides what was not typed.
+    """`options` in which a conversation, and the persona that speaks at its end, decide what was not typed.
 
-    With a persona or a system prompt that was typed, it speaks no longer and decides nothing.
+    With a persona or a system prompt that was typed, that one speaks no longer and decides nothing.
 
     Raises:
         TurnError: what was kept of it is damaged, or contradicts what was typed.
     """
-    if options.given("system") is not None:
-        return options
+    own = OwnSettings.from_json(settings_of(branch))
     try:
-        persona = persona_of(branch)
-        return options if persona is None else options.with_layer(_layer(persona))
+        persona = None if options.given("system") is not None else persona_of(branch)
+        if persona is not None:
+            options = options.with_layer(layer_of(persona))
+        return options.with_layer(own.layer) if own.values else options
     except (PersonaError, ValueError) as error:
         raise TurnError(str(error)) from error
-
-
-def _layer(persona: FrozenPersona, **values: str) -> Layer:
-    template = {"template": persona.template} if persona.template else {}
-    return Layer("persona", {**persona.sampling.decided(), **values, **template}, persona.source)

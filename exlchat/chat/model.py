@@ -68,6 +68,7 @@ class Message:
     `persona` of a system message is what of a persona was frozen into it, a JSON object. `edited_from` is the id of the
     message of which this is a changed copy, or which it goes on from. `deleted` is hidden, and brought back by an undo.
     `foreign` is what a file of another program says of it and we have no field for, a JSON object.
+    `settings` is how the conversation is spoken to from this message on, a JSON object; `None`: as before it.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Message:
     edited_from: str | None = None
     deleted: bool = False
     foreign: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    settings: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ class ConversationTree:
 def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
     """How the last answer of a branch came to be, of those that a model gave: an edited one was not."""
     return next((one.record for one in reversed(branch) if one.record is not None), None)
+
+
+def settings_of(branch: Sequence[Message]) -> Mapping[str, Any] | None:
+    """How a conversation is spoken to at the end of a branch; `None` where nothing was said of that."""
+    return next((one.settings for one in reversed(branch) if one.settings is not None), None)
 
 
 def clean_title(text: str) -> str | None:

@@ -60,6 +60,7 @@ def answer(
         continue_from=continue_from,
         beginning=beginning,
         model=engine.info.name,
+        settings=options.settings,
     )
     if beginning is not None and beginning.ended:
         yield from _ended(store, engine, ground, beginning, options, owner=conversation_id)
@@ -127,6 +128,7 @@ def _ended(
         text=begun_text(engine, ids),
         token_ids=ids,
         record=record,
+        settings=ground.settings,
         edited_from=ground.earlier.id,
         undoable=True,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from exlchat import paths
 from exlchat.chat.answer_options import PLAIN, AnswerOptions
 from exlchat.chat.answer_request import negative_ids, thoughts_of
-from exlchat.chat.model import AnswerRecord, Message
+from exlchat.chat.model import AnswerRecord, Message, settings_of
 from exlchat.chat.prompt.answer_ids import answer_ids, begun_text, encode_after, with_own_ids
 from exlchat.chat.prompt.context import seen_since
 from exlchat.chat.prompt.context_policy import ContextPolicy
@@ -39,6 +40,8 @@ class TurnOptions:
         max_new_tokens: the longest answer; `None` goes on until the context is full.
         context_policy: what happens when the conversation does not fit into the context.
         speech: what it is asked to say and not to say.
+        settings: how the conversation is spoken to from the answer on, as of `Message`; `None` leaves that as it was at
+            the end of the branch that is shown.
     """
 
     sampling: SamplingSettings
@@ -47,6 +50,7 @@ class TurnOptions:
     max_new_tokens: int | None = None
     context_policy: ContextPolicy = "stop"
     speech: AnswerOptions = PLAIN
+    settings: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class TurnPlan:
     notices: tuple[str, ...]
     context_notice: str | None
     system: Message | None
+    settings: Mapping[str, Any] | None = field(default=None, hash=False)
     text: str = ""
     token_ids: tuple[int, ...] = ()
     taken: bool = False
@@ -84,7 +89,8 @@ class TurnPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What is to be answered. `system`: a prompt that is not on the branch yet.
+    """What is to be answered. `system`: a prompt that is not on the branch yet; `settings`: how the conversation is
+    spoken to, where the branch does not say it.
 
     `earlier`: an answer given to it before; `goes_on`: the new one begins with its text, or with `beginning`.
     """
@@ -95,6 +101,7 @@ class Ground:
     earlier: Message | None
     goes_on: bool
     beginning: Beginning | None = None
+    settings: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 def ground_of(
@@ -105,6 +112,7 @@ def ground_of(
     continue_from: str | None,
     beginning: Beginning | None,
     model: str,
+    settings: Mapping[str, Any] | None = None,
 ) -> Ground:
     """What is there to be answered by the model of this name; other arguments as of `turn.answer`.
 
@@ -129,7 +137,16 @@ def ground_of(
     last = next((one for one in reversed(told) if one.role != "system"), None)
     if parent_id is None or last is None or last.role != "user":
         raise TurnError("there is no message to answer; write one, or have the last answer given again")
-    return Ground(parent_id, told, system, earlier, goes_on=continue_from is not None, beginning=beginning)
+    wanted = settings_of(conversation.branch) if settings is None else settings
+    return Ground(
+        parent_id,
+        told,
+        system,
+        earlier,
+        goes_on=continue_from is not None,
+        beginning=beginning,
+        settings=None if wanted == settings_of(branch) else wanted,
+    )
 
 
 def _speaker(branch: Sequence[Message]) -> Message | None:
@@ -222,6 +239,7 @@ def planned(
         tuple(line for line in (notice, not_held) if line),
         window.notice,
         ground.system,
+        ground.settings,
         text,
         kept,
         taken=bool(text and ground.beginning),

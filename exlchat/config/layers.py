@@ -18,9 +18,10 @@ from exlchat.llm.controls import CONTROLS
 if TYPE_CHECKING:
     from exlchat.config.kinds import SamplingTable
 
-Place = Literal["typed", "preset", "persona", "environment", "remembered", "file", "default"]
+Place = Literal["typed", "preset", "conversation", "persona", "environment", "remembered", "file", "default"]
 PLACES: tuple[Place, ...] = get_args(Place)
-"""What comes first wins. `preset` and `persona` are those named at the start; `remembered` is so for one model."""
+"""What comes first wins. `preset` and `persona` are those named at the start, or the persona that speaks in the open
+conversation; `conversation` is what that says itself; `remembered` is so for one model."""
 STARTED: tuple[Place, ...] = ("typed", "preset", "persona")
 """What a start was given, which holds until it ends."""
 
@@ -98,9 +99,10 @@ class Resolved:
         return next(layer for layer in self.layers if layer.says(key) or layer.ends(key))
 
     def _sampling(self) -> SamplingTable:
-        """The table of a file or the environment as it is there; under rows of this start, all that are on."""
+        """The table of a file or the environment as it is there; under rows that stand above, all that are on."""
         table = next(layer.values["sampling"] for layer in self.layers if "sampling" in layer.values)
-        rows = [row for layer in reversed(self.layers) if layer.place in STARTED for row in layer.value("sampling")]
+        above = [one for one in reversed(self.layers) if PLACES.index(one.place) < PLACES.index("environment")]
+        rows = [row for layer in above for row in layer.value("sampling")]
         if not rows:
             return tuple(table)
         return tuple((name, value) for name, value in dict([*table, *rows]).items() if value != CONTROLS[name].off)

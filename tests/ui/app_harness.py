@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from textual.pilot import Pilot
 
 from exlchat import paths
 from exlchat.app.chat.drafts import Drafts
-from exlchat.app.generation_settings import GenerationSettings
+from exlchat.app.chat.open_conversation import Defaults
+from exlchat.app.generation_settings import GenerationSettings, at_start
 from exlchat.app.keys.keymap import Keymap
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf
@@ -21,12 +23,11 @@ from exlchat.app.services import Services
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.config.files import Reading
-from exlchat.config.layers import Layer
+from exlchat.config.layers import Layer, resolve
 from exlchat.config.schema import SETTINGS, Settings
 from exlchat.config.themes import load_themes
 from exlchat.llm.info import LoadProgress
 from exlchat.llm.port import Engine
-from exlchat.llm.sampling import GREEDY
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.widgets.transcript import Transcript
 from tests.patience import PATIENCE
@@ -66,9 +67,10 @@ def services(
         kept=True,
         load_engine=load or (lambda _: port),
         shelf=shelf,
-        generation=GenerationSettings(GREEDY),
-        template=None,
-        system=persona.system_text if persona else None,
+        # Greedy as if that were the default.
+        defaults=Defaults(
+            resolve(replace(reading.file, name="default")), None, persona.system_text if persona else None
+        ),
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
         theme=theme,
         sidebar=True,
@@ -81,6 +83,11 @@ def services(
         titles=titles,
         keys=keys or Keymap(),
     )
+
+
+def drawn(services: Services) -> GenerationSettings:
+    """How answers are drawn at a start, in conversations that say nothing of that."""
+    return at_start(services.defaults.held, services.defaults.model)
 
 
 def as_read(settings: Settings) -> Reading:

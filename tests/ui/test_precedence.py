@@ -19,6 +19,7 @@ from exlchat.cli.typed_options import app_options
 from exlchat.config.files import save_setting
 from exlchat.config.schema import SETTINGS
 from exlchat.llm.info import ModelError
+from tests.ui.app_harness import drawn
 from tests.ui.scripted_engine import ScriptedEngine
 
 
@@ -57,29 +58,29 @@ def loading(name: str) -> Loaded:
 # Key: values of the file, the environment and the command line; where the app finds what holds.
 ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
     "theme": (("a", "exlchat-light", "exlchat-dark"), ("--theme", "exlchat-dark"), lambda s: s.theme),
-    "temperature": ((0.1, 0.2, 0.0), ("--temperature", "0"), lambda s: s.generation.sampling.temperature),
-    "top_k": ((5, 6, 0), ("--top-k", "0"), lambda s: s.generation.sampling.top_k),
-    "top_p": ((0.1, 0.2, 1.0), ("--top-p", "1"), lambda s: s.generation.sampling.top_p),
-    "min_p": ((0.1, 0.2, 0.0), ("--min-p", "0"), lambda s: s.generation.sampling.min_p),
+    "temperature": ((0.1, 0.2, 0.0), ("--temperature", "0"), lambda s: drawn(s).sampling.temperature),
+    "top_k": ((5, 6, 0), ("--top-k", "0"), lambda s: drawn(s).sampling.top_k),
+    "top_p": ((0.1, 0.2, 1.0), ("--top-p", "1"), lambda s: drawn(s).sampling.top_p),
+    "min_p": ((0.1, 0.2, 0.0), ("--min-p", "0"), lambda s: drawn(s).sampling.min_p),
     "sampling": (
         ((("skew", 0.1),), (("skew", 0.2), ("top_a", 0.1)), (("skew", 0.3),)),
         ("--sample", "skew=0.3"),
-        lambda s: tuple((name, s.generation.value(name)) for name in ("skew", "top_a") if s.generation.value(name)),
+        lambda s: tuple((name, drawn(s).value(name)) for name in ("skew", "top_a") if drawn(s).value(name)),
     ),
-    "max_tokens": ((5, 6, 7), ("--max-tokens", "7"), lambda s: s.generation.max_tokens),
-    "draft": (("off", "ngram", "auto"), ("--draft", "auto"), lambda s: s.generation.speech.draft),
+    "max_tokens": ((5, 6, 7), ("--max-tokens", "7"), lambda s: drawn(s).max_tokens),
+    "draft": (("off", "ngram", "auto"), ("--draft", "auto"), lambda s: drawn(s).speech.draft),
     "draft_model": (
         ("/a", "/b", str(paths.bundled_model())),
         ("--draft", str(paths.bundled_model())),
         # The guide itself is loaded without one.
         lambda s: str(model_loading.draft_path(Path("/large"), s.shelf.options, s.shelf.held(Path("/large")))),
     ),
-    "template": (("plain", "chatml", "model"), ("--template", "model"), lambda s: s.template),
-    "system": (("a", "b", ""), ("--system", ""), lambda s: s.system),
+    "template": (("plain", "chatml", "model"), ("--template", "model"), lambda s: s.defaults.held.value("template")),
+    "system": (("a", "b", ""), ("--system", ""), lambda s: s.defaults.system),
     "context_policy": (
         ("drop", "summarise", "stop"),
         ("--context-policy", "stop"),
-        lambda s: s.generation.context_policy,
+        lambda s: drawn(s).context_policy,
     ),
     "context": ((500, 600, 700), ("--context", "700"), loading("context")),
     "kv_cache": (("q8", "q4", "auto"), ("--kv-cache", "auto"), loading("kv_cache")),
@@ -173,6 +174,6 @@ def test_the_app_starts_with_a_wrong_or_unknown_variable_and_says_so(monkeypatch
     monkeypatch.setenv("EXLCHAT_TOPP", "1")
     save_setting("top_k", 5)
     found = services()
-    assert found.generation.sampling.top_k == 5
+    assert drawn(found).sampling.top_k == 5
     assert any("EXLCHAT_TOP_K is 'many'" in line and line.endswith("it is ignored") for line in found.notices)
     assert any("EXLCHAT_TOPP is no setting; did you mean EXLCHAT_TOP_P?" in line for line in found.notices)

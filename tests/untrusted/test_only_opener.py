@@ -77,6 +77,8 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ): "its file is opened by `_open`, which takes `open_to_append`",
     ("app/chat/open_conversation.py", "OpenConversation.reload", "self.open"): NO_FILE,
     ("app/chat/open_conversation.py", "OpenConversation.save_anew", "self.open"): NO_FILE,
+    ("app/chat/open_conversation.py", "OpenConversation._create", "self.open"): NO_FILE,
+    ("app/chat/session.py", "ChatSession.open", "super().open"): NO_FILE,
     ("app/chat/writing_files.py", "write_file", "os.open"): NEW,
     ("app/chat/tree_actions.py", "branch_off", "session.open"): NO_FILE,
     ("ui/tui/commands.py", "ScreenCommands._own_ways", "self._finding.open"): NO_FILE,

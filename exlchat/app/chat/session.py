@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.answering import was_cut
 from exlchat.app.chat.open_conversation import OpenConversation
+from exlchat.app.chat.own_settings import spoken_to
 from exlchat.app.chat.under_way import UnderWay
 from exlchat.app.generation_settings import NAMES
 from exlchat.app.runtime.jobs import JobEnded, JobEvent
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from exlchat.app.chat.answering import PendingAnswer
+    from exlchat.app.chat.open_conversation import Defaults
+    from exlchat.app.chat.own_settings import OwnSettings, Spoken
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.runtime.requests import JobQueue
-    from exlchat.chat.model import Message
+    from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.chat.store.conversations import ConversationStore
@@ -49,13 +52,11 @@ class ChatSession(OpenConversation):
         store: ConversationStore,
         jobs: JobQueue,
         *,
-        template: str | None,
-        system: str | None,
-        generation: GenerationSettings,
+        defaults: Defaults,
         persona: FrozenPersona | None = None,
         titles: bool = False,
     ) -> None:
-        super().__init__(store, template=template, system=system, generation=generation, persona=persona)
+        super().__init__(store, defaults=defaults, persona=persona)
         self.questions = Questions(store, jobs)
         self._jobs = jobs
         self._under_way = UnderWay(jobs)
@@ -65,6 +66,7 @@ class ChatSession(OpenConversation):
         self.titles = titles
         self.on_refused: Callable[[str], None] = lambda _: None
         """Is told why the model cannot answer as was asked, when it has seen that, in one line."""
+        self._problems_told: set[tuple[str, str]] = set()
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
 
@@ -89,6 +91,13 @@ class ChatSession(OpenConversation):
     def can_undo_delete(self) -> bool:
         """Whether something was deleted in this run."""
         return bool(self._deleted)
+
+    def open(self, conversation_id: str) -> Conversation:
+        conversation = super().open(conversation_id)
+        if (problem := self.spoken.problem) and (conversation_id, problem) not in self._problems_told:
+            self._problems_told.add((conversation_id, problem))
+            self.on_refused(problem)
+        return conversation
 
     # Deleting
 
@@ -119,16 +128,29 @@ class ChatSession(OpenConversation):
 
     def draw_by(self, generation: GenerationSettings) -> None:
         """As of `OpenConversation`; the model is asked as well, and what it cannot do is taken back when it says so."""
-        before = self.generation
+        before = self.spoken
         super().draw_by(generation)
-        asked = [name for name in NAMES if generation.value(name) != before.value(name)]
+        self._ask_whether_possible(before)
+
+    def _ask_whether_possible(self, before: Spoken) -> None:
+        ident, generation = self.conversation_id, self.generation
+        asked = [name for name in NAMES if generation.value(name) != before.generation.value(name)]
         if not any(name in _ASKED for name in asked):
             return
 
         def take_back(line: str) -> None:
-            wrong = [name for name in asked if self.generation.value(name) == generation.value(name)]
-            self.generation = self.generation.taking(wrong, before)
             self.on_refused(line)
+            if ident != self.conversation_id:
+                # It is another one that is open by now; its next answer says the same.
+                return
+            own = self.spoken.own
+            for name in asked:
+                if self.generation.value(name) != generation.value(name):
+                    continue
+                own = own.without([name])
+                if name in before.own.values or self.spoken.held.source(name) == "persona":
+                    own = own.saying({name: before.generation.value(name)}, before.own.presets)
+            self._say(own, asked)
 
         self.questions.check(generation, take_back)
 
@@ -147,10 +169,12 @@ class ChatSession(OpenConversation):
             return None
         self.unkept.save()
         if self.conversation is None:
-            self.conversation = self._create()
-        message = self.store.add_message(self.conversation.id, "user", text)
+            self._create()
+        ident = self.require_open()
+        settings = None if self.draft_id is not None else self._begun_with()
+        message = self.store.add_message(ident, "user", text, settings=settings)
         self.reload()
-        self._submit(self.conversation.id, prompt=message, generation=generation)
+        self._submit(ident, prompt=message, generation=generation)
         return message
 
     def set_system(self, text: str) -> None:
@@ -162,13 +186,16 @@ class ChatSession(OpenConversation):
         if self.answering is not None:
             raise NotPossibleError("the system prompt can be changed when the answer has ended; Esc or ctrl+c stops it")
         if self.conversation is None:
-            self._new_system = text
+            self._new_system, self._new_persona = text, None
         else:
-            self.store.add_message(self.conversation.id, "system", text)
+            self.store.add_message(self.conversation.id, "system", text, change="system prompt")
             self.reload()
+            self.deleted_last = False
 
     def let_speak(self, persona: FrozenPersona) -> None:
-        """Have a persona speak, with its format and its way of answering; recorded in the tree of the conversation.
+        """Have a persona speak in the open conversation, with its format and its way of answering, from here on.
+
+        It is recorded in the tree, where an undo takes it back.
 
         Raises:
             NotPossibleError: an answer is on its way.
@@ -176,17 +203,35 @@ class ChatSession(OpenConversation):
             StoreError: it could not be written.
         """
         self.require_quiet()
+        before = self.spoken
+        decided = {**persona.sampling.decided(), **({"template": persona.template} if persona.template else {})}
+        # What it wishes for stands over what was said before, but not over what is said from here on.
+        own = before.own.without(decided)
+        overruled = self._overruled_in(self.conversation) | decided.keys()
         # Before anything is written: its way of answering may not go with what holds.
-        self.draw_by(self.generation.with_overrides(persona.sampling, persona.source))
+        spoken = spoken_to(self.defaults.held, self.defaults.model, own, persona, overruled)
+        if refused := self.refusal(spoken.generation.sampling):
+            raise ValueError(refused)
+        if self.conversation is not None and self.draft_id is None:
+            # Nobody has said anything: whoever speaks now begins it.
+            self.conversation, self.places = None, {}
         if self.conversation is not None:
-            self.store.add_message(self.conversation.id, "system", persona.system_text, persona=persona.as_json())
-        self._persona = persona
-        self._new_system = self._default_system = persona.system_text
-        self.template = persona.template or self.template
-        if self.conversation is not None:
+            self.store.add_message(
+                self.conversation.id,
+                "system",
+                persona.system_text,
+                persona=persona.as_json(),
+                settings=None if own == before.own else own.as_json(),
+                change="persona",
+            )
             self.reload()
-        elif persona.greetings:
-            self.conversation = self._create()
+            self.deleted_last = False
+        else:
+            self._new_persona, self._new_system, self._new_own = persona, persona.system_text, own
+        self._overrule(decided)
+        if self.conversation is None and persona.greetings:
+            self._create()
+        self._ask_whether_possible(before)
 
     def pin(self, back: int, pinned: bool) -> Message:
         """Have the model go on seeing a message, or no longer; `back` counts from the end, where 1 is the last one.
@@ -295,7 +340,8 @@ class ChatSession(OpenConversation):
     def title_when_idle(self, conversation_id: str) -> None:
         """Have the model title a conversation that is called after its first line, unless there is anything to do."""
         if self.titles and not self.busy and conversation_id not in self._titled:
-            self._jobs.submit(title_job(self.store, conversation_id, template=self.template))
+            template = self._spoken_there(conversation_id).template
+            self._jobs.submit(title_job(self.store, conversation_id, template=template))
 
     def _title_made(self, conversation_id: str) -> None:
         self._titled.add(conversation_id)
@@ -352,9 +398,12 @@ class ChatSession(OpenConversation):
             raise NotPossibleError("this conversation is new; write in it first")
         return self.conversation.id
 
-    def answer_tip(self, *, retry_of: str | None = None) -> None:
-        """Have the last message of the open branch answered, or an answer given again beside itself."""
-        self._submit(self.require_open(), prompt=None, retry_of=retry_of)
+    def answer_tip(self, *, retry_of: str | None = None, own: OwnSettings | None = None) -> None:
+        """Have the last message of the open branch answered, or an answer given again beside itself.
+
+        `own` is what held before the branch was moved to that message, and goes on holding.
+        """
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of, own=own)
 
     def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> PendingAnswer:
         """Have the last message of the open branch answered several times over, or an answer given again so.
@@ -402,17 +451,30 @@ class ChatSession(OpenConversation):
         continue_from: str | None = None,
         beginning: Beginning | None = None,
         generation: GenerationSettings | None = None,
+        own: OwnSettings | None = None,
     ) -> None:
+        spoken = self._spoken_there(conversation_id)
+        settings = None
+        if own is not None and own != spoken.own:
+            overruled = self._overruled_in(self.conversation)
+            spoken = spoken_to(self.defaults.held, self.defaults.model, own, spoken.persona, overruled)
+            settings = own.as_json()
         job = turn_job(
             self.store,
             conversation_id,
-            generation or self.generation,
-            template=self.template,
+            generation or spoken.generation,
+            template=spoken.template,
+            settings=settings,
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,
         )
         self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
+
+    def _spoken_there(self, conversation_id: str) -> Spoken:
+        """How a conversation is spoken to, whether it is the open one or not."""
+        here = conversation_id == self.conversation_id
+        return self.spoken if here else self._spoken_in(self.store.load(conversation_id))
 
     def _show(self, answering: PendingAnswer, message: Message) -> None:
         """Bring the open branch up to date with an answer that has begun or ended, without reading all of it again."""

@@ -47,7 +47,9 @@ def edit(session: ChatSession, message_id: str, text: str) -> Message:
     if old.role == "user" and not text.strip():
         raise NotPossibleError("the message is empty; delete it with what follows, or write something")
     session.unkept.save()
-    message = session.store.edit(message_id, whole)
+    # What holds now goes on, whatever held when the message was written.
+    own = session.spoken.own
+    message = session.store.edit(message_id, whole, settings=own.as_json() if own.values else None)
     _changed(session)
     if message.role == "user":
         session.answer_tip()
@@ -62,9 +64,10 @@ def answer_again(session: ChatSession, message_id: str) -> None:
         raise NotPossibleError("a system prompt has no answer")
     session.unkept.save()
     if message.role == "user":
+        own = session.spoken.own
         session.store.set_tip(session.require_open(), message.id)
         session.reload()
-        session.answer_tip()
+        session.answer_tip(own=own)
     else:
         session.answer_tip(retry_of=message.id)
 

@@ -1,4 +1,4 @@
-"""What the next answers have to say, must not say, and what is kept of them: until it is changed, or you quit."""
+"""What the next answers have to say, must not say, and what is kept of them: in the open conversation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.commands import action
-from exlchat.app.generation_settings import TYPED
+from exlchat.app.generation_settings import CONVERSATION
 from exlchat.chat import answer_option_values
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
 from exlchat.chat.constraints import constraint_of
@@ -78,11 +78,11 @@ def _hold(view: View, word: str, text: str) -> None:
     form, once, message = text.rpartition(" :: ")
     if not (once and form.strip() and message.strip()):
         held = None if text.lower() in _OFF else constraint_of(word, text)
-        session.draw_by(session.generation.speaking(TYPED, constraint=held))
+        session.draw_by(session.generation.speaking(CONVERSATION, constraint=held))
         _tell(view, "constraint")
         return
     session.require_quiet()
-    wanted = session.generation.speaking(TYPED, constraint=constraint_of(word, form.strip()))
+    wanted = session.generation.speaking(CONVERSATION, constraint=constraint_of(word, form.strip()))
     view.send(message.strip(), generation=wanted)
 
 
@@ -118,7 +118,7 @@ def _add(view: View, name: str, text: str) -> None:
         now = generation.value(name)
         one = () if text.lower() in _OFF else (answer_option_values.unquoted(name, text),)
         texts = tuple(dict.fromkeys((*now, *one))) if one else ()
-        view.session.draw_by(generation.speaking(TYPED, **{name: texts}))
+        view.session.draw_by(generation.speaking(CONVERSATION, **{name: texts}))
     _tell(view, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,10 +78,10 @@ def _remember(view: View, name: str, value: str) -> None:
     shelf.memory.keep(path, settings)
     held = shelf.held(path)
     if name == "template":
-        session.use(held.value("template"), session.defaults.system, None)
+        session.use(replace(session.defaults, held=held))
         when = "from the next message on"
     elif name == "system":
-        session.use(session.template, held.value("system"), None)
+        session.use(replace(session.defaults, held=held, system=held.value("system")))
         when = "for new conversations"
     else:
         when = "when it is loaded next; /model and its name loads it again"

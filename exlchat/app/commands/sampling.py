@@ -20,7 +20,7 @@ command = partial(action.command, topic="How answers are drawn")
 @command(
     "preset",
     "Sampling preset",
-    "Draw answers by a sampling preset from here on; without NAME, list them and show what holds.",
+    "Draw answers of this conversation by a sampling preset; without NAME, list them and show what holds.",
     "/preset",
     "[NAME]",
     after="persona",
@@ -54,7 +54,7 @@ def preset(view: View, name: str) -> None:
 @command(
     "set",
     "Answer settings",
-    "Change how answers are drawn until you quit, such as temperature 0.7; alone, show what holds.",
+    "Change how answers are drawn in this conversation, such as temperature 0.7; alone, show what holds.",
     "/set",
     "[NAME VALUE]",
     is_typed=True,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exlchat import paths
+from exlchat.app.chat.open_conversation import Defaults
 from exlchat.app.chat.session import NotPossibleError
-from exlchat.app.generation_settings import NAMES, at_start
 from exlchat.app.keys.keymap import keymap
 from exlchat.config.files import Reading, SettingsError, read_settings, save_setting
 from exlchat.config.layers import STARTED
@@ -122,6 +122,8 @@ class SettingsCommands:
         over = self.held.beaten(row.setting.key)
         if over is None:
             return "file" if row.in_file(self.reading) else "default"
+        if over.place in ("conversation", "persona"):
+            return over.name or "conversation"
         if over.place in STARTED:
             return "this start"
         return "remembered for this model" if over.place == "remembered" else over.place
@@ -144,6 +146,10 @@ class SettingsCommands:
             return f"The environment variable {SETTINGS[key].variable} beats the file."
         if over.place == "remembered":
             return f"For this model {_short(over.value(key))} is remembered, which holds (/model set {key})."
+        if over.place == "conversation":
+            return f"This conversation says {_short(over.value(key))} itself, which holds in it; /undo takes that back."
+        if over.place == "persona":
+            return f"{over.name.capitalize()}, who speaks here, wishes for {_short(over.value(key))}, which holds."
         given = SETTINGS[key].kind.to_text(self._shelf.options.given(key))
         options = " or ".join(row.setting.options)
         return f"This start was given {_short(given)} ({options}), which holds until you quit."
@@ -177,8 +183,8 @@ class SettingsCommands:
         last, self.reading = self._shelf.reading, found
         before, self.held = self._held(last), self._held(found)
         try:
-            self._draw_by(before, self.held)
-        except (SettingsError, ValueError) as error:
+            self._front.session.require_fit(self._defaults(found))
+        except ValueError as error:
             # How answers are drawn stays as it is; the rest holds.
             self._told = (str(error),)
             if self._told != told:
@@ -186,6 +192,7 @@ class SettingsCommands:
             found = found.drawing_as(last)
             self.held = self._held(found)
         self._shelf.reading = found
+        self._front.session.use(self._defaults(found))
         for key in SETTINGS:
             if before.value(key) != self.held.value(key):
                 self._apply(key)
@@ -205,10 +212,6 @@ class SettingsCommands:
                 self._use_vi(value == "vi")
             case "title_by":
                 session.titles = value == "model"
-            case "template":
-                session.use(value, session.defaults.system, None)
-            case "system" if session.persona is None:
-                session.use(session.template, value, None)
 
     def _take_keys(self, keys: Keymap) -> None:
         for problem in keys.problems:
@@ -216,22 +219,16 @@ class SettingsCommands:
         self._use_keys(keys)
         self._front.refresh_around()
 
-    def _draw_by(self, before: Resolved, now: Resolved) -> None:
-        """Have what changed of how answers are drawn hold, all of it together.
-
-        Raises:
-            SettingsError: it does not go with what this start was given.
-            ValueError: it does not go with what holds in this session.
-        """
-        session, model = self._front.session, paths.bundled_model() if self._front.model.is_guide else None
-        was, said = at_start(before, model), at_start(now, model)
-        changed = [name for name in NAMES if was.value(name) != said.value(name)]
-        session.draw_by(session.generation.taking(changed, said))
+    def _defaults(self, reading: Reading) -> Defaults:
+        session, state = self._front.session, self._front.model
+        now = session.defaults
+        model = now.model if state.info is None else Path(state.info.path)
+        held = self._shelf.options.over(reading, self._shelf.memory.settings_of(model).layer)
+        system = held.value("system") if session.first_persona is None else now.system
+        return Defaults(held, paths.bundled_model() if state.is_guide else model, system)
 
     def _held(self, reading: Reading) -> Resolved:
-        info = self._front.model.info
-        model = None if info is None else Path(info.path)
-        return self._shelf.options.over(reading, self._shelf.memory.settings_of(model).layer)
+        return self._front.session.layered(self._defaults(reading))
 
 
 def _short(value: Any) -> str:

@@ -65,8 +65,12 @@ def persona(view: View, name: str) -> None:
         chosen = chosen_persona(name, seed=session.generation.seed, user=view.shelf.settings.user_name)
     except PersonaError as error:
         raise NotPossibleError(str(error)) from error
+    before = session.conversation_id
     session.let_speak(chosen)
-    view.show_messages()
+    if before in (None, session.conversation_id):
+        view.show_messages()
+    else:
+        view.show_conversation()
     view.tell(f"{one_line(chosen.name)} speaks from here on{_meant_for(view, chosen.model)}")
 
 
@@ -101,7 +105,7 @@ def template(view: View, name: str) -> None:
         view.note("\n".join(lines))
         return
     view.model.check_template(name)
-    session.template = None if name == "model" else name
-    view.tell(f"The prompt template is {name} from the next message on")
+    session.choose_template(None if name == "model" else name)
+    view.tell(f"The prompt template of this conversation is {name} from the next message on")
     if session.last_said is not None:
         ask_cost(view, "With it")

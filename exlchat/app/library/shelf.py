@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.app.generation_settings import at_start
 from exlchat.app.library.choice import GUIDE, choose_model
 from exlchat.app.library.listing import Entry, entries, in_order
 from exlchat.app.library.places import FoundFolder, all_models
@@ -18,7 +17,6 @@ from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.library.memory import ModelMemory
     from exlchat.app.options import AppOptions
     from exlchat.app.runtime.jobs import Loader
@@ -72,10 +70,6 @@ class Shelf:
 
     def held(self, path: Path | None) -> Resolved:
         return self.options.over(self.reading, self.memory.settings_of(path).layer)
-
-    def generation(self, path: Path | None) -> GenerationSettings:
-        """How answers of a model are drawn, before /set changes it."""
-        return at_start(self.held(path), path)
 
 
 def shown_name(path: Path) -> str:

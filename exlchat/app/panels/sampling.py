@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat import paths
 from exlchat.app.generation_settings import EXPLAINED, NAMES
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
 from exlchat.chat import answer_option_values
@@ -56,11 +55,6 @@ def groups(now: GenerationSettings) -> Iterator[tuple[str, list[str]]]:
     names = [name for name in ANSWER_OPTIONS if name not in shown]
     if names:
         yield "What is said", names
-
-
-def start_of(view: View) -> GenerationSettings:
-    """How answers of the present model would be drawn had nobody changed that in this run."""
-    return view.shelf.generation(paths.bundled_model() if view.model.is_guide else None)
 
 
 def stepped(now: GenerationSettings, name: str, by: int) -> str | None:
@@ -174,7 +168,7 @@ def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -
 
 def panel_lines(view: View) -> Iterator[str]:
     """All values in lines, for where there is no panel."""
-    now, start = view.session.generation, start_of(view)
+    now, start = view.session.generation, view.session.as_usual
     for group, names in groups(now):
         if group:
             yield f"{group}, as usual:"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from exlchat.app.chat.open_conversation import Defaults
 from exlchat.app.library.shelf import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from exlchat.app.chat.open_conversation import ModelDefaults
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.library.shelf import Shelf
     from exlchat.app.runtime.jobs import Load
@@ -33,8 +33,7 @@ class ModelSwitch:
         self._shelf = shelf
         self._load = load
         self._tell = tell
-        self._given = session.defaults
-        self._before: ModelDefaults | None = None
+        self._before: Defaults | None = None
 
     def change_to(self, path: Path) -> None:
         """Have a model take the place of the present one, when the answers that are asked for have ended."""
@@ -42,11 +41,8 @@ class ModelSwitch:
         if self._before is None:
             self._before = session.defaults
         held = self._shelf.held(path)
-        generation = self._shelf.generation(path)
-        # What was changed with /set goes on with the next model.
-        keeps = session.defaults.generation != self._given.generation
-        given = session.use(held.value("template"), held.value("system"), None if keeps else generation)
-        self._given = self._given if keeps else given
+        # What is said in conversations goes on with the next model.
+        session.use(Defaults(held, path, held.value("system")))
         self._load(self._shelf.load(path))
         if session.being_written is not None:
             self._tell(f"{shown_name(path)} is loaded when the answer has ended; Esc or ctrl+c stops that")
@@ -55,7 +51,7 @@ class ModelSwitch:
         """The model before goes on: what was taken over for the other one goes as well."""
         if self._before is not None:
             before, self._before = self._before, None
-            self._session.use(before.template, before.system, before.generation)
+            self._session.use(before)
 
     def settled(self) -> None:
         self._before = None

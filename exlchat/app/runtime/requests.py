@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +14,8 @@ from exlchat.llm.port import Cancellation, HasCache, HoldsMemory
 from exlchat.llm.request import GenerationRequest, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.answer_chances import AnswerChances
@@ -53,11 +54,12 @@ def turn_job(
     generation: GenerationSettings,
     *,
     template: str | None,
+    settings: Mapping[str, Any] | None = None,
     retry_of: str | None = None,
     continue_from: str | None = None,
     beginning: Beginning | None = None,
 ) -> EngineJob:
-    """The job that answers a conversation; arguments as of `turn.answer`."""
+    """The job that answers a conversation; arguments as of `turn.answer` and its options."""
 
     def work(engine: Engine, cancellation: Cancellation) -> Iterator[TurnEvent]:
         # No start needs it, here and below.
@@ -67,7 +69,7 @@ def turn_job(
             store,
             engine,
             conversation_id,
-            _options(generation, template),
+            replace(_options(generation, template), settings=settings),
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,

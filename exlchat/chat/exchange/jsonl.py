@@ -121,7 +121,7 @@ def _message(content: Mapping[str, Any], problems: Problems, where: str) -> Mess
     status = content.get("status", "complete")
     if ident is None or text is None or role not in get_args(Role) or status not in get_args(MessageStatus):
         raise ExchangeError("a message needs an id, a text, and a role and a status of those that there are")
-    persona = content.get("persona")
+    persona, settings = content.get("persona"), content.get("settings")
     return Message(
         id=ident,
         parent_id=text_of(content.get("parent_id")),
@@ -138,6 +138,7 @@ def _message(content: Mapping[str, Any], problems: Problems, where: str) -> Mess
         edited_from=text_of(content.get("edited_from")),
         deleted=content.get("deleted") is True,
         foreign=clean(mapping(content.get("foreign"))),
+        settings=clean(settings) if isinstance(settings, dict) else None,
     )
 
 

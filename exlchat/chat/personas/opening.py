@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,10 +19,20 @@ class BeginningStore(Protocol):
 
 
 def begin_conversation(
-    store: BeginningStore, persona: FrozenPersona, *, system: str | None = None, greets: bool = True
+    store: BeginningStore,
+    persona: FrozenPersona,
+    *,
+    system: str | None = None,
+    greets: bool = True,
+    settings: Mapping[str, Any] | None = None,
 ) -> Conversation:
-    """A new conversation that `persona` begins, on disk with all it says first or not at all; see `opening_tree`."""
-    return store.load(store.write_tree(opening_tree(persona, now=time.time(), system=system, greets=greets)))
+    """A new conversation that `persona` begins, on disk with all it says first or not at all; see `opening_tree`.
+
+    `settings` is how it is spoken to, as of `Message`.
+    """
+    tree = opening_tree(persona, now=time.time(), system=system, greets=greets)
+    first, *greetings = tree.messages
+    return store.load(store.write_tree(replace(tree, messages=(replace(first, settings=settings), *greetings))))
 
 
 def opening_tree(

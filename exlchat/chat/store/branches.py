@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from exlchat.chat.model import Conversation, Message
 from exlchat.chat.store import changes
@@ -123,7 +124,9 @@ class Branches(StoreFile):
 
     places = reads(places)
 
-    def edit(self, message_id: str, text: str, *, carry: bool = False) -> Message:
+    def edit(
+        self, message_id: str, text: str, *, carry: bool = False, settings: Mapping[str, Any] | None = None
+    ) -> Message:
         """Put a changed copy beside a message, whoever wrote it, and show that; the old one stays an alternative.
 
         Args:
@@ -131,6 +134,7 @@ class Branches(StoreFile):
             text: the new text.
             carry: let copies of what followed stand below the new one too; else it is the end of its branch, and is
                 there to be answered or gone on from.
+            settings: how the conversation is spoken to from it on; `None` leaves that as it was there.
         """
         with self._transaction() as db:
             now = self._clock()
@@ -140,6 +144,8 @@ class Branches(StoreFile):
             new = replace(old, id=new_id(), text=storable(text), created_at=now, edited_from=old.id, foreign={})
             if text != old.text:
                 new = replace(new, token_ids=(), record=None)
+            if settings is not None:
+                new = replace(new, settings=settings)
             put_message(db, conversation_id, new)
             tip = new.id
             if carry:

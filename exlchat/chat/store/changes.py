@@ -29,6 +29,9 @@ What = Literal[
     "tag",
     "pin",
     "archive",
+    "settings",
+    "persona",
+    "system prompt",
 ]
 Step = dict[str, Any]
 
@@ -38,7 +41,7 @@ _UNDOABLE = {
         for column in CONVERSATION
         if column.name in ("title", "title_by", "pinned", "archived_at", "deleted_at")
     },
-    "message": {column.name: column for column in MESSAGE if column.name == "pinned"},
+    "message": {column.name: column for column in MESSAGE if column.name in ("pinned", "settings")},
 }
 
 
@@ -84,7 +87,7 @@ def move_shown(db: sqlite3.Connection, conversation_id: str, tip_id: str | None)
 
 
 def shown_moved(conversation_id: str, before: str | None, after: str) -> list[Step]:
-    """Another branch is shown already, because an answer was begun there."""
+    """Another branch is shown already, because a message was written there."""
     return [{"do": "tip", "id": conversation_id, "before": before, "after": after}]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from exlchat.chat.model import AnswerRecord, Conversation, ConversationTree, Message, MessageStatus, Role, clean_title
-from exlchat.chat.store import changes, statements, tree_rows
+from exlchat.chat.store import changes, kept_settings, statements, tree_rows
 from exlchat.chat.store.branches import Branches
 from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
 from exlchat.chat.store.file import new_id, reads, writes
@@ -83,17 +83,31 @@ class ConversationStore(Branches, Listing):
         *,
         parent_id: str | None = None,
         persona: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        change: changes.What | None = None,
     ) -> Message:
         """Append a message under `parent_id` (by default under the tip) and move the tip to it.
 
         The text is kept as it is, but for lone surrogates, which become U+FFFD. Answers of a model go through
-        `begin_answer`. `persona` of a system message is what of a persona was frozen into it, a JSON object.
+        `begin_answer`. `persona` of a system message is what of a persona was frozen into it, a JSON object, `settings`
+        how the conversation is spoken to from here on. `change` names what an undo takes back with it.
         """
         with self._transaction() as db:
-            parent = parent_id or statements.tip_of(db, conversation_id)
-            message = Message(new_id(), parent, role, storable(text), self._clock(), persona=persona)
+            tip_id = statements.tip_of(db, conversation_id)
+            now = self._clock()
+            message = Message(
+                new_id(), parent_id or tip_id, role, storable(text), now, persona=persona, settings=settings
+            )
             statements.insert_message(db, conversation_id, message)
+            if change is not None:
+                steps = changes.shown_moved(conversation_id, tip_id, message.id)
+                changes.record(db, conversation_id, change, steps, now)
         return message
+
+    def keep_settings(self, conversation_id: str, settings: Mapping[str, Any]) -> str:
+        """See `kept_settings`."""
+        with self._transaction() as db:
+            return kept_settings.keep_settings(db, conversation_id, settings, now=self._clock())
 
     # The answer being written
 
@@ -106,6 +120,7 @@ class ConversationStore(Branches, Listing):
         token_ids: Sequence[int] = (),
         record: AnswerRecord | None = None,
         system: Message | None = None,
+        settings: Mapping[str, Any] | None = None,
         edited_from: str | None = None,
         undoable: bool = False,
     ) -> Message:
@@ -118,6 +133,7 @@ class ConversationStore(Branches, Listing):
             token_ids: the ids of `text`.
             record: what is known already, so that an answer cut by a crash still says who wrote it.
             system: what is said by whoever speaks, persona and text of it, to put between `parent_id` and the answer.
+            settings: how the conversation is spoken to from it on, where that was said on another branch.
             edited_from: the answer that it goes on from.
             undoable: another token was taken than in `edited_from`; an undo shows what was shown before.
         """
@@ -139,6 +155,7 @@ class ConversationStore(Branches, Listing):
                 tuple(token_ids),
                 record,
                 edited_from=edited_from,
+                settings=settings,
             )
             statements.insert_message(db, conversation_id, message)
             db.execute("INSERT INTO answer_in_progress VALUES (?, ?, ?)", (message.id, self._writer.name, tip_id))

@@ -139,7 +139,7 @@ def unpack_message(row: Sequence[Any]) -> Message:
     if not all(map(isinstance, row, _TYPES)) or len(row[_IDS]) % 4:
         raise RefusedError(f"message {row[0]!s:.60} is damaged; exlchat sessions check --repair mends it")
     values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
-    persona = values["persona"]
+    persona, settings = values["persona"], values["settings"]
     values |= {
         "token_ids": unpack_ids(values["token_ids"]),
         "record": unpack_record(values["record"]),
@@ -147,6 +147,7 @@ def unpack_message(row: Sequence[Any]) -> Message:
         "persona": None if persona is None else unpack_object(persona),
         "deleted": values["deleted"] is not None,
         "foreign": unpack_object(values["foreign"]),
+        "settings": None if settings is None else unpack_object(settings),
     }
     return Message(**values)
 
@@ -185,6 +186,7 @@ def message_values(message: Message, deleted_at: float | None = None) -> tuple[o
         "persona": pack_object(message.persona),
         "deleted": deleted_at,
         "foreign": pack_object(message.foreign or None),
+        "settings": pack_object(message.settings),
     }
     return tuple(storable(value) if isinstance(value, str) else value for value in values.values())
 

@@ -181,8 +181,21 @@ def discard_answer(db: sqlite3.Connection, message_id: str) -> None:
         parent = db.execute("SELECT parent_id FROM message WHERE id = ?", (message_id,)).fetchone()
         # What it stood at before may have been deleted meanwhile; what an answer hangs on cannot be alone.
         tip_id = row[0] if back or row[0] is None else parent[0]
+        _give_back_settings(db, message_id, tip_id)
         db.execute("UPDATE conversation SET tip_id = ? WHERE tip_id = ?", (tip_id, message_id))
         db.execute("DELETE FROM message WHERE id = ?", (message_id,))
+
+
+def _give_back_settings(db: sqlite3.Connection, message_id: str, tip_id: str | None) -> None:
+    """What was said with an answer of how the conversation is spoken to stays said, and can be undone, without it."""
+    (settings,) = db.execute("SELECT settings FROM message WHERE id = ?", (message_id,)).fetchone()
+    if settings is None or tip_id is None:
+        return
+    db.execute("UPDATE message SET settings = ? WHERE id = ?", (settings, tip_id))
+    db.execute(
+        "UPDATE change SET steps = replace(steps, ?, ?) WHERE what = 'settings' AND instr(steps, ?)",
+        (message_id, tip_id, message_id),
+    )
 
 
 def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:

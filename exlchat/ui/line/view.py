@@ -58,9 +58,7 @@ class LineView:
         self.session = ChatSession(
             services.store,
             self.engine_thread,
-            template=services.template,
-            system=services.system,
-            generation=services.generation,
+            defaults=services.defaults,
             persona=services.persona,
             titles=services.titles,
         )

@@ -53,9 +53,7 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.session = ChatSession(
             services.store,
             self.engine_thread,
-            template=services.template,
-            system=services.system,
-            generation=services.generation,
+            defaults=services.defaults,
             persona=services.persona,
             titles=services.titles,
         )

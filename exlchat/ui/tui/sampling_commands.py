@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.sampling_keeping import NOT_KEPT, keep_as_default, save_as_preset
-from exlchat.app.panels.sampling import start_of
+from exlchat.app.generation_settings import NAMES
 from exlchat.chat.presets.registry import PRESETS, place_for
 from exlchat.config.files import SettingsError
 from exlchat.paths import FolderError
@@ -41,8 +41,8 @@ class SamplingCommands:
 
     @property
     def start(self) -> GenerationSettings:
-        """How they would be had nobody changed that in this run."""
-        return start_of(self._screen)
+        """How they would be had nobody said anything of that in this conversation."""
+        return self._screen.session.as_usual
 
     @property
     def not_kept(self) -> str:
@@ -54,7 +54,7 @@ class SamplingCommands:
         self._screen.session.draw_by(self.now.with_value(name, text))
 
     def set_back(self, name: str) -> None:
-        self._screen.session.draw_by(self.now.taking([name], self.start))
+        self._screen.session.set_back([name])
 
     def presets(self) -> Sequence[PresetEntry]:
         listed = PRESETS.all()
@@ -94,6 +94,11 @@ class SamplingCommands:
         model = paths.bundled_model() if self._screen.model.is_guide else None
         self._attempt(lambda: keep_as_default(self.now, model))
         self._take_over()
+        # What is usual by now is nothing of this conversation's own.
+        session = self._screen.session
+        usual = session.as_usual
+        own = session.spoken.own.values
+        session.set_back(name for name in own if name in NAMES and usual.value(name) == self.now.value(name))
         self._panel.read_presets()
 
     def _attempt(self, write: Callable[[], str]) -> None:

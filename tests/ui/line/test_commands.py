@@ -21,7 +21,7 @@ from tests.ui.scripted_engine import ScriptedEngine
 
 def warm(line_or_plain: object) -> None:
     """Have answers drawn, not always the same."""
-    line_or_plain.chat.session.generation = GenerationSettings(SamplingSettings(temperature=0.7))  # type: ignore[attr-defined]
+    line_or_plain.chat.session.draw_by(GenerationSettings(SamplingSettings(temperature=0.7)))  # type: ignore[attr-defined]
 
 
 async def two_turns(line: Line) -> None:

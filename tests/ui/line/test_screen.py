@@ -303,6 +303,8 @@ async def test_a_persona_greets_at_the_start_and_when_it_is_chosen(tmp_path: Pat
         await line.sees("speaks from here on")
         assert line.text.count("Come in.") == 1
         await line.say("/new")
+        await line.until(lambda: line.text.count("Come in.") == 2)
+        await line.say("/persona interviewer")
         await line.sees("Hello, and thank you for coming.")
 
 
@@ -456,7 +458,7 @@ async def test_sampling_is_told_in_lines_with_what_each_value_does(tmp_path: Pat
         await line.say("/set top_k 4")
         await line.say("/sampling")
         await line.sees(
-            "top_k: 4 (typed). At the start: 0. It changes nothing while the most likely token is always taken."
+            "top_k: 4 (conversation). At the start: 0. It changes nothing while the most likely token is always taken."
         )
         await line.sees("taken. Draw from so many likeliest tokens; 0 is all.")
         await line.sees("temperature: 0 (default). How freely tokens are drawn")

@@ -135,7 +135,7 @@ class Stage:
         self.copied.clear()
         self.left.clear()
         calm = chat.session.generation.with_value("temperature", "0.5")
-        chat.session.generation = replace(calm, speech=AnswerOptions())
+        chat.session.draw_by(replace(calm, speech=AnswerOptions()))
 
     def _focus(self, place: Place) -> None:
         if place == "message":

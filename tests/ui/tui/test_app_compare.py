@@ -18,7 +18,7 @@ from tests.ui.tui.test_app_messages import branch, talked
 
 
 def lively(chat: ChatApp, *, seed: int | None = None) -> None:
-    chat.session.generation = replace(chat.session.generation, sampling=SamplingSettings(0.7), seed=seed)
+    chat.session.draw_by(replace(chat.session.generation, sampling=SamplingSettings(0.7), seed=seed))
 
 
 @asynccontextmanager
@@ -100,10 +100,10 @@ async def test_a_prompt_without_an_answer_gets_them_all_and_each_has_a_seed_of_i
     engine = ScriptedEngine("first", "second")
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(60, 30)) as pilot:
-        lively(chat, seed=7)
         chat.session.conversation = chat.session.store.create_conversation()
         chat.session.store.add_message(chat.session.conversation.id, "user", "1?")
         chat.session.reload()
+        lively(chat, seed=7)
         chat.chat_screen.show_messages()
         await say(pilot, "/compare")
         await until(pilot, lambda: "second" in shown(chat))

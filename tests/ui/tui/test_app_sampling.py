@@ -21,7 +21,7 @@ from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.line import InputScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
 from exlchat.ui.tui.screens.stats import StatsScreen
-from tests.ui.app_harness import app, idle, say, services, shown, told, until
+from tests.ui.app_harness import app, drawn, idle, say, services, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 
@@ -55,11 +55,11 @@ async def test_every_value_is_shown_with_where_it_comes_from_and_what_it_does(tm
         await say(pilot, "/sampling")
         await pilot.pause()
         text = words(chat)
-        assert "top_k 4 typed" in text
+        assert "top_k 4 conversation" in text
         assert "top_p 1 default" in text
         assert all(name in text for name in MAIN)
         await go_to(pilot, "value:top_k")
-        assert "Draw from so many likeliest tokens; 0 is all. Now: 4 (typed). At the start: 0." in words(chat)
+        assert "Draw from so many likeliest tokens; 0 is all. Now: 4 (conversation). At the start: 0." in words(chat)
         await pilot.press("f6")
         assert chat.screen is chat.chat_screen
 
@@ -90,8 +90,8 @@ async def test_what_is_off_is_folded_away_and_what_is_on_stands_above(tmp_path: 
         await pilot.press("enter")
         await pilot.pause()
         assert "top_a" not in words(chat)
-        assert "xtc_probability 0.5 typed" in words(chat)
-        assert 'dry_breakers "x" typed · idle' in words(chat)
+        assert "xtc_probability 0.5 conversation" in words(chat)
+        assert 'dry_breakers "x" conversation · idle' in words(chat)
         assert "order: xtc → draw" in words(chat)
 
 
@@ -323,7 +323,7 @@ async def test_what_differs_is_kept_as_default_and_holds_at_the_next_start(file:
         await pilot.pause()
         assert "settings.toml says all of this already" in words(chat)
     assert load_settings(file).temperature == 1.0
-    assert open_services(AppOptions(None)).generation.sampling.temperature == 1.0
+    assert drawn(open_services(AppOptions(None))).sampling.temperature == 1.0
 
 
 async def test_controls_without_a_key_of_their_own_are_kept_in_the_table(file: Path) -> None:
@@ -345,7 +345,7 @@ async def test_controls_without_a_key_of_their_own_are_kept_in_the_table(file: P
         await pilot.pause()
         assert "settings.toml says all of this already" in words(chat)
         held = chat.session.generation.sampling
-    assert open_services(AppOptions(None)).generation.sampling == held
+    assert drawn(open_services(AppOptions(None))).sampling == held
 
 
 async def test_a_table_that_is_edited_while_the_app_runs_holds_from_then_on(file: Path) -> None:

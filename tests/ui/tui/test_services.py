@@ -22,6 +22,7 @@ from exlchat.config.layers import typed
 from exlchat.config.state import State, load_state, save_state
 from exlchat.llm.info import ModelError
 from exlchat.llm.sampling import SamplingSettings
+from tests.ui.app_harness import drawn
 from tests.ui.scripted_engine import ScriptedEngine
 
 SOME = Path("models/some")
@@ -32,15 +33,15 @@ def test_a_first_start_has_defaults_and_nothing_to_say() -> None:
     assert opened.notices == ()
     assert opened.kept
     assert opened.theme == "exlchat-dark"
-    assert opened.generation.sampling == SamplingSettings(temperature=0.7, min_p=0.05)
+    assert drawn(opened).sampling == SamplingSettings(temperature=0.7, min_p=0.05)
     assert opened.model_name == "some"
 
 
 def test_the_guide_answers_greedily_unless_told_otherwise() -> None:
     guide = paths.bundled_model()
-    assert open_services(AppOptions(guide)).generation.sampling.temperature == 0.0
+    assert drawn(open_services(AppOptions(guide))).sampling.temperature == 0.0
     warm = AppOptions(guide, layers=(typed(temperature=0.9),))
-    assert open_services(warm).generation.sampling.temperature == 0.9
+    assert drawn(open_services(warm)).sampling.temperature == 0.9
 
 
 def test_what_is_typed_beats_the_settings() -> None:
@@ -48,7 +49,11 @@ def test_what_is_typed_beats_the_settings() -> None:
     save_setting("template", "plain")
     save_setting("system", "from the file")
     opened = open_services(AppOptions(SOME, layers=(typed(max_tokens=7, system="typed"),)))
-    assert (opened.generation.max_tokens, opened.template, opened.system) == (7, "plain", "typed")
+    assert (drawn(opened).max_tokens, opened.defaults.held.value("template"), opened.defaults.system) == (
+        7,
+        "plain",
+        "typed",
+    )
 
 
 def test_closing_removes_for_good_what_was_deleted_a_month_ago() -> None:

@@ -183,7 +183,7 @@ async def probabilities(pilot: Pilot[int]) -> None:
 async def compare(pilot: Pilot[int]) -> None:
     await answered(pilot)
     session = chat_app(pilot).session
-    session.generation = session.generation.with_value("temperature", "0.5")
+    session.draw_by(session.generation.with_value("temperature", "0.5"))
     await say(pilot, "/compare 2")
     await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
     await idle(pilot)
