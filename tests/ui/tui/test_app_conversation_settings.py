@@ -1,4 +1,4 @@
-"""A conversation owns how it is spoken to: that comes back with it, others have their own, and an undo takes it back."""
+"""A conversation owns how it is spoken to: it comes back with it, others have their own, an undo takes it back."""
 
 from __future__ import annotations
 
