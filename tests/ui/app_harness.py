@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +66,7 @@ def services(
         kept=True,
         load_engine=load or (lambda _: port),
         shelf=shelf,
-        # Greedy as if that were the default.
-        defaults=Defaults(
-            resolve(replace(reading.file, name="default")), None, persona.system_text if persona else None
-        ),
+        defaults=Defaults(resolve(_first(reading)), None, persona.system_text if persona else None),
         themes=load_themes(paths.shipped_themes(), folder / "themes")[0],
         theme=theme,
         sidebar=True,
@@ -83,6 +79,12 @@ def services(
         titles=titles,
         keys=keys or Keymap(),
     )
+
+
+def _first(reading: Reading) -> Layer:
+    """What conversations begin with: greedy answers, and a full context is refused, as if these were the defaults."""
+    values = {"temperature": 0.0, "min_p": 0.0, "context_policy": "stop", **reading.file.values}
+    return Layer("file", values, "default")
 
 
 def drawn(services: Services) -> GenerationSettings:
