@@ -28,6 +28,7 @@ class AppOptions:
         continue_last: open the most recent conversation.
         persona: who speaks in new conversations; its wishes are one of the layers.
         notices: lines to show once at the start, such as "the model used last is gone".
+        first_message: taken as if it were typed as soon as the chat is there.
     """
 
     model_path: Path | None
@@ -36,6 +37,7 @@ class AppOptions:
     continue_last: bool = False
     persona: FrozenPersona | None = None
     notices: tuple[str, ...] = ()
+    first_message: str | None = None
 
     def over(self, reading: Reading, remembered: Layer) -> Resolved:
         """What holds in this start: its own layers, the environment, what is remembered of a model, the file."""

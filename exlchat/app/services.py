@@ -58,6 +58,7 @@ class Services:
         keys: which keys do what.
         log: what the program says.
         typed: what was typed and sent, in earlier runs too.
+        first_message: taken as if it were typed as soon as the chat is there.
     """
 
     store: ConversationStore
@@ -78,6 +79,7 @@ class Services:
     keys: Keymap = field(default_factory=Keymap)
     log: Log = field(default_factory=lambda: Log(None))
     typed: TypedHistory = field(default_factory=lambda: TypedHistory(None))
+    first_message: str | None = None
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -129,6 +131,7 @@ def open_services(options: AppOptions) -> Services:
         keys=keys,
         log=Log(folders.state / "exlchat.log" if kept else None),
         typed=TypedHistory(folders.state / "line_history" if kept else None),
+        first_message=options.first_message,
     )
 
 

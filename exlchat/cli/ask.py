@@ -28,7 +28,7 @@ exit codes:
   0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     parser = Parser("exlchat ask", _ABOUT, _EPILOG, "exlchat ask [MODEL] [PROMPT] [options]")
     model = parser.add_argument_group("prompt and model")
     model.add_argument(
@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(arguments: Sequence[str]) -> ExitCode:
     parser = build_parser()
-    typed = parser.parse_args(arguments)
+    typed = parser.parse_words(arguments)
     from exlchat.cli.typed_options import app_options
 
     model, prompt = model_and_prompt(parser, typed.model, typed.words)

@@ -1,4 +1,4 @@
-"""`exlchat [MODEL_DIR]`: the chat app, or the line mode in its place."""
+"""`exlchat [MODEL] [PROMPT]`: the chat app, or the line mode in its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from exlchat.ui.terminal.standard_streams import complain, print_lines
 if TYPE_CHECKING:
     from exlchat.app.options import AppOptions
 
-_USAGE = """exlchat [MODEL_DIR] [options]
+_USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat ask [MODEL] [PROMPT] [options]
        exlchat models [options]
        exlchat personas COMMAND [options]
@@ -49,6 +49,7 @@ _EPILOG = """examples:
   exlchat                   the model used last, else the bundled guide
   exlchat ~/models/llama-3  a model folder of your own
   exlchat guide             the bundled model, which knows exlchat
+  exlchat "What is EXL2?"   begin with this message
   exlchat -c                go on with the most recent conversation
   exlchat --line            chat line by line, in the terminal's own scrollback
   git diff | exlchat ask "Write a commit message for this:"
@@ -62,15 +63,17 @@ exit codes:
   0 ok   1 error   2 usage   3 the prompt does not fit   130 stopped by ctrl+c"""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     parser = Parser("exlchat", _ABOUT, _EPILOG, _USAGE)
-    model = parser.add_argument_group("model")
+    model = parser.add_argument_group("model and first message")
     model.add_argument(
-        "model",
-        metavar="MODEL_DIR",
-        nargs="?",
-        help="folder with an EXL2, GPTQ, AWQ or float model, or the word guide (default: the last used, else guide)",
+        "words",
+        metavar="[MODEL] [PROMPT]",
+        nargs="*",
+        help="folder with an EXL2, GPTQ, AWQ or float model, its name in the library, or the word guide (default: the "
+        "last used, else guide); and the first message: alone it is one if it has a space and no model is called so",
     )
+    model.add_argument("-m", "--model", metavar="MODEL", help="the model, so that an argument is the first message")
     model_options(model)
     chat = parser.add_argument_group("chat")
     chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
@@ -94,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> ExitCode:
     """Opens the app, or the line mode where that was asked for or the terminal draws no app."""
     parser = build_parser()
-    typed = parser.parse_args(arguments)
+    typed = parser.parse_words(arguments)
     # What is made until the first screen stands is there to stay. Looking for garbage among it was 11 % of the start.
     gc.disable()
     try:
@@ -104,9 +107,11 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def _start(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+    from exlchat.cli.first_message import model_and_message
     from exlchat.cli.typed_options import app_options
 
-    options = app_options(parser, typed, typed.model, theme=typed.theme, continue_last=typed.continue_last)
+    model, message = model_and_message(parser, typed.model, typed.words)
+    options = app_options(parser, typed, model, theme=typed.theme, continue_last=typed.continue_last, message=message)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE

@@ -51,9 +51,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser("exlchat config", _ABOUT, _EPILOG, "exlchat config COMMAND [options]")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     command = partial(add_command, commands, "exlchat config")
-    show = command("show", "[KEY]", "show the settings: value, where it comes from, what it means")
-    show.add_argument("key", metavar="KEY", nargs="?", help="this setting alone")
-    json_option(show)
+    shows = [
+        command("show", "[KEY]", "show the settings: value, where it comes from, what it means"),
+        command("list", "[KEY]", "the same as show"),
+    ]
+    for one in shows:
+        one.add_argument("key", metavar="KEY", nargs="?", help="this setting alone")
+        json_option(one)
     edit = command("edit", "", "open the file in $VISUAL or $EDITOR, and check it afterwards")
     where = command("path", "", "say where the file lies")
     change = command("set", "KEY VALUE", "write a value into the file")
@@ -61,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     change.add_argument("value", metavar="VALUE", help="the value; none takes the key out where no value is possible")
     remove = command("unset", "KEY", "take a key out of the file, so that its default holds")
     _key(remove)
-    for one in (show, edit, where, change, remove, parser):
+    for one in (*shows, edit, where, change, remove, parser):
         about_group(one)
     return parser
 
@@ -74,8 +78,10 @@ def run(arguments: Sequence[str]) -> ExitCode:
     """Carries out the command that was typed. Raises `FolderError` and `SettingsError`, one line."""
     typed = build_parser().parse_args(arguments)
     lines = ErrorLines()
+    show = partial(_show, lines)
     commands: dict[str, Callable[[], ExitCode]] = {
-        "show": lambda: _show(typed.key, lines, as_list=typed.json),
+        "show": lambda: show(typed.key, as_list=typed.json),
+        "list": lambda: show(typed.key, as_list=typed.json),
         "edit": lambda: _edit(lines),
         "path": lambda: print_lines([str(paths.folders().settings_file)]),
         "set": lambda: _set(typed.key, typed.value, lines),
@@ -88,7 +94,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
         return ExitCode.ERROR
 
 
-def _show(key: str | None, lines: ErrorLines, *, as_list: bool) -> ExitCode:
+def _show(lines: ErrorLines, key: str | None, *, as_list: bool) -> ExitCode:
     """All that holds, also when something is wrong with the file; the exit code says so then."""
     shown = [named(key)] if key else list(SETTINGS.values())
     reading = read_settings()

@@ -29,13 +29,15 @@ _COMMANDS = {
     "themes": "exlchat.cli.themes.command",
 }
 """Each subcommand's module: it has `build_parser()` and `run(arguments)`. One start imports one of them."""
+_ALIASES = {"chat": _CHAT, "list": _COMMANDS["models"], "run": _CHAT}
+"""What other programs call the chat and the list of models."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     take_over()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = _COMMANDS.get(arguments[0]) if arguments else None
-    if command is not None and sys.stdout is None:
+    command = {**_COMMANDS, **_ALIASES}.get(arguments[0]) if arguments else None
+    if command not in (None, _CHAT) and sys.stdout is None:
         complain(CLOSED)
         return ExitCode.ERROR
     at_a_sudden_end(_end_compilers)

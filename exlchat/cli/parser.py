@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
 from exlchat import __version__
@@ -27,6 +28,13 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
+
+    def parse_words(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """As `parse_args` of a parser whose one positional is `words`, but for options that stand between them."""
+        at = arguments.index("--") if "--" in arguments else len(arguments)
+        typed = self.parse_intermixed_args(arguments[:at])
+        typed.words = [*typed.words, *arguments[at + 1 :]]
+        return typed
 
     def error(self, message: str) -> NoReturn:
         """Names the mistake and where the options are listed."""

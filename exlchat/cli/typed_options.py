@@ -47,6 +47,7 @@ def app_options(
     *,
     theme: str | None = None,
     continue_last: bool = False,
+    message: str | None = None,
 ) -> AppOptions:
     """The options of a start, with what the persona, the preset and the last start say where nothing was typed.
 
@@ -56,7 +57,13 @@ def app_options(
         ModelError: there is no such model.
         StartRefusedError: the persona or the preset cannot be used.
     """
-    options = AppOptions(None, device=typed.device, layers=(_typed(parser, typed, theme),), continue_last=continue_last)
+    options = AppOptions(
+        None,
+        device=typed.device,
+        layers=(_typed(parser, typed, theme),),
+        continue_last=continue_last,
+        first_message=message,
+    )
     if typed.preset is not None:
         options = _with_preset(options, typed.preset)
     persona = None if typed.persona is None else _persona(typed.persona, typed.seed)

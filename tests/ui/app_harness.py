@@ -54,6 +54,7 @@ def services(
     titles: bool = False,
     keys: Keymap | None = None,
     theme: str = "exlchat-dark",
+    first_message: str | None = None,
 ) -> Services:
     """Those of a start whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
@@ -75,6 +76,7 @@ def services(
         is_guide=False,
         continue_last=continue_last,
         notices=notices,
+        first_message=first_message,
         persona=persona,
         titles=titles,
         keys=keys or Keymap(),

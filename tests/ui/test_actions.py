@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exlchat.app.commands.action import Situation
-from exlchat.app.commands.actions import ACTIONS, completions
+from exlchat.app.commands.actions import ACTIONS, BY_NAME, completions
+from exlchat.app.composer.other_programs import HERE, SET
 from exlchat.app.composer.typed_input import BadCommand, Command, Prompt, parse_input
-from exlchat.app.generation_settings import GenerationSettings
+from exlchat.app.generation_settings import NAMES, GenerationSettings
 from exlchat.chat.presets.overrides import SamplingOverrides
 from exlchat.llm.sampling import SamplingSettings
 
@@ -21,6 +22,56 @@ def test_ids_and_slash_commands_are_unique() -> None:
     assert len({action.id for action in ACTIONS}) == len(ACTIONS)
     slashes = [action.slash for action in ACTIONS if action.slash]
     assert len(set(slashes)) == len(slashes)
+
+
+def test_every_name_means_one_command() -> None:
+    names = [name for action in ACTIONS for name in (action.slash, *action.aliases) if name]
+    assert len(set(names)) == len(names)
+    assert not {name for name in names if name in HERE}
+    assert not set(SET) & set(NAMES)
+
+
+def test_the_names_that_other_programs_have_for_what_is_here_are_aliases() -> None:
+    for typed, action_id in (
+        ("/exit /bye /q", "quit"),
+        ("/clear /reset", "new"),
+        ("/regenerate /swipe", "retry"),
+        ("/export", "save"),
+        ("/title", "rename"),
+        ("/? /commands", "help"),
+        ("/load /show", "model"),
+        ("/list", "models"),
+        ("/character", "persona"),
+        ("/fork", "branch"),
+    ):
+        assert {BY_NAME[name].id for name in typed.split()} == {action_id}
+    command = parse_input("/title A better title")
+    assert isinstance(command, Command)
+    assert (command.action.id, command.argument) == ("rename", "A better title")
+    assert [action.slash for action in completions("/exi")] == ["/quit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((name, f"There is no command {name}; here: {here}") for name, here in HERE.items()),
+        ("/import chats.json", "exlchat sessions import FILE"),
+        ("exit", "To do that here: /quit; to send exit as text, add a full stop"),
+        (":q", "/quit"),
+        ("!multi", "shift+enter"),
+        (".model llama", "Commands begin with a slash here: /model llama"),
+    ],
+)
+def test_what_other_programs_have_and_this_one_not_says_what_does_it_here(text: str, said: str) -> None:
+    bad = parse_input(text)
+    assert isinstance(bad, BadCommand)
+    assert said in bad.line
+    assert "\n" not in bad.line
+
+
+@pytest.mark.parametrize("text", ["exit.", "exit the program", "quit smoking?", ".5 is a half", "... and then", "!"])
+def test_what_only_looks_like_a_command_of_another_program_is_a_prompt(text: str) -> None:
+    assert parse_input(text) == Prompt(text)
 
 
 @pytest.mark.parametrize("place", ["composer", "message", "sidebar"])

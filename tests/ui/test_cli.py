@@ -23,6 +23,7 @@ from exlchat.cli.ask import model_and_prompt
 from exlchat.cli.bench.command import build_parser as bench_parser
 from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.doctor.command import build_parser as doctor_parser
+from exlchat.cli.first_message import model_and_message
 from exlchat.cli.models import build_parser as models_parser
 from exlchat.cli.personas import build_parser as personas_parser
 from exlchat.cli.presets import build_parser as presets_parser
@@ -243,3 +244,74 @@ def test_broken_settings_are_one_line_naming_the_key(home: Path, tmp_path: Path)
 )
 def test_free_arguments_of_ask(model: str | None, words: list[str], expected: tuple[str | None, str | None]) -> None:
     assert model_and_prompt(ask_parser(), model, words) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["guide", "--max-tokens", "3", "What is EXL2?"],
+        ["--max-tokens", "3", "guide", "What is EXL2?"],
+        ["guide", "What is EXL2?", "--max-tokens", "3"],
+        ["-m", "guide", "--max-tokens", "3", "--", "--odd"],
+    ],
+)
+def test_options_may_stand_between_model_and_prompt(arguments: list[str]) -> None:
+    result = run("ask", "--no-save", "--device", "cpu", "--temperature", "0", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "expected"),
+    [
+        (None, [], (None, None)),
+        (None, ["What is EXL2?"], (None, "What is EXL2?")),
+        (None, ["guide"], ("guide", None)),
+        (None, ["hello"], ("hello", None)),
+        (None, ["a model"], ("a model", None)),
+        (None, [""], ("", None)),
+        (None, ["guide", "Why?"], ("guide", "Why?")),
+        ("guide", ["a model"], ("guide", "a model")),
+        (None, ["why " * 30_000], (None, "why " * 30_000)),
+    ],
+)
+def test_free_arguments_of_the_chat(
+    model: str | None,
+    words: list[str],
+    expected: tuple[str | None, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a model").mkdir()
+    assert model_and_message(chat_parser(), model, words) == expected
+
+
+def test_a_message_that_could_be_one_of_several_models_is_asked_about_in_one_line(home: Path, tmp_path: Path) -> None:
+    for name in ("one my model", "two my model"):
+        folder = tmp_path / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "settings.toml").write_text(f"model_folders = ['{tmp_path / 'models'}']\n")
+    result = run("my model")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "my model could be one my model, two my model" in result.stderr
+    assert "if it is a message: exlchat -m guide MESSAGE" in result.stderr
+
+
+def test_commands_of_other_programs_work_or_say_what_does_it_here() -> None:
+    assert run("list", "--json").stdout == run("models", "--json").stdout
+    assert run("run", "--help").stdout == run("chat", "--help").stdout == run("--help").stdout
+    for command, said in (
+        ("serve", "exlchat ask answers in pipes"),
+        ("rm", "exlchat models says where it lies"),
+        ("ls", "exlchat models lists"),
+        ("logs", "exlchat sessions list"),
+        ("keys", "none are needed"),
+    ):
+        result = run(command)
+        assert result.returncode != 0
+        assert said in result.stderr
+        assert result.stderr.count("\n") == 1

@@ -54,6 +54,11 @@ def test_show_says_every_value_and_where_it_comes_from(home: Path, file: Path) -
         assert f"    {setting.help}" in lines
 
 
+def test_list_is_another_name_of_show(home: Path, file: Path) -> None:
+    for arguments in ((), ("theme",), ("--json",)):
+        assert config(home, "list", *arguments).stdout == config(home, "show", *arguments).stdout != ""
+
+
 def test_show_of_one_key_says_what_beats_it(home: Path, file: Path) -> None:
     file.write_text("top_k = 9\n")
     text = config(home, "show", "top_k", EXLCHAT_TOP_K="4").stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
+from exlchat.app.commands.actions import ACTIONS
 from exlchat.chat.presets.registry import PRESETS
 from exlchat.cli.ask import build_parser as ask_parser
 from exlchat.cli.config import build_parser as config_parser
@@ -29,6 +30,13 @@ def test_the_chat_page_has_every_key_and_command_of_the_help_screen() -> None:
     assert len(rows) > 30
     for left, right in rows:
         assert f"| {doors(left)} | {right} |" in page
+
+
+def test_the_chat_page_has_every_alias_of_a_command() -> None:
+    page = (DOCS / "chat.md").read_text(encoding="utf-8")
+    for action in ACTIONS:
+        if action.aliases:
+            assert f"| `{action.slash}` | {', '.join(f'`{name}`' for name in action.aliases)} |" in page
 
 
 def test_the_theme_page_names_every_entry() -> None:

@@ -64,6 +64,7 @@ class Action:
         in_lines: the sentence of the help in the line mode, where that does it otherwise.
         after: id of the action behind which it is listed; empty for the one that is declared before it.
         topic: what it is about.
+        aliases: further slash commands that mean it, with their slashes, as people know them of other programs.
         handler: carries it out, unless a view has a way of its own; `None` where only those have.
     """
 
@@ -80,12 +81,18 @@ class Action:
     in_lines: str = ""
     after: str = ""
     topic: Topic = "The program"
+    aliases: tuple[str, ...] = ()
     handler: Handler | None = None
 
     @property
     def usage(self) -> str:
         """The slash command with its argument: "/rename TITLE"; empty without one."""
         return f"{self.slash} {self.argument}".strip() if self.slash else ""
+
+    @property
+    def also(self) -> str:
+        """A sentence on the other names of the command; empty without any."""
+        return f" Also {', '.join(self.aliases)}." if self.aliases else ""
 
     @property
     def argument_required(self) -> bool:
@@ -111,6 +118,7 @@ def command(
     in_lines: str = "",
     after: str = "",
     topic: Topic,
+    aliases: tuple[str, ...] = (),
 ) -> Callable[[Handler], Handler]:
     """Declare an action, which the decorated function carries out; arguments as of `Action`.
 
@@ -118,7 +126,9 @@ def command(
     """
     if name in DECLARED:
         raise ValueError(f"there is an action {name} already")
-    action = Action(name, title, told, slash, argument, keys, place, when, in_palette, is_typed, in_lines, after, topic)
+    action = Action(
+        name, title, told, slash, argument, keys, place, when, in_palette, is_typed, in_lines, after, topic, aliases
+    )
     DECLARED[name] = action
 
     def carried_out_by(handler: Handler) -> Handler:

@@ -55,13 +55,15 @@ ACTIONS: tuple[Action, ...] = tuple(_in_order())
 
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 BY_SLASH: dict[str, Action] = {action.slash: action for action in ACTIONS if action.slash}
+BY_NAME: dict[str, Action] = {**{name: action for action in ACTIONS for name in action.aliases}, **BY_SLASH}
+"""By slash command and by each of its aliases."""
 
 
 def completions(text: str, now: Situation | None = None) -> list[Action]:
     """Actions whose slash command is meant by `text`, for as long as only a command has been typed.
 
-    First those that begin with it, then those that have its letters in this order; of the latter only where there are
-    two letters and more.
+    First those that begin with it, then, where there are two letters and more, those with an alias that does, and
+    those that have its letters in this order.
 
     Args:
         text: as typed.
@@ -72,8 +74,10 @@ def completions(text: str, now: Situation | None = None) -> list[Action]:
     typed = text[1:].lower()
     possible = [action for _, action in sorted(BY_SLASH.items()) if now is None or action.available(now)]
     begun = [action for action in possible if action.usage[1:].startswith(typed)]
-    meant = [action for action in possible if len(typed) > 1 and _has_letters((action.slash or "")[1:], typed)]
-    return [*begun, *(action for action in meant if action not in begun)]
+    if len(typed) > 1:
+        begun += [action for action in possible if any(name[1:].startswith(typed) for name in action.aliases)]
+        begun += [action for action in possible if _has_letters((action.slash or "")[1:], typed)]
+    return list({action.id: action for action in begun}.values())
 
 
 def _has_letters(word: str, letters: str) -> bool:

@@ -42,6 +42,7 @@ def stop(view: View, _: str) -> None:
     keys=("ctrl+t",),
     when=lambda now: now.can_retry and not now.answering,
     after="open",
+    aliases=("/regenerate", "/regen", "/swipe", "/reroll"),
 )
 def retry(view: View, back: str) -> None:
     session = view.session
@@ -58,6 +59,7 @@ def retry(view: View, back: str) -> None:
     "Go on with an answer that was cut.",
     "/continue",
     when=lambda now: now.answer_was_cut and not now.answering,
+    aliases=("/cont",),
 )
 def go_on(view: View, _: str) -> None:
     view.session.continue_answer()
@@ -74,6 +76,7 @@ def go_on(view: View, _: str) -> None:
     keys=("ctrl+y",),
     when=lambda now: now.has_answer,
     after="summary",
+    aliases=("/cc",),
 )
 def copy(view: View, back: str) -> None:
     session = view.session
@@ -120,6 +123,7 @@ command(
     place="message",
     when=lambda now: now.has_answer and not now.answering,
     after="redo",
+    aliases=("/probs", "/logits"),
 )
 def probabilities(view: View, numbers: str) -> None:
     """Nothing, N or N PLACE RANK, where N counts messages from the end; without it the last answer is meant."""

@@ -21,7 +21,15 @@ command = partial(action.command, topic="Conversations")
 TITLE_CELLS = 60
 
 
-@command("new", "New conversation", "Start a new conversation.", "/new", keys=("ctrl+n",), after="stop")
+@command(
+    "new",
+    "New conversation",
+    "Start a new conversation.",
+    "/new",
+    keys=("ctrl+n",),
+    after="stop",
+    aliases=("/clear", "/reset", "/newchat"),
+)
 def new(view: View, _: str) -> None:
     view.new_conversation()
 
@@ -45,6 +53,7 @@ def show_list(view: View, _: str) -> None:
     "/open",
     "[N]",
     in_lines="Open the Nth conversation of the list, the newest being 1; without N, write the list.",
+    aliases=("/chat", "/chats", "/conversations", "/sessions", "/session"),
 )
 def open_one(view: View, number: str) -> None:
     """The one of that number in the list, newest first; without a number the list itself."""
@@ -69,6 +78,7 @@ def open_one(view: View, number: str) -> None:
     "TITLE",
     when=lambda now: now.has_messages,
     after="cut",
+    aliases=("/title", "/name"),
 )
 def rename(view: View, title: str) -> None:
     conversation_id = view.session.conversation_id
@@ -97,6 +107,7 @@ def rename_to(view: View, conversation_id: str, title: str | None) -> None:
     "Write this conversation to FILE; alone, go on in a new database where the old one was lost.",
     "/save",
     "[FILE]",
+    aliases=("/export",),
 )
 def save(view: View, name: str) -> None:
     """Write the open conversation to the file of this name; without one, go on in a database that is there."""
@@ -148,6 +159,7 @@ def _save_anew(view: View) -> None:
     "Delete this conversation; /undo brings it back.",
     "/delete",
     when=lambda now: now.has_messages,
+    aliases=("/deletechat",),
 )
 def delete(view: View, _: str) -> None:
     if (conversation_id := view.session.conversation_id) is None:

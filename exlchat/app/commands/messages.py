@@ -104,6 +104,7 @@ command(
     when=lambda now: now.has_messages,
     in_lines="List all branches of this conversation; with N show the Nth message of that list, and what is below it.",
     after="compare",
+    aliases=("/branches",),
 )
 command(
     "search",
@@ -133,6 +134,7 @@ command(
     "N [M]",
     when=lambda now: now.has_messages and not now.answering,
     in_palette=False,
+    aliases=("/alt",),
 )
 command(
     "branch",
@@ -143,6 +145,7 @@ command(
     keys=("b",),
     place="message",
     when=lambda now: now.can_retry and not now.answering,
+    aliases=("/fork", "/checkpoint"),
 )
 
 
@@ -155,6 +158,7 @@ command(
     keys=("d", "delete"),
     place="message",
     when=lambda now: now.can_retry and not now.answering,
+    aliases=("/del",),
 )
 def cut(view: View, back: str) -> None:
     cut_from(view, tree_actions.said_back(view.session, back).id)
@@ -300,6 +304,7 @@ command(
     when=lambda now: now.has_messages,
     in_palette=False,
     in_lines="Write a message as it was written: the last one, or the Nth from the end.",
+    aliases=("/raw",),
 )
 command(
     "save-code",

@@ -32,6 +32,7 @@ _SET = "set"
     "/model",
     "[NAME]",
     after="sampling",
+    aliases=("/load", "/show", "/info"),
 )
 def model(view: View, argument: str) -> None:
     """Without an argument show the model; `set NAME VALUE` remembers; anything else is a model to be loaded."""
@@ -57,6 +58,7 @@ command(
     "/models",
     keys=("f5",),
     in_lines="List the models there are, and whether they fit; /model NAME loads one.",
+    aliases=("/list", "/ls"),
 )
 
 

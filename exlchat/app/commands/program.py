@@ -26,6 +26,7 @@ QUIT_WITHIN_SECONDS = 2.0
     "/theme",
     "[NAME]",
     after="template",
+    aliases=("/themes",),
 )
 def theme(view: View, name: str) -> None:
     names = list(view.theme_names())
@@ -46,6 +47,7 @@ def theme(view: View, name: str) -> None:
     "/stats",
     keys=("f9",),
     after="models",
+    aliases=("/usage", "/tps"),
 )
 def stats(view: View, _: str) -> None:
     view.note(describe_figures(view.session.last_answer))
@@ -78,17 +80,31 @@ command(
     "[KEY VALUE]",
     keys=("f2",),
     in_lines="List all settings; KEY tells of one, KEY VALUE changes it, KEY default takes it out of the file.",
+    aliases=("/config", "/preferences"),
 )
 def settings(view: View, argument: str) -> None:
     view.change_settings(argument)
 
 
-@command("log", "Log", "Show what the program has said in this run, and where its file of errors is.", "/log")
+@command(
+    "log",
+    "Log",
+    "Show what the program has said in this run, and where its file of errors is.",
+    "/log",
+    aliases=("/debug",),
+)
 def log(view: View, _: str) -> None:
     view.show_rows("Log", list(view.said.rows()))
 
 
-command("help", "Help", "Show keys and commands.", "/help", keys=("f1",))
+command(
+    "help",
+    "Help",
+    "Show keys and commands.",
+    "/help",
+    keys=("f1",),
+    aliases=("/?", "/commands"),
+)
 command("scroll-page", "Scroll", "Scroll the conversation by a page.", keys=("pageup", "pagedown"), in_palette=False)
 command(
     "scroll-ends",
@@ -107,6 +123,13 @@ command(
 )
 
 
-@command("quit", "Quit", "Quit; an answer being written is kept as far as it has come.", "/quit", keys=("ctrl+q",))
+@command(
+    "quit",
+    "Quit",
+    "Quit; an answer being written is kept as far as it has come.",
+    "/quit",
+    keys=("ctrl+q",),
+    aliases=("/exit", "/bye", "/q"),
+)
 def leave(view: View, _: str) -> None:
     view.leave()

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
+from exlchat.app.composer.other_programs import SET
+from exlchat.app.generation_settings import EXPLAINED, NAMES
 from exlchat.app.panels.sampling import panel_lines
-from exlchat.untrusted.text import one_line
+from exlchat.untrusted.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
+    from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.view import View
 
 command = partial(action.command, topic="How answers are drawn")
@@ -24,6 +27,7 @@ command = partial(action.command, topic="How answers are drawn")
     "/preset",
     "[NAME]",
     after="persona",
+    aliases=("/presets",),
 )
 def preset(view: View, name: str) -> None:
     """Without a name list the presets and what holds; else that preset holds for the answers from here on."""
@@ -54,21 +58,39 @@ def preset(view: View, name: str) -> None:
 @command(
     "set",
     "Answer settings",
-    "Change how answers are drawn in this conversation, such as temperature 0.7; alone, show what holds.",
+    "Change how answers are drawn in this conversation, such as temperature 0.7; NAME alone tells of one, or of those "
+    "that have these letters; nothing behind it, of what holds.",
     "/set",
     "[NAME VALUE]",
     is_typed=True,
     after="theme",
 )
 def set_value(view: View, argument: str) -> None:
-    session = view.session
+    session, before = view.session, view.session.generation
     # A value may have spaces and equals signs of its own.
     name, _, value = re.sub(r"[\s=]+", " ", argument.strip(), count=1).partition(" ")
+    if name == "parameter":
+        # As ollama has it.
+        name, _, value = value.partition(" ")
+    if (here := SET.get(name)) is not None:
+        raise NotPossibleError(f"there is no setting {name}; here: {here}")
     if value:
-        session.draw_by(session.generation.with_value(name, value))
+        session.draw_by(before.with_value(name, value))
+        view.note(f"{name} {session.generation.shown(name)}; before, {before.shown(name)}")
     elif name:
-        raise NotPossibleError("/set needs a name and a value, such as /set temperature 0.7")
-    view.note(session.generation.describe())
+        view.note("\n".join(_told(before, name)))
+    else:
+        view.note(before.describe())
+
+
+def _told(now: GenerationSettings, name: str) -> list[str]:
+    """A line on the setting of that name, or one on each whose name has it in it."""
+    wanted = name.casefold().replace("-", "_")
+    meant = [wanted] if wanted in NAMES else [one for one in NAMES if wanted in one]
+    if not meant:
+        raise NotPossibleError(f"there is no setting {one_line(name, 40)}; {did_you_mean(name, NAMES, 'there are')}")
+    lines = [f"{one} {now.shown(one)} ({now.source(one)}): {EXPLAINED[one]}" for one in meant]
+    return [*lines, f"/set {meant[0] if len(meant) == 1 else 'NAME'} VALUE changes it"]
 
 
 @command(
@@ -77,6 +99,7 @@ def set_value(view: View, argument: str) -> None:
     "See and change how the next answers are drawn, by value or by preset, and keep it.",
     "/sampling",
     keys=("f6",),
+    aliases=("/params", "/parameters"),
 )
 def sampling(view: View, _: str) -> None:
     view.note("\n".join(panel_lines(view)))

@@ -26,6 +26,7 @@ command = partial(action.command, topic="Personas and prompt formats")
     "[TEXT]",
     is_typed=True,
     after="probabilities",
+    aliases=("/sysprompt", "/instructions"),
 )
 def system(view: View, text: str) -> None:
     if text:
@@ -48,6 +49,7 @@ def system(view: View, text: str) -> None:
     "[NAME]",
     keys=("f7",),
     in_lines="Have a persona speak from here on; without NAME, say who speaks and who there is.",
+    aliases=("/character", "/char", "/role", "/card"),
 )
 def persona(view: View, name: str) -> None:
     """Without a name say who speaks and who there is; else that persona speaks."""
@@ -94,6 +96,7 @@ def _meant_for(view: View, model: str | None) -> str:
     keys=("f8",),
     in_lines="Choose the prompt template; without NAME, list those there are.",
     after="preset",
+    aliases=("/format", "/instruct"),
 )
 def template(view: View, name: str) -> None:
     session = view.session

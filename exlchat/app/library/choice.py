@@ -21,7 +21,33 @@ from exlchat.untrusted.text import one_line
 
 GUIDE = "guide"
 
-_WORDS = ("ask", "bench", "build-ext", "doctor", "models", "pull", "template", GUIDE)
+_WORDS = (
+    *("ask", "bench", "build-ext", "config", "doctor", "list", "models", "personas", "presets", "pull", "run"),
+    *("sessions", "template", "themes", GUIDE),
+)
+_HERE = {
+    "cp": "copy its folder",
+    "create": "/system, /set and exlchat personas new make a character of any model",
+    "delete": "remove its folder; exlchat models says where it lies",
+    "export": "exlchat sessions export writes conversations",
+    "history": "exlchat sessions list has all conversations",
+    "import": "exlchat sessions import reads conversations, exlchat personas import characters",
+    "install": "exlchat pull fetches a model",
+    "keys": "none are needed: models run on this machine",
+    "logs": "exlchat sessions list has all conversations",
+    "ls": "exlchat models lists the models",
+    "ps": "exlchat doctor shows the card and its memory; a model is loaded while a chat is open",
+    "push": "exlchat uploads nothing",
+    "rm": "remove its folder; exlchat models says where it lies",
+    "roles": "exlchat personas list has the characters",
+    "serve": "there is no server; exlchat ask answers in pipes and scripts",
+    "show": "exlchat models says what each model is",
+    "start": "exlchat alone opens the chat",
+    "stop": "ctrl+q quits the chat, and with it the model",
+    "templates": "exlchat template list has the prompt formats, exlchat personas list the characters",
+    "update": "exlchat pull fetches what is new of a model",
+}
+"""Commands of other programs, and what does it here."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _PATHS = ("/", ".", "~")
 
@@ -119,6 +145,8 @@ def _missing(argument: str, path: Path) -> str:
             f"{argument}: no such folder, and no such model in the library. If it is a name on Hugging Face, download "
             f"it first: exlchat pull {argument}"
         )
+    if argument in _HERE:
+        return f"{argument}: no such folder, and no such command: {_HERE[argument]}"
     meant = difflib.get_close_matches(argument, _WORDS, n=1)
     if meant:
         return f"{argument}: no such folder; did you mean: exlchat {meant[0]}"

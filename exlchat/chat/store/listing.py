@@ -46,15 +46,7 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
     `message_count` counts all branches, system messages and what was deleted apart. `which` asks for those that are
     neither archived nor deleted, for archived or for deleted ones.
     """
-    rows = db.execute(
-        "SELECT c.id, c.title, c.created_at, c.updated_at, "
-        "count(*) FILTER (WHERE m.role <> 'system' AND m.deleted_at IS NULL), c.pinned, c.archived_at IS NOT NULL, "
-        "(SELECT group_concat(name, char(10)) FROM tag WHERE conversation_id = c.id) FROM conversation c "
-        "JOIN message m ON m.conversation_id = c.id "
-        f"WHERE {_WHICH[which]} GROUP BY c.id "
-        "HAVING max(m.role = 'user') OR c.title IS NOT NULL OR c.foreign_json IS NOT NULL "
-        "ORDER BY c.pinned DESC, c.updated_at DESC, c.rowid DESC"
-    )
+    rows = db.execute(f"{_summaries(which)} ORDER BY c.pinned DESC, c.updated_at DESC, c.rowid DESC")
     return [
         ConversationSummary(
             str(ident),
@@ -68,6 +60,17 @@ def conversation_summaries(db: sqlite3.Connection, which: Which = "kept") -> lis
         )
         for ident, title, created_at, updated_at, count, pinned, archived, tags in rows
     ]
+
+
+def _summaries(which: Which) -> str:
+    return (
+        "SELECT c.id, c.title, c.created_at, c.updated_at, "
+        "count(*) FILTER (WHERE m.role <> 'system' AND m.deleted_at IS NULL), c.pinned, c.archived_at IS NOT NULL, "
+        "(SELECT group_concat(name, char(10)) FROM tag WHERE conversation_id = c.id) FROM conversation c "
+        "JOIN message m ON m.conversation_id = c.id "
+        f"WHERE {_WHICH[which]} GROUP BY c.id "
+        "HAVING max(m.role = 'user') OR c.title IS NOT NULL OR c.foreign_json IS NOT NULL"
+    )
 
 
 def tags(db: sqlite3.Connection, conversation_id: str) -> tuple[str, ...]:
@@ -96,11 +99,12 @@ def put_away_last(db: sqlite3.Connection, which: Literal["archived", "deleted"])
 
 
 def counts(db: sqlite3.Connection) -> dict[str, int]:
+    """How much there is. Conversations are counted as they are listed, those that were only opened not among them."""
+    listed: dict[str, Which] = {"conversations": "kept", "archived": "archived", "deleted": "deleted"}
     asked = {
-        "conversations": "FROM conversation c WHERE deleted_at IS NULL",
-        "archived": "FROM conversation c WHERE deleted_at IS NULL AND archived_at IS NOT NULL",
-        "deleted": "FROM conversation c WHERE deleted_at IS NOT NULL",
-        "messages": "FROM message WHERE deleted_at IS NULL AND role <> 'system'",
+        **{name: f"FROM ({_summaries(which)})" for name, which in listed.items()},
+        "messages": "FROM message m JOIN conversation c ON c.id = m.conversation_id "
+        "WHERE m.deleted_at IS NULL AND m.role <> 'system' AND c.deleted_at IS NULL",
         "deleted_messages": "FROM message m JOIN conversation c ON c.id = m.conversation_id "
         "WHERE m.deleted_at IS NOT NULL AND c.deleted_at IS NULL",
         "cut_answers": "FROM message WHERE deleted_at IS NULL AND status = 'partial'",

@@ -11,7 +11,7 @@ from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, merge_ke
 from prompt_toolkit.key_binding.bindings.auto_suggest import load_auto_suggest_bindings
 from prompt_toolkit.keys import Keys
 
-from exlchat.app.commands.actions import BY_SLASH, completions, situation_of
+from exlchat.app.commands.actions import BY_NAME, completions, situation_of
 from exlchat.ui.line.input_text import fence_is_open
 from exlchat.ui.line.own_keys import line_keys
 
@@ -38,6 +38,7 @@ class TypedLine:
     paste: Callable[[str], None]
     edit: Callable[[], Coroutine[None, None, None]]
     suspend: Callable[[], None]
+    clear: Callable[[], bool]
 
 
 def line_bindings(line: TypedLine, chat: LineChat) -> KeyBindingsBase:
@@ -76,8 +77,8 @@ def _acting(line: TypedLine, chat: LineChat) -> KeyBindings:
 
     @keys.add("c-c")
     @keys.add("<sigint>")
-    def _stop_or_quit(_: KeyPressEvent) -> None:
-        chat.commands.run("copy-or-stop")
+    def _ctrl_c(_: KeyPressEvent) -> None:
+        _stop_or_quit(line, chat)
 
     @keys.add("escape", filter=in_message & editing & (emacs_mode | vi_navigation_mode))
     def _leave(_: KeyPressEvent) -> None:
@@ -142,7 +143,17 @@ class _Chosen:
         return lambda _: self._act(action.id)
 
     def _act(self, action_id: str) -> None:
-        self._chat.commands.run(action_id)
+        if action_id == "copy-or-stop":
+            _stop_or_quit(self._line, self._chat)
+        else:
+            self._chat.commands.run(action_id)
+
+
+def _stop_or_quit(line: TypedLine, chat: LineChat) -> None:
+    """As in a shell, what is typed goes first; but an answer on its way, or a message being changed, before that."""
+    busy = chat.editing.active or situation_of(chat.session).answering
+    if busy or not line.clear():
+        chat.commands.run("copy-or-stop")
 
 
 def _begin_command(line: TypedLine, chat: LineChat, action: Action) -> None:
@@ -157,7 +168,7 @@ def _press_enter(line: TypedLine, chat: LineChat) -> None:
     """Send; but complete the beginning of a command, and go on with a line that says so."""
     buffer = line.buffer
     text = buffer.text
-    if not chat.editing.active and text.lower() not in BY_SLASH and (offered := completions(text)):
+    if not chat.editing.active and text.lower() not in BY_NAME and (offered := completions(text)):
         state = buffer.complete_state
         chosen = state.current_completion if state is not None else None
         line.set_text(chosen.text if chosen is not None else f"{offered[0].usage.partition(' ')[0]} ")

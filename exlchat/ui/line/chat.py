@@ -56,13 +56,23 @@ class LineChat(LineView):
         except StoreError as error:
             newest = None
             self.tell(str(error), warning=True)
-        if newest is not None and self.open_conversation(newest.id):
-            return
+        if newest is None or not self.open_conversation(newest.id):
+            self._welcome()
+        if self.services.first_message is not None:
+            self._begin_with(self.services.first_message)
+
+    def _welcome(self) -> None:
         stop = self.keys.keys("stop")[0]
         keys = f"{'Esc' if stop == 'escape' else stop} or {_KEYS}" if self.console.repaints else _KEYS
         for line in welcome_lines(self.model.name, is_guide=self.model.is_guide, keys=keys):
             self.note(line)
         self.start_new()
+
+    def _begin_with(self, text: str) -> None:
+        if (line := self.services.typed.add(text)) is not None:
+            self.tell(line, warning=True)
+        if back := self.submit(text):
+            self.console.set_text(back)
 
     def show(self, *, titled: bool) -> None:
         """The open conversation's end; answers that are compared elsewhere are written no more."""

@@ -148,7 +148,7 @@ def help_lines(keys: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "Commands"
     for action in ACTIONS:
         if action.slash:
-            yield f"  {action.usage}: {action.in_lines or action.help}"
+            yield f"  {action.usage}: {action.in_lines or action.help}{action.also}"
     yield "  //text: Send text that begins with a slash."
 
 

@@ -9,7 +9,7 @@ from prompt_toolkit.completion import Completer, Completion
 
 from exlchat import paths
 from exlchat.app.chat.tree_lines import tree_lines
-from exlchat.app.commands.actions import BY_SLASH, completions, situation_of
+from exlchat.app.commands.actions import BY_NAME, completions, situation_of
 from exlchat.app.commands.settings import DEFAULT
 from exlchat.app.generation_settings import EXPLAINED
 from exlchat.app.library.memory import NAMES as MODEL_NAMES
@@ -75,7 +75,7 @@ class CommandCompleter(Completer):
                         f"{action.slash}{end}", -len(text), display=action.usage, display_meta=action.title
                     )
             return
-        known = BY_SLASH.get(name.lower())
+        known = BY_NAME.get(name.lower())
         if known is None:
             return
         offered = self._settings(argument) if known.id == "settings" else self._arguments.get(known.id, tuple)()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TYPING: Final = ("send", "new-line", "earlier-prompt", "stop")
 """Actions of the registry that belong to typing; their keys are those in force."""
 LINE_KEYS: Final = (
-    ("ctrl+c", "Stop the answer; twice in a row quits."),
+    ("ctrl+c", "Stop the answer, or clear the line; twice in a row quits."),
     ("ctrl+d", "Quit, on an empty line."),
     ("ctrl+r", "Find what was typed before by a part of it."),
     ("right", "Take the dimmed suggestion."),

@@ -11,6 +11,8 @@ import sys
 import termios
 from typing import TYPE_CHECKING, TextIO
 
+from rich.cells import cell_len
+
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.composer.typed_input import Prompt, parse_input
 from exlchat.ui.line.formatter import text_of
@@ -20,7 +22,7 @@ from exlchat.ui.terminal.clipboard import copy_with_tool, has_tool
 from exlchat.ui.terminal.interrupts import is_ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from exlchat.ui.line.chat import LineChat
     from exlchat.ui.line.formatter import Formatter, Fragments
@@ -76,12 +78,31 @@ class PlainConsole:
         if self._held is not None:
             self._held += lines
             return
-        text = text_of(lines)
+        text = "".join(
+            f"{part}\n" for line in text_of(lines).removesuffix("\n").split("\n") for part in self._broken(line)
+        )
         if self._prompted:
             text = f"\n{text}"
             self._prompted = False
         self._write(text)
         self.refresh()
+
+    def _broken(self, line: str) -> Iterator[str]:
+        """A line in pieces that fit the terminal, parted at spaces where there are any: it would part words."""
+        try:
+            width = os.get_terminal_size(self._out.fileno()).columns
+        except (OSError, ValueError):
+            width = 0
+        start = used = space = 0
+        for at, letter in enumerate(line):
+            cells = cell_len(letter)
+            if width and used + cells > width and space > start:
+                yield line[start:space]
+                start, used = space + 1, cell_len(line[space + 1 : at])
+            if letter == " " and line[start:at].strip():
+                space = at
+            used += cells
+        yield line[start:]
 
     def refresh(self) -> None:
         """Ask for the next message, when nothing is being said and nothing is typed."""
@@ -207,6 +228,11 @@ class PlainConsole:
         if not self._prompted:
             # The terminal has shown "^C" in a line of its own.
             self._write("\n")
+        if self._lines and self._chat.session.answering is None:
+            # Of the last line the terminal has let go by itself.
+            self._lines, self._partial = [], ""
+            self.refresh()
+            return
         self._chat.commands.run("copy-or-stop")
 
     def _prompt(self) -> None:

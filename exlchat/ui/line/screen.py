@@ -27,6 +27,7 @@ from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import DynamicStyle, Style
 
 from exlchat.app.composer.file_mentions import begun_mention
+from exlchat.app.composer.typed_input import Prompt, parse_input
 from exlchat.ui.line.bindings import TypedLine, line_bindings
 from exlchat.ui.line.completion import CommandCompleter
 from exlchat.ui.line.formatter import EDIT_PROMPT, PROMPT
@@ -95,7 +96,8 @@ class LineScreen:
         self.app: Application[None] = Application(
             layout=rows.layout,
             key_bindings=line_bindings(
-                TypedLine(self.buffer, self.set_text, self.submit, self.paste, self.edit, self.suspend), chat
+                TypedLine(self.buffer, self.set_text, self.submit, self.paste, self.edit, self.suspend, self.clear),
+                chat,
             ),
             style=DynamicStyle(lambda: self._style),
             input=source,
@@ -198,14 +200,36 @@ class LineScreen:
     # What is typed
 
     def submit(self) -> None:
-        """Hand over the message; what cannot be sent stays in sight."""
+        """Hand over the message; what cannot be sent stays in sight, a command so that what is typed replaces it."""
         text = self.buffer.text
+        command = not self._chat.editing.active and not isinstance(parse_input(text), Prompt)
         if text.strip():
             self.buffer.append_to_history()
         self.buffer.reset()
         back = self._chat.submit(text)
-        if back:
+        if back and not (command and self.buffer.text):
             self.set_text("\n\n".join(part for part in (back, self.buffer.text) if part))
+            if command:
+                self._select_all()
+
+    def _select_all(self) -> None:
+        """As by shift and an arrow key, which vi's keys do not know: there the line is left empty."""
+        if self.app.editing_mode == EditingMode.VI:
+            self.buffer.reset()
+            return
+        self.buffer.cursor_position = 0
+        self.buffer.start_selection()
+        self.buffer.cursor_position = len(self.buffer.text)
+        if self.buffer.selection_state is not None:
+            self.buffer.selection_state.enter_shift_mode()
+
+    def clear(self) -> bool:
+        """Take away what is typed, which the history keeps; whether there was anything."""
+        if not self.buffer.text:
+            return False
+        self.buffer.append_to_history()
+        self.buffer.reset()
+        return True
 
     def paste(self, text: str) -> None:
         """Text from the clipboard, made safe; nothing in it is a key."""

@@ -153,10 +153,12 @@ class Plain:
 
 
 @contextlib.asynccontextmanager
-async def plain_mode(folder: Path, engine: ScriptedEngine | None = None, **wanted: Any) -> AsyncIterator[Plain]:
+async def plain_mode(
+    folder: Path, engine: ScriptedEngine | None = None, *, out: io.StringIO | None = None, **wanted: Any
+) -> AsyncIterator[Plain]:
     """The plain mode; what it reads comes through a pipe, a line at a time, as from a terminal."""
     source, keyboard = os.pipe()
-    out = io.StringIO()
+    out = out or io.StringIO()
     chat = LineChat(services(folder, engine, **wanted), lambda chat: PlainConsole(chat, source, out))
     task = asyncio.create_task(converse(chat))
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import termios
 from pathlib import Path
 
 import pytest
@@ -209,3 +211,19 @@ async def test_what_of_a_schema_answers_are_not_held_to_is_said_once(tmp_path: P
         await plain.sees("two\nYou: ")
         said = "Note: the JSON schema: answers are not held to the format 'path' (the whole)"
         assert plain.text.lower().count(said.lower()) == 1
+
+
+class Narrow(io.StringIO):
+    """A terminal of 30 columns."""
+
+    def fileno(self) -> int:
+        _, theirs = os.openpty()
+        termios.tcsetwinsize(theirs, (24, 30))
+        return theirs
+
+
+async def test_a_long_line_is_parted_between_words(tmp_path: Path) -> None:
+    words = "  the lighthouse keeper's daughter 日本語日本語日本語 " + "x" * 40 + " end"
+    async with plain_mode(tmp_path, ScriptedEngine(words), out=Narrow()) as plain:
+        plain.type("tell me\n")
+        await plain.sees("  the lighthouse keeper's\ndaughter 日本語日本語日本語\n" + "x" * 40 + "\nend\n")

@@ -69,3 +69,36 @@ async def test_what_was_typed_before_is_listed_by_a_part_of_it(tmp_path: Path) -
         assert "a second" not in line.text
         await line.say("/history zzz")
         await line.sees("nothing that was typed before has that in it")
+
+
+async def test_a_first_message_is_sent_as_if_it_were_typed(tmp_path: Path) -> None:
+    async with line_mode(tmp_path, ScriptedEngine("A quantization."), first_message="What is EXL2?") as line:
+        await line.sees("A quantization.")
+        assert line.message == ""
+
+
+async def test_a_refused_command_is_replaced_by_what_is_typed_next_and_is_in_the_history(tmp_path: Path) -> None:
+    async with line_mode(tmp_path) as line:
+        await line.say("/retyr now")
+        await line.until(lambda: line.message == "/retyr now")
+        line.type("hello")
+        await line.until(lambda: line.message == "hello")
+        line.type("\x03")
+        await line.until(lambda: line.message == "")
+        line.type("\x1b[A")
+        await line.until(lambda: line.message == "hello")
+        line.type("\x1b[A")
+        await line.until(lambda: line.message == "/retyr now")
+
+
+async def test_ctrl_c_clears_the_line_and_quits_only_from_an_empty_one(tmp_path: Path) -> None:
+    async with line_mode(tmp_path) as line:
+        await line.idle()
+        for typed in ("one", "two"):
+            line.type(typed)
+            await line.until(lambda typed=typed: line.message == typed)
+            line.type("\x03")
+            await line.until(lambda: line.message == "")
+        assert not line.chat.leaving
+        line.type("\x03\x03")
+        await line.until(lambda: line.chat.leaving)

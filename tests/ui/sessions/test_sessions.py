@@ -13,6 +13,7 @@ import pytest
 
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
+from exlchat.cli.doctor.facts import try_database
 
 
 @pytest.fixture(autouse=True)
@@ -272,3 +273,17 @@ def test_an_id_that_is_not_clear_is_said(shell: Shell, database: Path) -> None:
         changed.execute("INSERT INTO conversation (id, created_at, updated_at) VALUES ('zz1', 1, 1), ('zz2', 1, 1)")
     changed.close()
     assert "several ids of conversations begin with 'zz'" in shell.wrong("show", "zz")
+
+
+def test_stats_list_and_doctor_count_the_same(shell: Shell, database: Path) -> None:
+    dogs, cats = (row["id"] for row in shell.json("list"))
+    shell("archive", dogs)
+    with closing(ConversationStore(database)) as store:
+        opened = store.create_conversation().id
+        store.add_message(opened, "system", "Only opened.")
+    shell("rm", cats)
+    counts = shell.json("stats")
+    for name, options in (("conversations", ()), ("archived", ["--archived"]), ("deleted", ["--deleted"])):
+        assert counts[name] == len(shell.json("list", *options))
+    assert counts["messages"] == sum(row["message_count"] for row in shell.json("list", "--archived"))
+    assert try_database(database).text == f"{counts['conversations']} in {database}"

@@ -111,3 +111,45 @@ async def test_the_tokens_of_what_is_typed_are_counted_and_too_many_are_told(tmp
         await until(pilot, lambda: "500 tokens, 100 too many" in shown(chat))
         composer.set_text("/set")
         await until(pilot, lambda: "too many" not in shown(chat))
+
+
+async def test_a_first_message_is_sent_as_if_it_were_typed(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("A quantization."), first_message="What is EXL2?")
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "A quantization." in shown(chat))
+        await idle(pilot)
+        assert [message.text for message in chat.session.branch] == ["What is EXL2?", "A quantization."]
+        assert chat.chat_screen.composer.text == ""
+
+
+async def test_one_setting_is_told_with_what_is_near_and_a_change_with_what_was_before(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        for typed, said in (
+            ("/set temperature", "temperature 0 (default): How freely"),
+            ("/set dry", "dry_base 1.75 (default): "),
+            ("/set temprature", "did you mean temperature?"),
+            ("/set parameter top_k 4", "top_k 4; before, 0"),
+            ("/set system You are a pirate", "there is no setting system; here: /system TEXT"),
+        ):
+            await say(pilot, typed)
+            await until(pilot, lambda said=said: said in told(chat))
+        assert "top_p" not in told(chat)
+
+
+async def test_a_refused_command_is_replaced_by_what_is_typed_next_and_is_in_the_history(tmp_path: Path) -> None:
+    chat = remembering(tmp_path, "Yes.")
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer = chat.chat_screen.composer
+        for refused in ("/retyr now", "/model no-such-model", "/tag mine"):
+            await say(pilot, refused)
+            await until(pilot, lambda refused=refused: composer.text == refused)
+            await pilot.press(*"hello")
+            assert composer.text == "hello"
+            await pilot.press("ctrl+r", *refused, "enter")
+            await until(pilot, lambda refused=refused: composer.text == refused)
+            composer.set_text("")
+        await say(pilot, "/retyr now")
+        await until(pilot, lambda: composer.text == "/retyr now")
+        await pilot.press("left", "end", "!")
+        assert composer.text == "/retyr now!"

@@ -89,6 +89,8 @@ class ChatScreen(ChatView):
         self.composer.focus()
         for notice in self.services.notices:
             self.tell(notice, warning=True)
+        if self.services.first_message is not None:
+            self._take(self.services.first_message)
 
     # Typing
 
@@ -98,16 +100,20 @@ class ChatScreen(ChatView):
         text = event.text
         if self.editing:
             attempt(self, lambda: self.message_commands.submit_edit(text))
-            return
+        else:
+            self._take(text)
+
+    def _take(self, text: str) -> None:
+        """A prompt or a command. Of a command that is refused, the history has what was typed."""
         if (line := self.services.typed.add(text)) is not None:
             self.tell(line, warning=True)
         match parse_input(text):
             case BadCommand(line=line):
-                self.composer.give_back(text)
+                self.composer.refuse(text)
                 self.tell(line, warning=True)
             case Command(action=action, argument=argument):
                 if not self.commands.run(action.id, argument) and argument:
-                    self.composer.give_back(text)
+                    self.composer.refuse(text)
             case prompt if prompt.text:
                 try:
                     self.send(with_files(prompt.text, Path.cwd()))

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
-from exlchat.app.commands.actions import ACTIONS, BY_SLASH, completions
+from exlchat.app.commands.actions import ACTIONS, BY_NAME, completions
 from exlchat.app.composer.file_mentions import begun_mention
 from exlchat.app.composer.recall import Recall
 from exlchat.app.keys.keymap import Keymap
@@ -154,6 +154,15 @@ class Composer(TextArea):
         """Put a text that could not be sent back, before what has been typed since."""
         self.set_text("\n\n".join(part for part in (text, self.text) if part))
 
+    def refuse(self, text: str) -> None:
+        """Put a command that was refused back, selected: what is typed next takes its place, a key changes it.
+
+        The history has it where something has been typed since.
+        """
+        if not self.text:
+            self.set_text(text)
+            self.select_all()
+
     def get_line(self, line_index: int) -> Text:
         """A line as it is drawn: what could steer the terminal becomes a picture; the text itself stays as it is."""
         line = self.document.get_line(line_index)
@@ -179,7 +188,7 @@ class Composer(TextArea):
             return
         # What is offered follows what is typed a moment later, and Enter may come first.
         offered = completions(self.text) or begun_mention(self.text_before_cursor)
-        if self.offering and offered and self.text.lower() not in BY_SLASH:
+        if self.offering and offered and self.text.lower() not in BY_NAME:
             self.post_message(self.CompletionTaken())
             return
         text = self.text
