@@ -63,7 +63,8 @@ class Message:
     `streaming` is an answer being written (its text is the journal); `partial` is one that was cut short:
     stopped by the user, or found unfinished after a crash. `token_ids` are the generated ids of an answer,
     in order, and are empty for what a person wrote. `pinned` may change at any time: the model goes on seeing a pinned
-    message when older ones are left out. `summary` is what a model has made of all messages before this one, from which
+    message when older ones are left out. `left_out` may, too: the model does not see such a message, unless it is the
+    one to be answered. `summary` is what a model has made of all messages before this one, from which
     on it was to see everything; "" when it made nothing. `thinking` is what the model thought before the answer.
     `persona` of a system message is what of a persona was frozen into it, a JSON object. `edited_from` is the id of the
     message of which this is a changed copy, or which it goes on from. `deleted` is hidden, and brought back by an undo.
@@ -87,6 +88,7 @@ class Message:
     deleted: bool = False
     foreign: Mapping[str, Any] = field(default_factory=dict, hash=False)
     settings: Mapping[str, Any] | None = field(default=None, hash=False)
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

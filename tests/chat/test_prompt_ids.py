@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -264,6 +265,16 @@ def test_the_newest_system_message_leads_and_an_empty_one_takes_it_away() -> Non
         ("user", "c"),
     ]
     assert [m.role for m in prompt_messages([*told, *branch(("system", " "))])] == ["user", "assistant", "user"]
+
+
+def test_what_was_left_out_is_not_seen_but_for_what_is_to_be_answered() -> None:
+    told = branch(("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e"))
+    without = [replace(one, left_out=one.text in "be") for one in told]
+    assert [(m.role, m.text) for m in prompt_messages(without)] == [
+        ("user", "a\n\nc"),
+        ("assistant", "d"),
+        ("user", "e"),
+    ]
 
 
 def test_user_messages_in_a_row_become_one() -> None:

@@ -324,6 +324,19 @@ def test_a_message_is_pinned_until_it_is_unpinned(store: ConversationStore, path
         store.pin("nothing", True)
 
 
+def test_a_message_is_left_out_until_it_is_taken_in_and_that_is_undone(store: ConversationStore, path: Path) -> None:
+    conversation = store.create_conversation()
+    question = store.add_message(conversation.id, "user", "Q")
+    assert store.leave_out(question.id, True).left_out
+    other = ConversationStore(path)
+    assert [message.left_out for message in other.load(conversation.id).branch] == [True]
+    other.close()
+    change = store.undo(conversation.id)
+    assert change is not None
+    assert change.what == "leave out"
+    assert store.message(question.id) == question
+
+
 def test_a_pin_survives_the_end_of_the_answer(store: ConversationStore) -> None:
     conversation = store.create_conversation()
     question = store.add_message(conversation.id, "user", "Q")

@@ -21,7 +21,7 @@ _CUT_BY = {
 
 
 def footer(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
-    """Which alternative a message is, whether it is pinned, and why an answer is not whole; else empty.
+    """Which alternative a message is, whether it is pinned or left out, and why an answer is not whole; else empty.
 
     Args:
         places: which of how many alternatives messages are, by id.
@@ -31,6 +31,8 @@ def footer(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
         parts.append(f"‹{place[0]}/{place[1]}›")
     if message.pinned:
         parts.append("pinned")
+    if message.left_out:
+        parts.append("left out: the model does not see it")
     if was_cut(message):
         reason = message.record.finish_reason if message.record else None
         parts.append(f"{_cut_by(message, reason)} · /continue goes on")

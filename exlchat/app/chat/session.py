@@ -233,23 +233,6 @@ class ChatSession(OpenConversation):
             self._create()
         self._ask_whether_possible(before)
 
-    def pin(self, back: int, pinned: bool) -> Message:
-        """Have the model go on seeing a message, or no longer; `back` counts from the end, where 1 is the last one.
-
-        Raises:
-            NotPossibleError: there is no such message, or an answer is on its way.
-            StoreError: it could not be written.
-        """
-        self.require_quiet()
-        said = [message for message in self.branch if message.role != "system"]
-        if not 1 <= back <= len(said):
-            raise NotPossibleError(f"there is no message {back} counted from the end; there are {len(said)}")
-        self.unkept.save()
-        message = self.store.pin(said[-back].id, pinned)
-        self.reload()
-        self.deleted_last = False
-        return message
-
     def retry(self) -> None:
         """Have the last prompt answered again, beside the answer that is there.
 

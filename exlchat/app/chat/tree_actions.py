@@ -146,6 +146,28 @@ def delete_from(session: ChatSession, message_id: str) -> None:
     _changed(session)
 
 
+def pin(session: ChatSession, message_id: str, *, pinned: bool) -> Message:
+    """Have the model go on seeing a message when the oldest are left out, or no longer."""
+    session.require_quiet()
+    if _on_branch(session, message_id).role == "system":
+        raise NotPossibleError("the system prompt always stays; there is nothing to pin")
+    session.unkept.save()
+    message = session.store.pin(message_id, pinned)
+    _changed(session)
+    return message
+
+
+def leave_out(session: ChatSession, message_id: str, *, left_out: bool) -> Message:
+    """Have the model not see a message, or see it again."""
+    session.require_quiet()
+    if _on_branch(session, message_id).role == "system":
+        raise NotPossibleError("the system prompt cannot be left out; /system changes it")
+    session.unkept.save()
+    message = session.store.leave_out(message_id, left_out)
+    _changed(session)
+    return message
+
+
 def undo(session: ChatSession) -> Change:
     session.require_quiet()
     change = session.store.undo(session.require_open())

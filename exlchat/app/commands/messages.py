@@ -14,7 +14,6 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
-    from exlchat.chat.model import Message
 
 command = partial(action.command, topic="Messages and branches")
 
@@ -31,7 +30,7 @@ _SAID_CELLS = 60
     after="continue",
 )
 def pin(view: View, back: str) -> None:
-    _pin(view, back, pinned=True)
+    _mark(view, pinned_line(view, tree_actions.said_back(view.session, back).id, pinned=True))
 
 
 @command(
@@ -43,20 +42,56 @@ def pin(view: View, back: str) -> None:
     when=lambda now: now.can_retry and not now.answering,
 )
 def unpin(view: View, back: str) -> None:
-    _pin(view, back, pinned=False)
+    _mark(view, pinned_line(view, tree_actions.said_back(view.session, back).id, pinned=False))
 
 
-def _pin(view: View, back: str, *, pinned: bool) -> None:
-    if back and not back.isdecimal():
-        raise NotPossibleError(f"{back!r} is no number of messages counted back from the end, such as 3")
-    message = view.session.pin(int(back or 1), pinned)
+@command(
+    "leave-out",
+    "Leave a message out",
+    "Have the model not see the last message, or the Nth from the end; it stays in the conversation.",
+    "/leave-out",
+    "[N]",
+    when=lambda now: now.can_retry and not now.answering,
+)
+def leave_out(view: View, back: str) -> None:
+    _mark(view, left_out_line(view, tree_actions.said_back(view.session, back).id, left_out=True))
+
+
+@command(
+    "take-in",
+    "Take a message in again",
+    "Have the model see the last message that was left out, or the Nth from the end.",
+    "/take-in",
+    "[N]",
+    when=lambda now: now.can_retry and not now.answering,
+)
+def take_in(view: View, back: str) -> None:
+    session = view.session
+    if back:
+        message = tree_actions.said_back(session, back)
+    else:
+        found = next((one for one in reversed(session.branch) if one.left_out), None)
+        if found is None:
+            raise NotPossibleError("no message of this conversation is left out")
+        message = found
+    _mark(view, left_out_line(view, message.id, left_out=False))
+
+
+def _mark(view: View, line: str) -> None:
     view.show_messages()
-    view.tell(pin_line(message))
+    view.tell(line)
 
 
-def pin_line(message: Message) -> str:
-    said = one_line(message.text, _SAID_CELLS)
-    return f"Pinned: the model goes on seeing “{said}”" if message.pinned else f"No longer pinned: “{said}”"
+def pinned_line(view: View, message_id: str, *, pinned: bool) -> str:
+    """Pin a message or take the pin away, and say so."""
+    said = one_line(tree_actions.pin(view.session, message_id, pinned=pinned).text, _SAID_CELLS)
+    return f"Pinned: the model goes on seeing “{said}”" if pinned else f"No longer pinned: “{said}”"
+
+
+def left_out_line(view: View, message_id: str, *, left_out: bool) -> str:
+    """Leave a message out or take it in again, and say so."""
+    said = one_line(tree_actions.leave_out(view.session, message_id, left_out=left_out).text, _SAID_CELLS)
+    return f"Left out: the model does not see “{said}”" if left_out else f"The model sees “{said}” again"
 
 
 @command(
@@ -266,6 +301,14 @@ command(
     "Pin or unpin",
     "Have the model go on seeing the message when the oldest are left out, or no longer.",
     keys=("p",),
+    place="message",
+    in_palette=False,
+)
+command(
+    "leave-out-message",
+    "Leave out or take in",
+    "Have the model not see the message, or see it again.",
+    keys=("x",),
     place="message",
     in_palette=False,
 )

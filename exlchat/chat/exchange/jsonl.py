@@ -139,6 +139,7 @@ def _message(content: Mapping[str, Any], problems: Problems, where: str) -> Mess
         deleted=content.get("deleted") is True,
         foreign=clean(mapping(content.get("foreign"))),
         settings=clean(settings) if isinstance(settings, dict) else None,
+        left_out=content.get("left_out") is True,
     )
 
 

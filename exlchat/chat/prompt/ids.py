@@ -57,8 +57,9 @@ def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
 
     Messages of the user that follow each other (the answer between them came to nothing) become one, because many
     templates refuse anything but turns. For the same reason the user says a word before an answer that follows nothing
-    of theirs, as the greeting of a persona.
+    of theirs, as the greeting of a persona. What was left out is not seen, but for what is to be answered.
     """
+    branch = [message for message in branch if not message.left_out or message is branch[-1]]
     system = [message.text for message in branch if message.role == "system"]
     found = [PromptMessage("system", system[-1])] if system and system[-1].strip() else []
     for message in branch:

@@ -28,6 +28,7 @@ What = Literal[
     "rename",
     "tag",
     "pin",
+    "leave out",
     "archive",
     "settings",
     "persona",
@@ -41,7 +42,7 @@ _UNDOABLE = {
         for column in CONVERSATION
         if column.name in ("title", "title_by", "pinned", "archived_at", "deleted_at")
     },
-    "message": {column.name: column for column in MESSAGE if column.name in ("pinned", "settings")},
+    "message": {column.name: column for column in MESSAGE if column.name in ("pinned", "left_out", "settings")},
 }
 
 

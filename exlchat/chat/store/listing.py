@@ -209,10 +209,17 @@ class Listing(StoreFile):
 
     def pin(self, message_id: str, pinned: bool) -> Message:
         """Have the model go on seeing a message when older ones are left out, or no longer."""
+        return self._mark(message_id, "pin", pinned=int(pinned))
+
+    def leave_out(self, message_id: str, left_out: bool) -> Message:
+        """Have the model not see a message, or see it again."""
+        return self._mark(message_id, "leave out", left_out=int(left_out))
+
+    def _mark(self, message_id: str, what: changes.What, **values: int) -> Message:
         with self._transaction() as db:
-            steps = changes.set_columns(db, "message", message_id, pinned=int(pinned))
+            steps = changes.set_columns(db, "message", message_id, **values)
             row = db.execute("SELECT conversation_id FROM message WHERE id = ?", (message_id,)).fetchone()
-            self._record("pin", row[0], steps)
+            self._record(what, row[0], steps)
             return load_message(db, message_id)
 
     def delete(self, conversation_id: str) -> None:

@@ -148,6 +148,7 @@ def unpack_message(row: Sequence[Any]) -> Message:
         "deleted": values["deleted"] is not None,
         "foreign": unpack_object(values["foreign"]),
         "settings": None if settings is None else unpack_object(settings),
+        "left_out": bool(values["left_out"]),
     }
     return Message(**values)
 

@@ -83,6 +83,7 @@ MESSAGE = (
     Column("deleted_at", "time", may_miss=True, since=4),
     Column("foreign_json", "object", may_miss=True, since=4),
     Column("settings", "object", may_miss=True, since=5),
+    Column("left_out", "flag", since=5),
 )
 IN_PROGRESS = (
     Column("message_id", "text"),
@@ -270,7 +271,10 @@ _SCHEMA_4 = (
 )
 
 # How a conversation is spoken to from a message on, with the message, so that it belongs to the branch.
-_SCHEMA_5 = ("ALTER TABLE message ADD COLUMN settings TEXT",)
+_SCHEMA_5 = (
+    "ALTER TABLE message ADD COLUMN settings TEXT",
+    "ALTER TABLE message ADD COLUMN left_out INTEGER NOT NULL DEFAULT 0 CHECK (left_out IN (0, 1))",
+)
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)
 """Entry n holds the statements that turn schema n into schema n + 1; `PRAGMA user_version` counts them.

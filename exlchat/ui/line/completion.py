@@ -38,7 +38,9 @@ class CommandCompleter(Completer):
 
     def __init__(self, chat: LineChat) -> None:
         self._chat = chat
-        counted = dict.fromkeys(("edit", "branch", "cut", "pin", "unpin", "copy", "source", "retry"), self._messages)
+        counted = dict.fromkeys(
+            ("edit", "branch", "cut", "pin", "unpin", "leave-out", "take-in", "copy", "source", "retry"), self._messages
+        )
         self._arguments: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
             **counted,
             "save-code": self._with_code,

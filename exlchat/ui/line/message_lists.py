@@ -48,7 +48,7 @@ def numbered_back(branch: Sequence[Message]) -> list[tuple[int, Message]]:
 
 
 def message_lines(branch: Sequence[Message], places: Mapping[str, tuple[int, int]]) -> list[Listed]:
-    """Number, who said it, the first words; which alternative it is, and whether it is pinned.
+    """Number, who said it, the first words; which alternative it is, and whether it is pinned or left out.
 
     Args:
         branch: of the open conversation.
@@ -63,6 +63,7 @@ def about(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
     place = places.get(message.id)
     more = [f"alternative {place[0]} of {place[1]}"] if place is not None else []
     more += ["pinned"] if message.pinned else []
+    more += ["left out"] if message.left_out else []
     state = f" ({', '.join(more)})" if more else ""
     return f"{WHO[message.role]}: {said}{state}"
 

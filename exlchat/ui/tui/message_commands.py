@@ -9,7 +9,7 @@ from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.action import attempt
 from exlchat.app.commands.code import code_meant, copied_code_line, free_name, saved_line
-from exlchat.app.commands.messages import cut_from, pin_line
+from exlchat.app.commands.messages import cut_from, left_out_line, pinned_line
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.items import message_of
 from exlchat.ui.tui.links import Links
@@ -48,6 +48,7 @@ class MessageCommands:
             "branch": self._branch,
             "cut": partial(cut_from, screen),
             "pin-message": self._pin,
+            "leave-out-message": self._leave_out,
             "save-code": self._save_code,
             "probabilities": screen.show_probabilities,
             "open-link": lambda message_id: self.links.of_message(self._message(message_id)),
@@ -172,13 +173,14 @@ class MessageCommands:
         self._screen.tell("This is a new conversation with what came before; the other one is in the sidebar")
 
     def _pin(self, message_id: str) -> None:
-        message = self._message(message_id)
-        said = [one.id for one in self._session.branch if one.role != "system"]
-        if message_id not in said:
-            raise NotPossibleError("the system prompt always stays; there is nothing to pin")
-        pinned = self._session.pin(len(said) - said.index(message_id), not message.pinned)
+        line = pinned_line(self._screen, message_id, pinned=not self._message(message_id).pinned)
         self._screen.show_messages(at=message_id)
-        self._screen.tell(pin_line(pinned))
+        self._screen.tell(line)
+
+    def _leave_out(self, message_id: str) -> None:
+        line = left_out_line(self._screen, message_id, left_out=not self._message(message_id).left_out)
+        self._screen.show_messages(at=message_id)
+        self._screen.tell(line)
 
     def _show_as(self, key: str, view: View) -> None:
         """That way, or as it is meant if it is shown so already."""

@@ -32,6 +32,8 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "continue": lambda line, written: "ok" in written and _texts(line)[-1] == "Two.ok",
     "pin": lambda line, _: line.chat.session.branch[-1].pinned,
     "unpin": says("No longer pinned"),
+    "leave-out": lambda line, _: line.chat.session.branch[-1].left_out,
+    "take-in": says("again"),
     "summary": says("What was said before."),
     "copy": says("Copied the last answer"),
     "alternative": lambda line, _: _texts(line)[-1] == OTHER,
@@ -83,7 +85,7 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "quit": lambda line, _: line.chat.leaving,
 }
 """How a command is seen to have been done, by the state of the chat and what was written since it was typed."""
-FIRST = {"unpin": ("/pin",), "undo": ("/pin",), "redo": ("/pin", "/undo")}
+FIRST = {"unpin": ("/pin",), "take-in": ("/leave-out",), "undo": ("/pin",), "redo": ("/pin", "/undo")}
 
 
 async def test_every_slash_command_does_what_it_is_for_or_needs_the_app(

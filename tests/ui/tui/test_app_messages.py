@@ -47,6 +47,30 @@ async def test_the_code_of_a_message_is_copied_block_by_block(tmp_path: Path) ->
         assert "'3' is no block of code; the last message that has any has 2" in told(chat)
 
 
+async def test_a_message_is_left_out_of_the_context_and_taken_in_again(tmp_path: Path) -> None:
+    engine = ScriptedEngine("one", "two", "three", "four", "five")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await talked(pilot, "1?", "2?")
+        await pilot.press("ctrl+up", "up", "up", "x")
+        assert "Left out: the model does not see “one”" in told(chat)
+        assert "left out: the model does not see it" in shown(chat)
+        await pilot.press("escape")
+        await talked(pilot, "3?")
+        assert "one" not in engine.prompts[-1]
+        assert "1?" in engine.prompts[-1]
+        await talked(pilot, "/take-in", "4?")
+        assert "one" in engine.prompts[-1]
+        await say(pilot, "/leave-out 99")
+        assert "there is no message 99 counted from the end" in told(chat)
+        await say(pilot, "/take-in")
+        assert "no message of this conversation is left out" in told(chat)
+        await say(pilot, "/leave-out 3")
+        await say(pilot, "/undo")
+        assert "left out: the model" not in shown(chat)
+    assert branch(chat)[:2] == ["1?", "one"]
+
+
 async def test_the_cursor_goes_over_messages_and_copies_one(tmp_path: Path) -> None:
     chat = app(tmp_path, ScriptedEngine("one", "two"))
     async with chat.run_test(size=(100, 30)) as pilot:
