@@ -88,7 +88,8 @@ def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
 def test_the_commands_of_the_product_exist() -> None:
     named = (
         "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
-        "/models /stats /copy /pin /unpin /summary /cache /cost /sidebar /settings /quit /messages /edit /alternative "
+        "/models /stats /copy /pin /unpin /leave-out /take-in /summary /cache /cost /sidebar /settings /quit "
+        "/messages /edit /alternative "
         "/branch /cut /redo /find /tree /search /compare /prompt /history /editor "
         "/save /code /source /probabilities /sampling /log "
         "/schema /regex /choice /grammar /ban /stop /begin /think /negative /draft /logprobs"
