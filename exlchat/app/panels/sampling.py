@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.app.generation_settings import EXPLAINED, NAMES
+from exlchat.app.generation_settings import EXPLAINED, NAMES, usual_value
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
 from exlchat.chat import answer_option_values
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
@@ -106,6 +106,15 @@ def _ladder(name: str) -> Sequence[float]:
         for step in steps
         if (step > control.low if control.above else step >= control.low) and step <= control.high
     ]
+
+
+def steps_of(now: GenerationSettings, name: str) -> list[str]:
+    """The values that it can be stepped to, as typed after /set, from the least on; none of a list."""
+    if words := _words(name):
+        return words
+    if name == "seed" or not has_steps(name):
+        return [] if now.value(name) == usual_value(name) else ["off" if name in CONTROLS else "none"]
+    return ["none" if step == _WITHOUT_LIMIT else f"{step:g}" for step in _ladder(name)]
 
 
 def next_choice(now: GenerationSettings, name: str) -> str:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from exlchat.app.chat import tree_actions
+from exlchat.app.chat.numbered import about
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.actions import ACTIONS, BY_ID, Commands
 from exlchat.app.commands.answers import retry
@@ -13,7 +14,6 @@ from exlchat.app.commands.code import code_meant, free_name, saved_line
 from exlchat.app.commands.program import QUIT_WITHIN_SECONDS
 from exlchat.app.library.listing import fit_text, summary
 from exlchat.ui.line.looking import Looking
-from exlchat.ui.line.message_lists import about
 from exlchat.ui.line.view import LISTED
 from exlchat.untrusted.text import one_line
 

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.found import search
+from exlchat.app.chat.numbered import about, numbered_back
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.ui.line.message_lists import (
     MOST,
-    about,
     branch_lines,
     day_of,
     found_lines,
     hit_lines,
     message_lines,
-    numbered_back,
 )
 from exlchat.untrusted.text import one_line
 

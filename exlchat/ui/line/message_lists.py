@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from exlchat.app.chat.found import plain
+from exlchat.app.chat.numbered import WHO, about, numbered_back
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line, visible
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from exlchat.chat.model import Message
     from exlchat.chat.store.search import SearchHit
 
-WHO: Final = {"user": "you", "assistant": "answer", "system": "system"}
 MOST: Final = 60
 """How many lines a list has; more would push what was asked off the screen."""
 _CELLS: Final = 60
@@ -34,19 +34,6 @@ class Listed:
     marks: tuple[tuple[int, int], ...] = ()
 
 
-def numbered_back(branch: Sequence[Message]) -> list[tuple[int, Message]]:
-    """The messages with the numbers by which commands count them from the end; system prompts are not counted: 0."""
-    numbered = []
-    number = sum(message.role != "system" for message in branch)
-    for message in branch:
-        if message.role == "system":
-            numbered.append((0, message))
-        else:
-            numbered.append((number, message))
-            number -= 1
-    return numbered
-
-
 def message_lines(branch: Sequence[Message], places: Mapping[str, tuple[int, int]]) -> list[Listed]:
     """Number, who said it, the first words; which alternative it is, and whether it is pinned or left out.
 
@@ -55,17 +42,6 @@ def message_lines(branch: Sequence[Message], places: Mapping[str, tuple[int, int
         places: which of how many alternatives messages are, by id.
     """
     return [Listed(f"{_number(number)}  {about(message, places)}") for number, message in numbered_back(branch)[-MOST:]]
-
-
-def about(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
-    """A message in a line without its number."""
-    said = one_line(answer_parts(message).answer, _CELLS) or "(nothing)"
-    place = places.get(message.id)
-    more = [f"alternative {place[0]} of {place[1]}"] if place is not None else []
-    more += ["pinned"] if message.pinned else []
-    more += ["left out"] if message.left_out else []
-    state = f" ({', '.join(more)})" if more else ""
-    return f"{WHO[message.role]}: {said}{state}"
 
 
 def found_lines(branch: Sequence[Message], wanted: str) -> list[Listed]:

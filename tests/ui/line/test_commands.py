@@ -385,7 +385,7 @@ async def test_settings_are_listed_with_where_they_are_from_and_a_changed_one_ho
             await completions(line, "/settings te") + await completions(line, "/settings th")
         )
         assert await completions(line, "/settings context_policy s") == [
-            f"context_policy {one}" for one in ("stop", "summarise")
+            f"context_policy {one}" for one in ("summarise", "stop")
         ]
 
 

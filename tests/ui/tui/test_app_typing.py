@@ -137,6 +137,40 @@ async def test_one_setting_is_told_with_what_is_near_and_a_change_with_what_was_
         assert "top_p" not in told(chat)
 
 
+async def test_what_follows_a_command_is_offered_and_tab_takes_it(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "small"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    chat = app(tmp_path, ScriptedEngine("Yes."))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        composer, menu = chat.chat_screen.composer, chat.chat_screen.prompt.menu
+        for typed, taken in (
+            ("/persona narr", "/persona narrator"),
+            ("/preset ste", "/preset steady"),
+            ("/set tempe", "/set temperature"),
+            ("/set context_policy su", "/set context_policy summarise"),
+            ("/settings title_by fi", "/settings title_by first line"),
+            ("/theme rim", "/theme rime"),
+            ("/title_by", "/title_by"),
+            (f"/load {tmp_path}/mod", f"/load {tmp_path}/models/"),
+            (f"/model {tmp_path}/models/", f"/model {tmp_path}/models/small/"),
+            (f"/export {tmp_path}/mo", f"/export {tmp_path}/models/"),
+        ):
+            composer.set_text(typed)
+            if typed != taken:
+                await until(pilot, lambda taken=taken: menu.chosen_id == taken)
+                await pilot.press("tab")
+            await until(pilot, lambda taken=taken: composer.text == taken)
+        composer.set_text("/set top_k 4")
+        await until(pilot, lambda: menu.chosen_id == "/set top_k 40")
+        await pilot.press("enter")
+        await until(pilot, lambda: chat.session.generation.sampling.top_k == 4)
+        composer.set_text("/set top_k 4")
+        await until(pilot, lambda: menu.chosen_id == "/set top_k 40")
+        await pilot.press("down", "up", "enter")
+        await until(pilot, lambda: composer.text == "/set top_k 40")
+
+
 async def test_a_refused_command_is_replaced_by_what_is_typed_next_and_is_in_the_history(tmp_path: Path) -> None:
     chat = remembering(tmp_path, "Yes.")
     async with chat.run_test(size=(100, 30)) as pilot:

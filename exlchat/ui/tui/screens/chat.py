@@ -35,6 +35,7 @@ from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
+    from exlchat.app.composer.arguments import Arguments
     from exlchat.app.runtime.engine_thread import EngineThread
     from exlchat.app.services import Services
 
@@ -71,12 +72,14 @@ class ChatScreen(ChatView):
         self.finding = ConversationFinder(self)
         self.commands = ScreenCommands(self, self.message_commands, self.finding, self.settings_commands)
         self.typed_tokens = TypedTokens(self)
+        self._argument_names: Arguments | None = None
         self.presenter = Presenter(self, AnswerDisplay(self, self.typed_tokens.changed))
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
         self.prompt.situation = self.situation
         self.prompt.count = self.count_tokens
+        self.prompt.arguments = self._arguments
         self.composer.recall.older = self.services.typed.texts
         self.composer.use_vi(self.services.shelf.settings.editing == "vi")
         self.transcript.code_style = pygments_style(self.services.themes[self.services.theme])
@@ -93,6 +96,17 @@ class ChatScreen(ChatView):
             self._take(self.services.first_message)
 
     # Typing
+
+    def _arguments(self, line: str) -> tuple[str, list[tuple[str, str]]]:
+        if self._argument_names is None:
+            # No start needs it.
+            from exlchat.app.composer.arguments import Arguments
+
+            listed = self.session.store.list_conversations
+            self._argument_names = Arguments(
+                self.session, self.shelf, themes=lambda: self.terminal.themes.themes, listed=listed
+            )
+        return self._argument_names.behind(line)
 
     @on(Composer.Submitted)
     def _take_input(self, event: Composer.Submitted) -> None:

@@ -70,6 +70,8 @@ class Composer(TextArea):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, id=id)
         self.offering = False
+        self.chosen = False
+        """Whether somebody has gone to one of those that are offered."""
         self.recall = Recall()
         self._on_a_message = False
         self._beside_edit: str | None = None
@@ -188,7 +190,7 @@ class Composer(TextArea):
             return
         # What is offered follows what is typed a moment later, and Enter may come first.
         offered = completions(self.text) or begun_mention(self.text_before_cursor)
-        if self.offering and offered and self.text.lower() not in BY_NAME:
+        if self.offering and (self.chosen or (offered and self.text.lower() not in BY_NAME)):
             self.post_message(self.CompletionTaken())
             return
         text = self.text
@@ -205,6 +207,7 @@ class Composer(TextArea):
     def action_earlier(self) -> None:
         """Cursor up; on the first line, the prompt before."""
         if self.offering:
+            self.chosen = True
             self.post_message(self.CompletionMoved(-1))
         elif (
             self.navigator.is_first_wrapped_line(self.cursor_location)
@@ -217,6 +220,7 @@ class Composer(TextArea):
     def action_later(self) -> None:
         """Cursor down; on the last line, the prompt after, and at last the draft again."""
         if self.offering:
+            self.chosen = True
             self.post_message(self.CompletionMoved(1))
         elif self.recall.begun and self.navigator.is_last_wrapped_line(self.cursor_location):
             self._show(self.recall.after())

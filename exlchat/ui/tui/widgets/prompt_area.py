@@ -16,6 +16,7 @@ from exlchat.app.composer.file_names import FileNames
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.offer_menu import Offer, OfferMenu
 from exlchat.ui.tui.widgets.queued_prompts import QueuedPrompts
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,8 @@ class PromptArea(Vertical):
     """What the commands that are offered depend on."""
     count: Callable[[str], int | None] = staticmethod(lambda _: None)
     """Tokens of a text; called on other threads."""
+    arguments: Callable[[str], tuple[str, list[tuple[str, str]]]] = staticmethod(lambda _: ("", []))
+    """What is typed behind the command of a line, and what can stand there; called on other threads."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -89,11 +92,17 @@ class PromptArea(Vertical):
 
     @on(TextArea.Changed)
     def _typed(self) -> None:
+        self.composer.chosen = False
         self._mention = None if self.editing.display else begun_mention(self.composer.text_before_cursor)
         if self._mention is not None:
             self.run_worker(self._offer_files(self._mention), exclusive=True, group="offers", exit_on_error=False)
             return
         self._offered_for, self._take_first = None, False
+        line = self.composer.text
+        if not self.editing.display and line.startswith("/") and " " in line and "\n" not in line:
+            # As a function: a coroutine of a worker that is cancelled before it begins would never be awaited.
+            self.run_worker(self._offer_arguments(line), group="arguments", exit_on_error=False)
+            return
         actions = [] if self.editing.display else completions(self.composer.text, self.situation())
         self._offer([Offer(one.id, one.usage, one.help) for one in actions])
 
@@ -102,6 +111,15 @@ class PromptArea(Vertical):
         if self._mention is not None and begun_mention(self.composer.text_before_cursor) != self._mention:
             self._mention = None
             self._offer([])
+
+    async def _offer_arguments(self, line: str) -> None:
+        """What can follow a command. It is only offered: Enter sends what is typed, unless one of them was gone to."""
+        if line != self.composer.text:
+            return
+        typed, offered = await asyncio.to_thread(self.arguments, line)
+        if line == self.composer.text:
+            before = line.removesuffix(typed)
+            self._offer([Offer(f"{before}{value}", value, one_line(told, 200)) for value, told in offered])
 
     async def _offer_files(self, mention: BegunMention) -> None:
         names = await asyncio.to_thread(self.files.having, mention.name, _FILES)
@@ -146,6 +164,9 @@ class PromptArea(Vertical):
         if self._mention is not None:
             named = named_so_far(chosen.removeprefix("file:"))
             self.composer.call_next(self.composer.replace_before_cursor, self._mention.at, named)
+            return
+        if chosen.startswith("/"):
+            self.composer.call_next(self.composer.set_text, chosen)
             return
         action = BY_ID[chosen]
         self.composer.call_next(self.composer.set_text, f"{action.slash} " if action.argument else f"{action.slash}")
