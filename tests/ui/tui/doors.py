@@ -277,6 +277,13 @@ async def on_code(stage: Stage) -> None:
     stage.screen.transcript.move_cursor_to(code)
 
 
+async def looked_for(stage: Stage) -> None:
+    """A word of two messages is marked, and the cursor is on it in one of them."""
+    stage.screen.transcript.look_for("two")
+    stage.screen.transcript.go_to_found(1)
+    await stage.settle()
+
+
 async def recalled(stage: Stage) -> None:
     """There is a draft, and for the key down the prompt before it stands in its place."""
     stage.screen.composer.set_text("draft")
@@ -405,6 +412,8 @@ EFFECTS: dict[str, Effect] = {
     "quit": Effect(lambda s: bool(s.left)),
     "message-up": Effect(_cursor_moved, first_message),
     "message-down": Effect(_cursor_moved, first_message),
+    "found-next": Effect(_cursor_moved, looked_for),
+    "found-before": Effect(_cursor_moved, looked_for),
     "message-ends": Effect(_cursor_moved, first_message),
     "copy-message": Effect(lambda s: s.copied == [ANSWER]),
     "copy-code": Effect(lambda s: bool(s.copied) and "Copied code" in s.heard, on_code),
