@@ -77,6 +77,9 @@ class View(Protocol):
     def show_figures(self) -> None:
         """Those of the newest answer of the open conversation."""
 
+    def show_spoken(self) -> None:
+        """Who speaks in the open conversation, and what it says itself of how it is spoken to, may have changed."""
+
     def show_messages(self) -> None:
         """The open branch has got messages, or lost them."""
 

@@ -84,8 +84,8 @@ def services(
 
 
 def _first(reading: Reading) -> Layer:
-    """What conversations begin with: greedy answers, and a full context is refused, as if these were the defaults."""
-    values = {"temperature": 0.0, "min_p": 0.0, "context_policy": "stop", **reading.file.values}
+    """What conversations begin with: greedy answers, as if that were the default."""
+    values = {"temperature": 0.0, "min_p": 0.0, **reading.file.values}
     return Layer("file", values, "default")
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.answering import was_cut
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from exlchat.chat.model import AnswerRecord, Message
 
+_NAME_CELLS = 40
+_FOLDED_CELLS = 60
 WRITTEN_ELSEWHERE = "being written by another exlchat"
 _CUT_BY = {
     "max_new_tokens": "cut at the answer limit",
@@ -20,15 +24,49 @@ _CUT_BY = {
 }
 
 
-def footer(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
+def names_over(branch: Sequence[Message]) -> dict[str, str]:
+    """Who says each message where a persona speaks, by id: its name, and what it calls the user; one line, cleaned."""
+    spoken: Mapping[str, Any] = {}
+    names: dict[str, str] = {}
+    for message in branch:
+        if message.role == "system":
+            spoken = message.persona or {}
+            continue
+        name = spoken.get("user" if message.role == "user" else "char")
+        if isinstance(name, str) and (shown := one_line(name, _NAME_CELLS)):
+            names[message.id] = shown
+    return names
+
+
+def persona_line(message: Message) -> str:
+    """What stands for the system prompt of a persona, which may be pages; empty where that is none of a persona."""
+    if message.role != "system" or message.persona is None:
+        return ""
+    name = message.persona.get("name")
+    who = one_line(name, _NAME_CELLS) if isinstance(name, str) else ""
+    lines = message.text.strip().splitlines()
+    more = f" … {len(lines)} lines" if len(lines) > 1 else ""
+    return f"{who or 'a persona'} · {one_line(lines[0], _FOLDED_CELLS) if lines else 'no system prompt'}{more}"
+
+
+def greeting_ids(branch: Sequence[Message]) -> frozenset[str]:
+    """The greeting of a conversation in which nobody has answered it."""
+    begun = any(one.role == "user" for one in branch)
+    return frozenset(() if begun else (one.id for one in branch if one.role == "assistant"))
+
+
+def footer(message: Message, places: Mapping[str, tuple[int, int]], *, greets: bool = False) -> str:
     """Which alternative a message is, whether it is pinned or left out, and why an answer is not whole; else empty.
 
     Args:
         places: which of how many alternatives messages are, by id.
+        greets: whether it is a greeting that nobody has answered, which says how to see the others.
     """
     parts = []
     if (place := places.get(message.id)) is not None:
         parts.append(f"‹{place[0]}/{place[1]}›")
+        if greets:
+            parts.append(f"/alternative {1 if place[0] == place[1] else place[0] + 1} shows another greeting")
     if message.pinned:
         parts.append("pinned")
     if message.left_out:

@@ -102,6 +102,17 @@ class Spoken:
     problem: str = ""
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """What the conversation says itself and holds, each in a few words: a preset, or a value by itself."""
+        own = [name for name in OWNED if name in self.own.values and self.held.source(name) == "conversation"]
+        presets = dict.fromkeys(one_line(self.own.presets[name], 30) for name in own if name in self.own.presets)
+        alone = (name for name in own if name not in self.own.presets)
+        return (*presets, *(f"{name} {one_line(self._shown(name), 30)}" for name in alone))
+
+    def _shown(self, name: str) -> str:
+        return (self.template or "model") if name == "template" else self.generation.shown(name)
+
+    @property
     def template(self) -> str | None:
         value: str | None = self.held.value("template")
         return value

@@ -118,6 +118,9 @@ class Commands:
         handler = BY_ID[action_id].handler
         own = self._own.get(action_id)
         if own is not None:
-            return attempt(self._view, lambda: own(argument))
-        assert handler is not None, action_id
-        return attempt(self._view, lambda: handler(self._view, argument))
+            done = attempt(self._view, lambda: own(argument))
+        else:
+            assert handler is not None, action_id
+            done = attempt(self._view, lambda: handler(self._view, argument))
+        self._view.show_spoken()
+        return done

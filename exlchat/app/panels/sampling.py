@@ -12,10 +12,12 @@ from exlchat.chat.presets import control_values
 from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.limits import LARGEST_SEED
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from exlchat.app.chat.own_settings import Spoken
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.view import View
     from exlchat.chat.presets.preset import SamplingPreset
@@ -175,6 +177,21 @@ def preset_lines(preset: SamplingPreset, now: GenerationSettings, source: str) -
         yield f"Not applied: {preset.not_applied}"
 
 
+def spoken_rows(spoken: Spoken) -> Iterator[tuple[str, str, str]]:
+    """What else than values belongs to how a conversation is spoken to, where it is not as usual: name, value, source.
+
+    The model is a hint: the one that the persona is meant for.
+    """
+    persona = spoken.persona
+    if persona is not None:
+        yield "persona", one_line(persona.name, 40), "conversation"
+        if persona.model is not None:
+            yield "meant for", one_line(persona.model, 60), persona.source
+    if (source := spoken.held.source("template")) != "default":
+        layer = spoken.held.origin("template")
+        yield "template", one_line(spoken.template or "model", 60), layer.name or source
+
+
 def panel_lines(view: View) -> Iterator[str]:
     """All values in lines, for where there is no panel."""
     now, start = view.session.generation, view.session.as_usual
@@ -185,6 +202,8 @@ def panel_lines(view: View) -> Iterator[str]:
             explained, held, *_ = value_lines(now, start, name)
             yield f"  {name} {now.shown(name)}: {explained}" if group else f"{name}: {held[5:]} {explained}"
     yield order_line(now.sampling)
+    for title, value, source in spoken_rows(view.session.spoken):
+        yield f"{title}: {value} ({source})"
     yield "/set NAME VALUE changes one, /preset NAME takes a preset; both hold from the next answer on"
 
 

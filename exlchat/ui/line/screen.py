@@ -313,6 +313,7 @@ class LineScreen:
         return toolbar_text(
             chat.facts,
             persona=persona.name if persona is not None else None,
+            own=chat.session.spoken.words,
             place=chat.place,
             typed=" · ".join(part for part in ("NORMAL" if normal else "", self._count.told()) if part),
             width=self._output.get_size().columns - 2,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.app.chat.message_words import (
+    WRITTEN_ELSEWHERE,
+    footer,
+    greeting_ids,
+    persona_line,
+    seen_line,
+    unanswered_line,
+)
 from exlchat.app.presenter import waits_for
 from exlchat.chat.model import newest_record
 from exlchat.chat.prompt.answer_parts import answer_parts
@@ -26,6 +33,8 @@ _PAINT_EVERY_SECONDS = 1 / 30
 _SHOWN = 20
 """How many messages of a conversation are shown when it is opened."""
 _WAITING_SHOWN = 3
+_WHOLE_LINES = 8
+"""The system prompt of a persona that has more is said in one line."""
 
 
 class Scrollback:
@@ -214,7 +223,9 @@ class Scrollback:
 
     def _write(self, message: Message) -> None:
         if message.role != "assistant":
-            self.put([*self._console.formatter.said(message.role, message.text), *self.end_of(message)])
+            long = message.text.count("\n") >= _WHOLE_LINES and persona_line(message)
+            text = f"{long}; /system shows it" if long else message.text
+            self.put([*self._console.formatter.said(message.role, text), *self.end_of(message)])
             return
         said = answer_parts(message)
         lines = AnswerLines(self._console.formatter, self._speaker(message))
@@ -226,7 +237,9 @@ class Scrollback:
     def end_of(self, message: Message) -> list[Fragments]:
         """What is said behind a message, and what separates it from the next."""
         formatter = self._console.formatter
-        said = WRITTEN_ELSEWHERE if message.status == "streaming" else footer(message, self._session.places)
+        greets = message.id in greeting_ids(self._session.branch)
+        told = footer(message, self._session.places, greets=greets)
+        said = WRITTEN_ELSEWHERE if message.status == "streaming" else told
         return [*(formatter.remark("footer", f"({said})") if said else []), *formatter.gap()]
 
     def _speaker(self, message: Message) -> str:

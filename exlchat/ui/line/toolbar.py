@@ -18,18 +18,25 @@ _GAP = " · "
 
 
 def toolbar_text(
-    facts: StatusFacts, *, persona: str | None, place: tuple[int, int] | None, typed: str, width: int
+    facts: StatusFacts,
+    *,
+    persona: str | None,
+    place: tuple[int, int] | None,
+    typed: str,
+    width: int,
+    own: tuple[str, ...] = (),
 ) -> str:
     """As much as fits into `width` cells, from the left.
 
     Args:
         facts: of model and answer.
         persona: name of who speaks, if a persona does.
+        own: what the conversation says itself of how it is spoken to, in words.
         typed: of the message that is being typed.
         place: which of how many alternatives the last message with alternatives is.
     """
     shown = ""
-    for part in _parts(facts, persona, place, typed):
+    for part in (*_parts(facts, persona, place, typed), *(printable(one) for one in own)):
         longer = f"{shown}{_GAP}{part}" if shown else part
         if cell_len(longer) > width:
             break

@@ -128,6 +128,9 @@ class LineView:
     def refresh_around(self) -> None:
         self.console.refresh()
 
+    def show_spoken(self) -> None:
+        self.console.refresh()
+
     def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
         del title, late
         self.note("\n".join(f"{left}: {right}" if left and right else left or right for left, right in rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from exlchat.app.chat.message_words import names_over
 from exlchat.app.runtime.jobs import Loaded, LoadFailed
 from exlchat.ui.tui.items import SEEN_FROM, live_items, message_items, thoughts_key, waiting_key
 
@@ -37,7 +38,8 @@ class AnswerDisplay:
         for notice in notices:
             screen.note(notice)
         screen.take_away(waiting_key(answering.conversation_id))
-        for item in live_items(message, "".join(answering.thoughts), "".join(answering.answer)):
+        name = names_over(screen.session.branch).get(message.id, "")
+        for item in live_items(message, "".join(answering.thoughts), "".join(answering.answer), name):
             transcript.append_message(item)
         if transcript.has_focus and transcript.cursor is None:
             # What the answer takes the place of was under the cursor.

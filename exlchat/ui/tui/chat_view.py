@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from exlchat.app.chat import tree_actions
-from exlchat.app.chat.message_words import welcome_lines
+from exlchat.app.chat.message_words import names_over, welcome_lines
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.action import attempt
@@ -25,13 +25,21 @@ from exlchat.app.presenter import waits_for
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
 from exlchat.chat.store.conversations import StoreError
-from exlchat.ui.tui.items import UNANSWERED, branch_items, message_items, thoughts_key, waiting_item, waiting_key
+from exlchat.ui.tui.items import (
+    UNANSWERED,
+    branch_items,
+    message_items,
+    name_key,
+    thoughts_key,
+    waiting_item,
+    waiting_key,
+)
 from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
-from exlchat.ui.tui.widgets.status_line import StatusLine
+from exlchat.ui.tui.widgets.status_line import StatusLine, WhoSpeaks
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
 from exlchat.untrusted.sanitize import printable
@@ -208,7 +216,7 @@ class ChatView(Screen[None]):
         """Show the messages of the open conversation anew: without that of the id `but`, with the cursor `at` one."""
         session = self.session
         items = branch_items(session.branch, session.answering, session.places)
-        hidden = () if but is None else (but, thoughts_key(but))
+        hidden = () if but is None else (but, thoughts_key(but), name_key(but))
         self.transcript.set_messages([item for item in items if item.key not in hidden])
         self.show_waiting()
         if at is not None and self.transcript.holds(at):
@@ -221,11 +229,13 @@ class ChatView(Screen[None]):
         self.show_messages(at=at)
 
     def show_prompt(self, prompt: ChatMessage) -> None:
-        if len(self.session.branch) <= 2:
+        if sum(message.role == "user" for message in self.session.branch) == 1:
+            # Before it there may have been another screen, and a greeting says no longer that there are others.
             self.show_messages()
             return
         self.take_away(UNANSWERED)
-        for item in message_items(prompt, self.session.places):
+        name = names_over(self.session.branch).get(prompt.id, "")
+        for item in message_items(prompt, self.session.places, name):
             self.transcript.append_message(item)
         self.show_waiting()
         self.transcript.scroll_to_end()
@@ -276,8 +286,13 @@ class ChatView(Screen[None]):
 
         self.app.push_screen(ProbabilitiesScreen(ask, partial(questions_wait_for, self)), taken)
 
+    def show_spoken(self) -> None:
+        spoken = self.session.spoken
+        self.status.who = WhoSpeaks(spoken.persona.name if spoken.persona is not None else "", spoken.words)
+
     def refresh_around(self) -> None:
         session = self.session
+        self.show_spoken()
         self.prompt.queued.prompts = session.waiting_prompts(session.conversation_id)
         self.composer.recall.set_here([message.text for message in session.branch if message.role == "user"])
         empty = not session.branch

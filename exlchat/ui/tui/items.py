@@ -6,7 +6,15 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from exlchat.app.chat.message_words import WRITTEN_ELSEWHERE, footer, seen_line, unanswered_line
+from exlchat.app.chat.message_words import (
+    WRITTEN_ELSEWHERE,
+    footer,
+    greeting_ids,
+    names_over,
+    persona_line,
+    seen_line,
+    unanswered_line,
+)
 from exlchat.chat.model import newest_record
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.ui.tui.widgets.transcript import TranscriptItem
@@ -23,6 +31,7 @@ UNANSWERED = "unanswered"
 SEEN_FROM = "seen-from"
 _WAITING = "waiting"
 _THOUGHTS = "thoughts"
+_NAME = "name"
 
 
 def branch_items(
@@ -32,17 +41,18 @@ def branch_items(
 
     `places` says of messages with alternatives which of how many they are.
     """
-    record = newest_record(branch)
+    record, names, greetings = newest_record(branch), names_over(branch), greeting_ids(branch)
     for message in branch:
+        name = names.get(message.id, "")
         if record is not None and record.seen_from == message.id:
             yield TranscriptItem(SEEN_FROM, "notice", seen_line(record, any_pinned=_pinned_before(branch, message)))
         if answering is not None and answering.message is not None and answering.message.id == message.id:
-            yield from live_items(message, "".join(answering.thoughts), "".join(answering.answer))
+            yield from live_items(message, "".join(answering.thoughts), "".join(answering.answer), name)
         elif message.status == "streaming":
-            *thoughts, answer = message_items(message, places)
-            yield from (*thoughts, replace(answer, footer=WRITTEN_ELSEWHERE, status="partial"))
+            *above, answer = message_items(message, places, name)
+            yield from (*above, replace(answer, footer=WRITTEN_ELSEWHERE, status="partial"))
         else:
-            yield from message_items(message, places)
+            yield from message_items(message, places, name, greets=message.id in greetings)
     said = [message for message in branch if message.role != "system"]
     if said and said[-1].role == "user" and answering is None:
         yield TranscriptItem(UNANSWERED, "notice", unanswered_line("/retry"))
@@ -52,15 +62,32 @@ def _pinned_before(branch: Sequence[Message], message: Message) -> bool:
     return any(one.pinned for one in takewhile(lambda one: one.id != message.id, branch))
 
 
-def message_items(message: Message, places: Places) -> list[TranscriptItem]:
-    said = answer_parts(message)
-    answer = TranscriptItem(message.id, message.role, said.answer, footer(message, places), message.status)
-    return [*_thoughts(message, said.thinking or "", "complete", folded=True), answer]
+def message_items(message: Message, places: Places, name: str = "", *, greets: bool = False) -> list[TranscriptItem]:
+    """A message with what it thought before, under the name of who says it, where that is one."""
+    said, fold = answer_parts(message), persona_line(message)
+    answer = TranscriptItem(
+        message.id,
+        message.role,
+        said.answer,
+        footer(message, places, greets=greets),
+        message.status,
+        fold=fold,
+        folded=bool(fold),
+    )
+    return [*_named(message, name), *_thoughts(message, said.thinking or "", "complete", folded=True), answer]
 
 
-def live_items(message: Message, thoughts: str, answer: str) -> list[TranscriptItem]:
+def live_items(message: Message, thoughts: str, answer: str, name: str = "") -> list[TranscriptItem]:
     growing = TranscriptItem(message.id, "assistant", answer, status="streaming")
-    return [*_thoughts(message, thoughts, "streaming"), growing]
+    return [*_named(message, name), *_thoughts(message, thoughts, "streaming"), growing]
+
+
+def _named(message: Message, name: str) -> list[TranscriptItem]:
+    return [TranscriptItem(name_key(message.id), "name", name)] if name else []
+
+
+def name_key(message_id: str) -> str:
+    return f"{_NAME}:{message_id}"
 
 
 def thoughts_key(message_id: str) -> str:
@@ -69,7 +96,7 @@ def thoughts_key(message_id: str) -> str:
 
 def message_of(key: str) -> str | None:
     """The id of the message that an item is of, or belongs to; `None` for what is no message."""
-    if key in (UNANSWERED, SEEN_FROM) or key.startswith((f"{_WAITING}:", "note:")):
+    if key in (UNANSWERED, SEEN_FROM) or key.startswith((f"{_WAITING}:", f"{_NAME}:", "note:")):
         return None
     return key.removeprefix(f"{_THOUGHTS}:") or None
 

@@ -17,6 +17,7 @@ from exlchat.ui.tui.screens.sampling import SamplingScreen
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from exlchat.app.chat.own_settings import Spoken
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.presets.registry import PresetEntry
     from exlchat.ui.tui.chat_view import ChatView
@@ -45,6 +46,10 @@ class SamplingCommands:
         return self._screen.session.as_usual
 
     @property
+    def spoken(self) -> Spoken:
+        return self._screen.session.spoken
+
+    @property
     def not_kept(self) -> str:
         return "" if self._screen.services.kept else NOT_KEPT
 
@@ -52,9 +57,11 @@ class SamplingCommands:
 
     def change(self, name: str, text: str) -> None:
         self._screen.session.draw_by(self.now.with_value(name, text))
+        self._screen.show_spoken()
 
     def set_back(self, name: str) -> None:
         self._screen.session.set_back([name])
+        self._screen.show_spoken()
 
     def presets(self) -> Sequence[PresetEntry]:
         listed = PRESETS.all()
@@ -66,6 +73,7 @@ class SamplingCommands:
 
     def take(self, preset: PresetEntry) -> None:
         self._screen.session.draw_by(self.now.with_overrides(preset.preset.overrides, preset.source))
+        self._screen.show_spoken()
 
     # Written down
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from exlchat import paths
 from exlchat.chat.personas.frozen import FrozenPersona
 from tests.ui.app_harness import app, idle, say, shown, told
@@ -84,3 +86,97 @@ async def test_another_persona_speaks_from_here_on(tmp_path: Path) -> None:
         await say(pilot, "/persona nobody-at-all")
         await pilot.pause()
         assert "nobody-at-all" in told(chat)
+
+
+async def test_names_stand_over_what_is_said_and_the_card_is_folded(tmp_path: Path) -> None:
+    long = "You are Ada.\n" + "She counts.\n" * 40
+    ada = FrozenPersona("Ada", "Countess", "Anna", 0, system=long, greetings=("Come in.", "Hello.", "Yes?"))
+    chat = app(tmp_path, ScriptedEngine("Sit down.", "Again."), persona=ada)
+    async with chat.run_test(size=(120, 30)) as pilot:
+        await pilot.pause()
+        lines = [line[31:].strip() for line in shown(chat).splitlines()]
+        assert "┊ ▸ Ada · You are Ada. … 41 lines" in lines
+        assert lines[lines.index("Countess") + 1] == "│ Come in."
+        assert "│ ‹1/3› · /alternative 2 shows another greeting" in lines
+        assert "scripted   Ada" in lines[-1]
+        await say(pilot, "/alternative 3")
+        await pilot.pause()
+        assert "Yes?" in shown(chat)
+        assert "‹3/3› · /alternative 1 shows another greeting" in shown(chat)
+        await say(pilot, "Thank you.")
+        await idle(pilot)
+        lines = [line[31:].strip() for line in shown(chat).splitlines()]
+        assert lines[lines.index("Anna") + 1] == "▌ Thank you."
+        assert "shows another greeting" not in shown(chat)
+        answers = [number for number, line in enumerate(lines) if line == "Countess"]
+        assert [lines[number + 1] for number in answers] == ["│ Yes?", "│ Sit down."]
+        await say(pilot, "/retry")
+        await idle(pilot)
+        lines = [line[31:].strip() for line in shown(chat).splitlines()]
+        assert lines[len(lines) - 1 - lines[::-1].index("Countess") + 1] == "│ Again."
+        # A click on the line shows all of it, a key folds it again.
+        row = next(number for number, line in enumerate(shown(chat).splitlines()) if "▸ Ada" in line)
+        await pilot.click(offset=(40, row))
+        await pilot.press("ctrl+up", "home")
+        assert shown(chat).count("She counts.") > 5
+        await pilot.press("space")
+        assert "She counts." not in shown(chat)
+        # Opened again, it is all the same.
+        ident = chat.session.conversation_id
+        assert ident is not None
+        chat.chat_screen.open_conversation(ident)
+        await pilot.pause()
+        assert "▸ Ada · You are Ada. … 41 lines" in shown(chat)
+        await say(pilot, "/system Be plain.")
+        await pilot.pause()
+        assert "Be plain." in shown(chat)
+        assert "Ada" not in shown(chat).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("char", "user", "over"),
+    [
+        ("\x1b[2J\x1b]0;x\x07Evil\u202e", "a\nb", ("Evil", "a b")),
+        ("x" * 1_000_000, "y" * 1_000_000, ("x" * 20, "y" * 20)),
+        ("", " \n\t", None),
+        ("\x00\x1b", "\u200b", None),
+    ],
+)
+async def test_any_name_is_one_clean_line_or_none(
+    tmp_path: Path, char: str, user: str, over: tuple[str, str] | None
+) -> None:
+    odd = FrozenPersona(char or "none", char, user, 0, system="Speak.", greetings=("Come in.",))
+    chat = app(tmp_path, ScriptedEngine("Sit down."), persona=odd)
+    async with chat.run_test(size=(120, 30)) as pilot:
+        await say(pilot, "Thank you.")
+        await idle(pilot)
+        text = shown(chat)
+        assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(text)
+        assert all(len(line) <= 120 for line in text.splitlines())
+        lines = [line[31:].strip() for line in text.splitlines()]
+        place = lines.index("▌ Thank you.")
+        if over is not None:
+            assert over[0] in lines[place + 2 + lines[place + 2 :].index("│ Sit down.") - 1]
+            assert lines[place - 1].startswith(over[1])
+        assert lines.count("│ Come in.") == lines.count("│ Sit down.") == 1
+        assert chat.session.branch[0].persona is not None
+        assert chat.session.branch[0].persona["char"] == char
+
+
+async def test_the_line_below_says_what_the_conversation_says_itself(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("One."))
+    async with chat.run_test(size=(200, 30)) as pilot:
+        await say(pilot, "/set top_k 5")
+        await pilot.pause()
+        assert "this conversation: top_k 5" in shown(chat).splitlines()[-1]
+        await say(pilot, "/preset wild")
+        await say(pilot, "/template plain")
+        await pilot.pause()
+        assert "template plain" in shown(chat).splitlines()[-1]
+        assert "preset wild" in shown(chat).splitlines()[-1]
+        await pilot.press("f6")
+        await pilot.pause()
+        assert "template plain conversation" in " ".join(shown(chat).replace("│", " ").split())
+        await pilot.press("escape", "ctrl+n")
+        await pilot.pause()
+        assert "this conversation" not in shown(chat).splitlines()[-1]

@@ -13,7 +13,16 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from exlchat.app.generation_settings import NAMES
-from exlchat.app.panels.sampling import groups, is_chosen, next_choice, preset_lines, stepped, typed_text, value_lines
+from exlchat.app.panels.sampling import (
+    groups,
+    is_chosen,
+    next_choice,
+    preset_lines,
+    spoken_rows,
+    stepped,
+    typed_text,
+    value_lines,
+)
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
 from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 from exlchat.untrusted.text import one_line
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.app import ComposeResult
 
+    from exlchat.app.chat.own_settings import Spoken
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.presets.registry import PresetEntry
 
@@ -42,6 +52,10 @@ class Door(Protocol):
 
     @property
     def start(self) -> GenerationSettings: ...
+
+    @property
+    def spoken(self) -> Spoken:
+        """How the open conversation is spoken to."""
 
     @property
     def not_kept(self) -> str:
@@ -135,6 +149,9 @@ class SamplingScreen(ModalScreen[None]):
                 yield Option(
                     Content.assemble(("  ", ""), (order_line(self._door.now.sampling), "$quiet-text")), disabled=True
                 )
+        for title, value, source in spoken_rows(self._door.spoken):
+            shown = Content.assemble(f"  {title:<{_NAME_CELLS}} ", printable(value), (f"  {source}", "$quiet-text"))
+            yield Option(shown, disabled=True)
         more = "fewer" if self._unfolded else f"more… {off} that are off, or as usual"
         yield Option(Content.assemble("  ", more, ("  m", "$quiet-text")), id=_FOLD)
         yield Option(Content.assemble(("Presets ", "bold $primary"), ("Enter takes one", "$quiet-text")), disabled=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -9,6 +10,8 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from exlchat.app.panels.figures import StatusFacts
+from exlchat.untrusted.sanitize import printable
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,14 +20,28 @@ if TYPE_CHECKING:
 
 _METER_CELLS = 10
 _GAP = "   "
+_NAME_CELLS = 24
+_OWN_SHOWN = 3
 
 
-def status_segments(facts: StatusFacts, width: int) -> list[Content]:
+@dataclass(frozen=True, slots=True)
+class WhoSpeaks:
+    """Whose name the line shows, and what the open conversation says itself of how it is spoken to, in words."""
+
+    name: str = ""
+    own: tuple[str, ...] = ()
+
+
+_NOBODY = WhoSpeaks()
+
+
+def status_segments(facts: StatusFacts, width: int, who: WhoSpeaks = _NOBODY) -> list[Content]:
     """The parts that fit into `width` cells with gaps between, left to right.
 
     The meter of the context goes first, then the figures from the last to the first.
     """
-    before, figures = (_model(facts), _activity(facts)), (_rate(facts), _prompt_tokens(facts), _first_token(facts))
+    before = (_model(facts), _name(who), _activity(facts))
+    figures = (_rate(facts), _prompt_tokens(facts), _first_token(facts), _own(who))
     for meter in (True, False):
         parts = [part for part in (*before, _context(facts, meter=meter), *figures) if part is not None]
         if _width(parts) <= width:
@@ -40,6 +57,18 @@ def _width(parts: Sequence[Content]) -> int:
 
 def _model(facts: StatusFacts) -> Content | None:
     return Content.styled(facts.model, "$foreground") if facts.model else None
+
+
+def _name(who: WhoSpeaks) -> Content | None:
+    name = printable(one_line(who.name, _NAME_CELLS))
+    return Content.styled(name, "$primary") if name else None
+
+
+def _own(who: WhoSpeaks) -> Content | None:
+    if not who.own:
+        return None
+    more = f" and {len(who.own) - _OWN_SHOWN} more" if len(who.own) > _OWN_SHOWN else ""
+    return Content.styled(f"this conversation: {printable(', '.join(who.own[:_OWN_SHOWN]))}{more}", "$quiet-text")
 
 
 def _activity(facts: StatusFacts) -> Content | None:
@@ -88,7 +117,8 @@ def _first_token(facts: StatusFacts) -> Content | None:
 
 class StatusLine(Widget):
     facts: reactive[StatusFacts] = reactive(StatusFacts())
+    who: reactive[WhoSpeaks] = reactive(_NOBODY)
 
     def render(self) -> RenderResult:
-        segments = status_segments(self.facts, self.size.width - 2)
+        segments = status_segments(self.facts, self.size.width - 2, self.who)
         return Content(_GAP).join(segments).truncate(max(1, self.size.width - 1), ellipsis=True)

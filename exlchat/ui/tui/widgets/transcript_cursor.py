@@ -143,7 +143,7 @@ class CursorView(MessageView):
         self.refresh()
 
     def _clicked(self, event: events.Click, index: int, line: int) -> None:
-        """A click on a line of a message: on a link, or on what stands for folded code."""
+        """A click on a line of a message: on a link, on what stands for folded code, or for the message itself."""
         meta = event.style.meta
         if event.screen_offset != self._pressed_at:
             return
@@ -155,6 +155,10 @@ class CursorView(MessageView):
             self._messages.lay_out(index)
             self._settle(self.scroll_offset.y)
             self.refresh()
+        elif self._messages[index].view == "folded":
+            self._following = False
+            self._messages[index].show_as("whole")
+            self._lay_out_again(index)
         elif target := meta.get(TARGET):
             self.post_message(self.LinkClicked(str(target)))
 

@@ -101,6 +101,8 @@ class TranscriptMessage:
         """Lines with footer and the blank line below: as measured, else a guess that needs no parsing."""
         if self.measured is not None:
             return self.measured
+        if self.role == "name":
+            return 1
         if self.view == "folded":
             return 2 + bool(self.footer)
         return self._newlines + self._characters // width + 2 + bool(self.footer)
@@ -133,7 +135,8 @@ class TranscriptMessage:
         first_changed = self.layout.update()
         footer = printable(normalize_newlines(self.footer))
         self._footer_lines = [Strip(line) for line in renderer.wrapped(footer, footer_style)] if footer else []
-        self.measured = max(len(self.layout.lines), 1) + len(self._footer_lines) + 1
+        blank = self.role != "name"
+        self.measured = max(len(self.layout.lines), 1) + len(self._footer_lines) + blank
         return first_changed
 
     def line(self, number: int) -> Strip | None:
@@ -244,7 +247,7 @@ class MessageList:
     def lay_out(self, index: int) -> tuple[int, int]:
         """Bring a message's lines up to date; returns how many lines it grew by and the first that may have changed."""
         message = self._messages[index]
-        quiet = message.role == "thinking" or message.view == "folded"
+        quiet = message.role in ("thinking", "name") or message.view == "folded"
         whole, quieter, folding = self._rendered_by()
         first_changed = message.lay_out(quieter if quiet else whole, folding, self._footer_style)
         height = message.height(self.width)

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.widgets.transcript_items import Role
 
 GUTTER_WIDTH: Final = 2
-_MARKS: Final[Mapping[Role, str]] = {"user": "▌ ", "assistant": "│ ", "thinking": "⋮ ", "system": "┊ ", "notice": "· "}
+_MARKS: Final[Mapping[Role, str]] = {
+    "user": "▌ ",
+    "assistant": "│ ",
+    "thinking": "⋮ ",
+    "system": "┊ ",
+    "notice": "· ",
+    "name": "  ",
+}
 """Different characters, not colours alone: the roles stay apart on a terminal without colour."""
 
 

@@ -129,6 +129,7 @@ def read_styles(widget: Widget, code_style: CodeStyle) -> TranscriptStyles:
         "system": part("system"),
         "notice": part("notice"),
         "thinking": part("notice"),
+        "name": part("assistant"),
     }
     return TranscriptStyles(text, part("footer"), part("badge"), part("incomplete"), _own(widget, "found"), roles)
 
