@@ -52,6 +52,7 @@ def unpin(view: View, back: str) -> None:
     "/leave-out",
     "[N]",
     when=lambda now: now.can_retry and not now.answering,
+    aliases=("/hide", "/exclude"),
 )
 def leave_out(view: View, back: str) -> None:
     _mark(view, left_out_line(view, tree_actions.said_back(view.session, back).id, left_out=True))
@@ -64,6 +65,7 @@ def leave_out(view: View, back: str) -> None:
     "/take-in",
     "[N]",
     when=lambda now: now.can_retry and not now.answering,
+    aliases=("/unhide", "/include"),
 )
 def take_in(view: View, back: str) -> None:
     session = view.session

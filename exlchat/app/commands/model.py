@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 command = partial(action.command, topic="Models")
 
 _SET = "set"
+_ABOUT = ("info", "license", "modelfile", "parameters")
+"""What ollama's /show takes."""
 
 
 @command(
@@ -37,7 +39,7 @@ _SET = "set"
 def model(view: View, argument: str) -> None:
     """Without an argument show the model; `set NAME VALUE` remembers; anything else is a model to be loaded."""
     words = argument.replace("=", " ", 1).split(None, 2)
-    if not words:
+    if not words or (argument in _ABOUT and not Path(argument).exists()):
         view.note(_describe(view))
     elif words[0] == _SET and not Path(argument).exists():
         if len(words) < 3:
