@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.answering import was_cut
+from exlchat.chat.model import newest_record
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from exlchat.chat.model import AnswerRecord, Message
+    from exlchat.llm.info import ModelInfo
 
 _NAME_CELLS = 40
 _FOLDED_CELLS = 60
@@ -88,6 +90,15 @@ def seen_line(record: AnswerRecord, *, any_pinned: bool) -> str:
     if record.summary:
         return f"— the model sees a summary of what is above{but}; /summary shows it —"
     return f"— the model no longer sees what is above{but} —"
+
+
+def other_model_line(branch: Sequence[Message], info: ModelInfo | None) -> str:
+    """With which model a conversation was held last, where another one is loaded; else empty."""
+    record = newest_record(branch)
+    if info is None or record is None or not record.model.strip() or record.model == info.name:
+        return ""
+    name = one_line(record.model, _NAME_CELLS)
+    return f"This conversation was held with {name}; /model {name} goes on with that one"
 
 
 def unanswered_line(how: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
+from exlchat.app.chat.message_words import other_model_line
 from exlchat.app.chat.session import ChatSession, NotPossibleError
 from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.cache import questions_wait_for
@@ -171,6 +172,8 @@ class LineView:
             self.tell(str(error), warning=True)
             return False
         self.show_conversation()
+        if line := other_model_line(self.session.branch, self.model.info):
+            self.tell(line)
         return True
 
     def new_conversation(self) -> None:

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from exlchat.app.chat import tree_actions
-from exlchat.app.chat.message_words import names_over, welcome_lines
+from exlchat.app.chat.message_words import names_over, other_model_line, welcome_lines
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.action import attempt
@@ -339,6 +339,8 @@ class ChatView(Screen[None]):
             self.tell(str(error), warning=True)
             return False
         self.show_conversation()
+        if line := other_model_line(self.session.branch, self.model.info):
+            self.tell(line)
         return True
 
     def new_conversation(self) -> None:

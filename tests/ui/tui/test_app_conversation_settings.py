@@ -271,3 +271,21 @@ async def test_the_screen_says_whose_it_is(tmp_path: Path) -> None:
         await pilot.press("f6")
         await pilot.pause()
         assert "top_k 4 conversation" in " ".join(shown(chat).replace("│", " ").split())
+
+
+async def test_a_conversation_that_was_held_with_another_model_says_so(tmp_path: Path) -> None:
+    first = app(tmp_path, ScriptedEngine("One.", name="odd\x1b[2Jname"))
+    async with first.run_test(size=(100, 30)) as pilot:
+        ident = await talk(pilot, "a?")
+    again = app(tmp_path, ScriptedEngine("Two."))
+    async with again.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: again.chat_screen.model.info is not None)
+        again.chat_screen.open_conversation(ident)
+        await pilot.pause()
+        assert "This conversation was held with odd" in told(again)
+        assert "\x1b" not in told(again)
+        again.chat_screen.new_conversation()
+        there = await talk(pilot, "b?")
+        again.chat_screen.open_conversation(there)
+        await pilot.pause()
+        assert told(again).count("was held with") == 1

@@ -41,7 +41,7 @@ def status_segments(facts: StatusFacts, width: int, who: WhoSpeaks = _NOBODY) ->
     The meter of the context goes first, then the figures from the last to the first.
     """
     before = (_model(facts), _name(who), _activity(facts))
-    figures = (_rate(facts), _prompt_tokens(facts), _first_token(facts), _own(who))
+    figures = (_rate(facts), _own(who), _prompt_tokens(facts), _first_token(facts))
     for meter in (True, False):
         parts = [part for part in (*before, _context(facts, meter=meter), *figures) if part is not None]
         if _width(parts) <= width:
