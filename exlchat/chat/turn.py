@@ -12,7 +12,7 @@ from exlchat.chat.prompt.answer_ids import begun_text
 from exlchat.chat.prompt.summary import SummaryCancelled
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, TurnEvent
-from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned
+from exlchat.chat.turn_plan import Beginning, Ground, TurnOptions, ground_of, planned, require_another
 from exlchat.llm.events import Finished, PrefillProgress, TextDelta
 from exlchat.llm.port import Cancellation, Engine
 
@@ -26,6 +26,7 @@ def answer(
     retry_of: str | None = None,
     continue_from: str | None = None,
     beginning: Beginning | None = None,
+    only_another: bool = False,
     cancellation: Cancellation | None = None,
 ) -> Generator[TurnEvent, None, None]:
     """Have the conversation answered at its tip, where the user's message already is.
@@ -43,10 +44,12 @@ def answer(
         continue_from: the id of an answer that was cut; the new one stands beside it and begins with its text.
         beginning: with what it begins instead, because another token was taken in that answer. It is kept even if it
             is stopped at once, and an undo shows the old one.
+        only_another: give no answer that would be the one of `retry_of` to the letter.
         cancellation: ends it, whatever it is at.
 
     Raises:
-        TurnError: there is nothing to answer, or another model is loaded than the one whose token was taken.
+        TurnError: there is nothing to answer, another model is loaded than the one whose token was taken, or the answer
+            would be the same.
         PromptError: the format cannot take the conversation.
         ContextFull: no room for an answer, and the policy cannot make any.
         StoreError: the answer could not even be begun.
@@ -67,6 +70,7 @@ def answer(
         return
     try:
         plan = yield from planned(store, engine, ground, options, owner=conversation_id, cancellation=cancellation)
+        require_another(engine, ground.earlier if only_another else None, plan)
     except SummaryCancelled as stopped:
         nothing = Message("", ground.parent_id, "assistant", "", time.time(), "partial")
         yield AnswerClosed(nothing, stopped.finished, kept=False)

@@ -246,6 +246,23 @@ def planned(
     )
 
 
+def require_another(engine: Engine, earlier: Message | None, plan: TurnPlan) -> None:
+    """Refuse what was given to the same prompt in the same way, and came to its end, by what never draws.
+
+    Raises:
+        TurnError: the answer would be the `earlier` one to the letter.
+    """
+    old, new = None if earlier is None or earlier.edited_from is not None else earlier.record, plan.record
+    if old is None or old.stats is None or not engine.capabilities.same_when_greedy:
+        return
+    asked_alike = (old.model, old.prompt_hash, old.speech) == (new.model, new.prompt_hash, new.speech)
+    whole = old.finish_reason in ("stop_token", "stop_string", "repeating") or (
+        old.finish_reason == "max_new_tokens" and old.stats.new_tokens == plan.request.max_new_tokens
+    )
+    if old.sampling == new.sampling and new.sampling.greedy and asked_alike and whole:
+        raise TurnError("the answer would be the same at temperature 0; /set temperature 0.7 has another one given")
+
+
 def _begun(engine: Engine, ground: Ground, wanted: str) -> tuple[str, tuple[int, ...]]:
     """The text and the ids that the answer begins with; those `wanted` where it is a new one."""
     if ground.beginning is not None:

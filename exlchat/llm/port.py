@@ -105,6 +105,8 @@ class Capabilities:
     heal: bool = True
     draft_model: bool = True
     """Whether `draft` may be "model"."""
+    same_when_greedy: bool = False
+    """Whether two greedy answers to one prompt are the same; not asked for, but told."""
 
     def check(self, request: GenerationRequest) -> None:
         """Raises `RequestError` in one line for what cannot be had."""

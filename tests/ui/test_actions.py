@@ -55,7 +55,7 @@ def test_the_names_that_other_programs_have_for_what_is_here_are_aliases() -> No
     ("text", "said"),
     [
         *((name, f"There is no command {name}; here: {here}") for name, here in HERE.items()),
-        ("/import chats.json", "exlchat sessions import FILE"),
+        ("/lorebook world.json", "a persona or a character card brings them"),
         ("exit", "To do that here: /quit; to send exit as text, add a full stop"),
         (":q", "/quit"),
         ("!multi", "shift+enter"),
@@ -91,7 +91,7 @@ def test_the_commands_of_the_product_exist() -> None:
         "/models /stats /copy /pin /unpin /leave-out /take-in /summary /cache /cost /sidebar /settings /quit "
         "/messages /edit /alternative "
         "/branch /cut /redo /find /tree /search /compare /prompt /history /editor "
-        "/save /code /source /probabilities /sampling /log "
+        "/save /tag /folder /ontop /archive /archived /import /code /source /probabilities /sampling /log "
         "/schema /regex /choice /grammar /ban /stop /begin /think /negative /draft /logprobs"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}

@@ -71,3 +71,10 @@ def was_cut(message: Message) -> bool:
         return True
     reason = message.record.finish_reason if message.record else None
     return message.status == "partial" or reason in ("max_new_tokens", "context_full", "repeating")
+
+
+def can_go_on(branch: Sequence[Message], message: Message) -> bool:
+    """Whether an answer of this branch was cut and stands behind a message of the user: a greeting answers nothing."""
+    said = [one for one in branch if one.role != "system"]
+    at = next((place for place, one in enumerate(said) if one.id == message.id), 0)
+    return was_cut(message) and at > 0 and said[at - 1].role == "user"

@@ -61,6 +61,7 @@ def footer(message: Message, places: Mapping[str, tuple[int, int]], *, greets: b
     """Which alternative a message is, whether it is pinned or left out, and why an answer is not whole; else empty.
 
     Args:
+        message: of any role.
         places: which of how many alternatives messages are, by id.
         greets: whether it is a greeting that nobody has answered, which says how to see the others.
     """
@@ -75,7 +76,9 @@ def footer(message: Message, places: Mapping[str, tuple[int, int]], *, greets: b
         parts.append("left out: the model does not see it")
     if was_cut(message):
         reason = message.record.finish_reason if message.record else None
-        parts.append(f"{_cut_by(message, reason)} · /continue goes on")
+        parts.append(_cut_by(message, reason))
+        if not greets and reason != "context_full":
+            parts.append("/continue goes on")
     return " · ".join(parts)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exlchat.app.chat.answering import was_cut
+from exlchat.app.chat.answering import can_go_on
 from exlchat.app.chat.open_conversation import OpenConversation
 from exlchat.app.chat.own_settings import spoken_to
 from exlchat.app.chat.under_way import UnderWay
 from exlchat.app.generation_settings import NAMES
 from exlchat.app.runtime.jobs import JobEnded, JobEvent
 from exlchat.app.runtime.requests import Questions, several_job, title_job, turn_job
+from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, TitleMade
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ChatSession(OpenConversation):
         self.questions = Questions(store, jobs)
         self._jobs = jobs
         self._under_way = UnderWay(jobs)
-        self._deleted: list[tuple[str, str]] = []
+        self._deleted: list[list[tuple[str, str]]] = []
         self.deleted_last = False
         """Whether a conversation was deleted after everything else that can be undone."""
         self.titles = titles
@@ -101,26 +102,40 @@ class ChatSession(OpenConversation):
 
     # Deleting
 
-    def delete(self, conversation_id: str) -> str:
-        """Take a conversation off the list and return its title; what is being answered in it is stopped."""
-        title = self.store.load(conversation_id).title
-        self.store.delete(conversation_id)
-        self._deleted.append((conversation_id, title))
-        self.deleted_last = True
-        self._under_way.drop(conversation_id)
-        if conversation_id == self.conversation_id:
-            self.start_new()
-        return title
+    def delete_all(self, conversation_ids: Sequence[str]) -> tuple[list[str], str]:
+        """Take conversations off the list; what is being answered in them is stopped. All are brought back together.
 
-    def undo_delete(self) -> tuple[str, str]:
-        """Bring back what was deleted last: its id and title.
+        Returns:
+            The titles of those that are gone, and in one line why others are not; empty if all are.
+        """
+        gone: list[tuple[str, str]] = []
+        problem = ""
+        for ident in conversation_ids:
+            try:
+                title = self.store.load(ident).title
+                self.store.delete(ident)
+            except StoreError as error:
+                problem = str(error)
+                continue
+            gone.append((ident, title))
+            self._under_way.drop(ident)
+        if gone:
+            self._deleted.append(gone)
+            self.deleted_last = True
+        if self.conversation_id in [ident for ident, _ in gone]:
+            self.start_new()
+        return [title for _, title in gone], problem
+
+    def undo_delete(self) -> list[tuple[str, str]]:
+        """Bring back what was deleted last: ids and titles.
 
         Raises:
             NotPossibleError: nothing was deleted.
         """
         if not self._deleted:
             raise NotPossibleError("nothing was deleted since the start")
-        self.store.undo_delete(self._deleted[-1][0])
+        for ident, _ in self._deleted[-1]:
+            self.store.undo_delete(ident)
         self.deleted_last = False
         return self._deleted.pop()
 
@@ -260,9 +275,22 @@ class ChatSession(OpenConversation):
         last = self.last_said
         self.require_quiet()
         self.unkept.save()
-        if self.conversation is None or last is None or not was_cut(last):
+        if last is not None and self._is_full(last):
+            raise NotPossibleError("the context is full; /set context_policy drop lets go of the oldest messages")
+        if self.conversation is None or last is None or not self.can_continue:
             raise NotPossibleError("the last answer was not cut; there is nothing to continue")
         self._submit(self.conversation.id, prompt=None, continue_from=last.id)
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the last answer was cut, and there is a message that it answers and room to go on."""
+        last = self.last_said
+        return last is not None and can_go_on(self.branch, last) and not self._is_full(last)
+
+    def _is_full(self, message: Message) -> bool:
+        """Whether the context ended an answer, and nothing may be left out to make room."""
+        ended_by = message.record.finish_reason if message.record is not None else None
+        return ended_by == "context_full" and self.generation.context_policy == "stop"
 
     def stop(self) -> bool:
         """Stop the answer of the open conversation, else the one being written elsewhere; whether there was one."""
@@ -351,13 +379,12 @@ class ChatSession(OpenConversation):
     def take_back(self, answering: PendingAnswer) -> bool:
         """Let the branch end before a prompt that came to no answer; whether that was possible.
 
-        Its text then belongs back into the composer; the message itself stays in the tree.
+        Its text then belongs back into the composer; it is no alternative of what is said next.
         """
         if answering.prompt is None:
             return False
-        if self.store.load(answering.conversation_id).tip_id != answering.prompt.id:
+        if not self.store.withdraw(answering.prompt.id):
             return False
-        self.store.set_tip(answering.conversation_id, answering.prompt.parent_id)
         if answering.conversation_id == self.conversation_id:
             self.reload()
         return True

@@ -85,7 +85,7 @@ def require_laid_open(session: ChatSession, message_id: str) -> None:
 def alternative(session: ChatSession, message_id: str, by: int) -> Message:
     """Show the alternative of a message that was written `by` places before (-) or after it (+)."""
     session.require_quiet()
-    others = session.store.alternatives(message_id)
+    others = session.store.alternatives(message_id, gone_on_from=False)
     ids = [one.id for one in others]
     at = ids.index(message_id) + by
     if len(others) == 1:

@@ -10,10 +10,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from exlchat.app.chat.answering import was_cut
 from exlchat.app.commands import (
     answer_options,
     answers,
+    arranging,
     cache,
     composing,
     conversations,
@@ -47,7 +47,19 @@ def _in_order() -> Iterator[Action]:
     return and_followers(first)
 
 
-TOPICS = (composing, conversations, answers, messages, speaking, sampling, model, cache, program, answer_options)
+TOPICS = (
+    composing,
+    conversations,
+    arranging,
+    answers,
+    messages,
+    speaking,
+    sampling,
+    model,
+    cache,
+    program,
+    answer_options,
+)
 """The files that declare them."""
 
 ACTIONS: tuple[Action, ...] = tuple(_in_order())
@@ -92,7 +104,7 @@ def situation_of(session: ChatSession) -> Situation:
         has_messages=bool(session.branch),
         has_answer=session.last_answer is not None,
         can_retry=last is not None,
-        answer_was_cut=last is not None and was_cut(last),
+        answer_was_cut=session.can_continue,
         can_undo_delete=session.can_undo_delete,
     )
 

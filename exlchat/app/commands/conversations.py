@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
+from exlchat.app.commands.arranging import delete_all
 from exlchat.chat.store.conversations import LostFileError, StoreError
 from exlchat.untrusted.text import one_line
 
@@ -164,29 +165,16 @@ def _save_anew(view: View) -> None:
 def delete(view: View, _: str) -> None:
     if (conversation_id := view.session.conversation_id) is None:
         raise NotPossibleError("this conversation is new and has nothing to delete")
-    delete_one(view, conversation_id)
-
-
-def delete_one(view: View, conversation_id: str) -> None:
-    was_open = conversation_id == view.session.conversation_id
-    if was_open:
-        view.unsent.keep()
-    try:
-        title = view.session.delete(conversation_id)
-    except StoreError as error:
-        view.tell(str(error), warning=True)
-        return
-    if was_open:
-        view.show_conversation()
-    else:
-        view.refresh_around()
-    view.tell(f"Deleted “{one_line(title, TITLE_CELLS)}”; /undo brings it back")
+    delete_all(view, [conversation_id])
 
 
 def undo_delete(view: View) -> None:
-    conversation_id, title = view.session.undo_delete()
-    view.open_conversation(conversation_id)
-    view.tell(f"“{one_line(title, TITLE_CELLS)}” is back")
+    back = view.session.undo_delete()
+    view.open_conversation(back[-1][0])
+    if len(back) == 1:
+        view.tell(f"“{one_line(back[0][1], TITLE_CELLS)}” is back")
+    else:
+        view.tell(f"{len(back)} conversations are back")
 
 
 command(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST = 200
 _PATH = ("/", "~", "./", "../")
-_FILES = ("save", "schema", "grammar")
+_FILES = ("save", "schema", "grammar", "import")
 _Read = TypeVar("_Read")
 Offered = tuple[str, str]
 """What can stand there, and a few words on it."""
@@ -124,7 +124,9 @@ class Arguments:
     def _alternatives(self) -> Iterator[Offered]:
         session = self._session
         last = next((one for one in reversed(session.branch) if one.id in session.places), None)
-        for number, one in enumerate(self._stored(lambda: session.store.alternatives(last.id) if last else ()), 1):
+        ident = last.id if last is not None else ""
+        others = self._stored(lambda: session.store.alternatives(ident, gone_on_from=False))
+        for number, one in enumerate(others, 1):
             yield str(number), answer_parts(one).answer
 
     def _branches(self) -> Iterator[Offered]:

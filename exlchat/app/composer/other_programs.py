@@ -11,7 +11,6 @@ _NO_TOOLS = "models here call no tools; /code saves what they write"
 _LINES = "shift+enter, alt+enter or ctrl+j make a new line"
 
 HERE: Final = {
-    "/archive": "exlchat sessions archive ID, in a shell",
     "/ask": "write the message; /persona NAME chooses who answers",
     "/attach": _FILES,
     "/authornote": _NOTES,
@@ -24,7 +23,6 @@ HERE: Final = {
     "/fragment": _FILES,
     "/image": _NO_PICTURES,
     "/impersonate": "write it yourself; /edit changes any message, the model's too",
-    "/import": "exlchat sessions import FILE reads conversations, exlchat personas import FILE characters, in a shell",
     "/incognito": "exlchat ask --no-save keeps nothing of a question; /delete takes this conversation away",
     "/key": "none is needed: models run on this machine",
     "/keys": "none is needed: models run on this machine; /help has the keys of the keyboard",
@@ -46,8 +44,6 @@ HERE: Final = {
     "/sendas": "/edit changes any message, the model's too; /begin TEXT has answers begin so",
     "/starter": _NOTES,
     "/sys": "/system TEXT says what holds for the conversation",
-    "/tag": "exlchat sessions tag ID TAG, in a shell",
-    "/tags": "exlchat sessions tag ID TAG, in a shell",
     "/tempchat": "exlchat ask --no-save keeps nothing of a question",
     "/tool": _NO_TOOLS,
     "/tools": _NO_TOOLS,

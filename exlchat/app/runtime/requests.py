@@ -73,6 +73,7 @@ def turn_job(
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,
+            only_another=retry_of is not None,
             cancellation=cancellation,
         )
 

@@ -15,7 +15,9 @@ from exlchat.chat.store import changes
 from exlchat.chat.store.database import MissingRowError, RefusedError
 from exlchat.chat.store.file import StoreFile, new_id, reads
 from exlchat.chat.store.statements import (
+    GONE_ON_FROM,
     alternatives,
+    automatic_title,
     load_branch,
     load_conversation,
     load_message,
@@ -64,11 +66,12 @@ def places(db: sqlite3.Connection, conversation_id: str) -> dict[str, tuple[int,
     found: dict[str, tuple[int, int]] = {}
     for parent_id, role in groups:
         rows = db.execute(
-            "SELECT id FROM message WHERE conversation_id = ? AND parent_id IS ? AND role = ? AND deleted_at IS NULL "
-            "ORDER BY rowid",
+            "SELECT m.id FROM message m WHERE m.conversation_id = ? AND m.parent_id IS ? AND m.role = ? "
+            f"AND m.deleted_at IS NULL AND NOT {GONE_ON_FROM} ORDER BY m.rowid",
             (conversation_id, parent_id, role),
         ).fetchall()
-        found |= {ident: (number, len(rows)) for number, (ident,) in enumerate(rows, 1)}
+        if len(rows) > 1:
+            found |= {ident: (number, len(rows)) for number, (ident,) in enumerate(rows, 1)}
     return found
 
 
@@ -186,6 +189,27 @@ class Branches(StoreFile):
                 steps = changes.move_shown(db, conversation_id, newest_leaf(db, message_id))
                 changes.record(db, conversation_id, "jump", steps, self._clock())
             return load_conversation(db, conversation_id)
+
+    def withdraw(self, message_id: str) -> bool:
+        """Remove a message that nothing followed, as if it had not been said; False where something did.
+
+        Nothing can be undone of it: whoever withdraws it has its text.
+        """
+        with self._transaction() as db:
+            conversation_id = conversation_of(db, message_id)
+            followed = db.execute("SELECT 1 FROM message WHERE parent_id = ?", (message_id,)).fetchone()
+            if followed is not None or tip_of(db, conversation_id) != message_id:
+                return False
+            parent_id = load_message(db, message_id).parent_id
+            update_conversation(db, conversation_id, "tip_id = ?", (parent_id,))
+            db.execute("DELETE FROM message WHERE id = ?", (message_id,))
+            title = automatic_title(db, conversation_id)
+            db.execute(
+                "UPDATE conversation SET title = ?, title_by = CASE WHEN ?1 IS NOT NULL THEN 'first line' END "
+                "WHERE id = ? AND title_by = 'first line'",
+                (title, conversation_id),
+            )
+        return True
 
     def delete_from(self, message_id: str) -> Conversation:
         """Hide a message and everything below it; where it was shown, the newest other answer is, else what stands

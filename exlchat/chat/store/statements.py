@@ -61,12 +61,24 @@ def load_message(db: sqlite3.Connection, message_id: str) -> Message:
     return unpack_message(row)
 
 
-def alternatives(db: sqlite3.Connection, message_id: str) -> tuple[Message, ...]:
-    """Messages of the same role under the same parent, oldest first, without deleted ones."""
+GONE_ON_FROM = (
+    "(m.record IS NOT NULL AND EXISTS (SELECT 1 FROM message longer WHERE longer.parent_id IS m.parent_id "
+    "AND longer.edited_from = m.id AND longer.deleted_at IS NULL AND longer.record IS NOT NULL "
+    "AND substr(longer.text, 1, length(m.text)) = m.text))"
+)
+"""Whether the answer `m` was cut and another one goes on from its whole text, and stands for it from then on."""
+
+
+def alternatives(db: sqlite3.Connection, message_id: str, *, gone_on_from: bool = True) -> tuple[Message, ...]:
+    """Messages of the same role under the same parent, oldest first, without deleted ones.
+
+    Without `gone_on_from` cut answers that another one goes on from are left out, unless one is the message itself.
+    """
+    left_out = "" if gone_on_from else f"AND (m.id = self.id OR NOT {GONE_ON_FROM}) "
     rows = db.execute(
         f"SELECT {_M_COLUMNS} FROM message m JOIN message self ON self.id = ? "
         "WHERE m.conversation_id = self.conversation_id AND m.parent_id IS self.parent_id "
-        "AND m.role = self.role AND m.deleted_at IS NULL ORDER BY m.rowid",
+        f"AND m.role = self.role AND m.deleted_at IS NULL {left_out}ORDER BY m.rowid",
         (message_id,),
     )
     return tuple(unpack_message(row) for row in rows)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from exlchat import paths
 from exlchat.app.chat.finding import conversation
+from exlchat.app.chat.importing_files import counted, import_file
 from exlchat.app.chat.writing_files import write_conversations
 from exlchat.chat.exchange.limits import ExchangeError
-from exlchat.chat.exchange.reading import NAMES, ImportedConversations, read
 from exlchat.chat.exchange.writing import written
-from exlchat.chat.model import ConversationTree
-from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, complain, print_file, print_lines
-from exlchat.untrusted.text import one_line
 
 _STDOUT = "-"
 
@@ -44,7 +41,7 @@ def _export(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     if target is None:
         return print_file(written(trees, typed.format or "jsonl"))
     write_conversations(target, trees, typed.format, replace_it=typed.force)
-    complain(f"{_counted(len(idents), 'conversation')} in {target}")
+    complain(f"{counted(len(idents), 'conversation')} in {target}")
     return ExitCode.OK
 
 
@@ -66,43 +63,13 @@ def _import(files: Sequence[str], store: ConversationStore, lines: ErrorLines) -
     for name in files:
         path = paths.expanded(name)
         try:
-            found = read(path)
+            found = import_file(path, store, lines.say)
         except ExchangeError as error:
             lines.say(str(error))
             worst = ExitCode.ERROR
             continue
-        for problem in found.problems:
-            lines.say(f"{one_line(path.name)}: {problem}")
-        kept = _keep(found, path, store, lines)
-        if found.lost or found.left_out or len(kept) < len(found.trees):
+        if not found.all_of_it:
             worst = ExitCode.ERROR
-        report.append(_told(path, found, kept))
+        report.append(found.line)
     printed = print_lines(report)
     return worst if printed is ExitCode.OK else printed
-
-
-def _keep(
-    found: ImportedConversations, path: Path, store: ConversationStore, lines: ErrorLines
-) -> list[ConversationTree]:
-    """Those that were written; one that cannot be is a line."""
-    kept: list[ConversationTree] = []
-    for tree in found.trees:
-        try:
-            store.write_tree(tree)
-            kept.append(tree)
-        except StoreError as error:
-            lines.say(f"{one_line(path.name)}: {one_line(tree.title or '') or 'a conversation'}: {error}")
-    return kept
-
-
-def _told(path: Path, found: ImportedConversations, kept: Sequence[ConversationTree]) -> str:
-    messages = sum(len(tree.messages) for tree in kept)
-    counts = f"{_counted(len(kept), 'conversation')}, {_counted(messages, 'message')}"
-    left_out = len(found.trees) - len(kept) + found.lost
-    missing = f"; {left_out} could not be imported" if left_out else ""
-    missing += f"; {_counted(found.left_out, 'message')} or lines left out" if found.left_out else ""
-    return f"{one_line(path.name)} ({NAMES[found.kind]}): {counts}{missing}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

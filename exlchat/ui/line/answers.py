@@ -184,5 +184,5 @@ class Comparing:
 
     def _number(self, ident: str) -> int:
         """Which alternative an answer is."""
-        ids = [one.id for one in self._view.session.store.alternatives(ident)]
+        ids = [one.id for one in self._view.session.store.alternatives(ident, gone_on_from=False)]
         return ids.index(ident) + 1 if ident in ids else 1

@@ -155,7 +155,7 @@ class LineView:
         self.place = None
         if answer is not None:
             try:
-                ids = [one.id for one in self.session.store.alternatives(answer.id)]
+                ids = [one.id for one in self.session.store.alternatives(answer.id, gone_on_from=False)]
             except StoreError:
                 return
             if len(ids) > 1 and answer.id in ids:

@@ -55,6 +55,7 @@ class ScreenCommands(Commands):
             "tree": pickers.tree,
             "compare": on_messages.compare,
             "search": pickers.search,
+            "archived": lambda _: pickers.archived(),
             "edit": partial(on_messages.counted, "edit"),
             "branch": partial(on_messages.counted, "branch"),
             "alternative": on_messages.numbered_alternative,

@@ -134,6 +134,23 @@ class Pickers:
         )
         self._ask(picker, show)
 
+    def archived(self) -> None:
+        """What was taken off the list; the chosen one is opened and stays in the archive."""
+        screen, now = self._screen, time.time()
+        there = screen.session.store.list_conversations("archived")
+        if not there:
+            raise NotPossibleError("nothing is in the archive; /archive puts this conversation there")
+        rows = [
+            Row(one.id, one_line(one.title, 60), f"{day(one.updated_at)} · {ago(one.updated_at, now)}") for one in there
+        ]
+
+        def opened(ident: str) -> None:
+            if screen.open_conversation(ident):
+                screen.composer.focus()
+                screen.tell("This conversation is in the archive; /archive off puts it back on the list")
+
+        self._ask(PickScreen("Archive", narrowed(rows), hint="Enter opens · Esc leaves"), opened)
+
     def history(self, typed: str) -> None:
         """What was typed before, the newest first; the chosen text takes the place of what is being typed."""
         composer = self._screen.composer

@@ -97,7 +97,10 @@ async def test_delete_and_undo_in_the_sidebar(tmp_path: Path) -> None:
     chat = app(tmp_path, store=filled(tmp_path, "one", "two"))
     async with chat.run_test(size=(120, 30), notifications=True) as pilot:
         await choose(pilot, "one")
-        await pilot.press("d")
+        await pilot.press("d", "e", "y", "enter")
+        await pilot.pause()
+        assert sorted(listed(chat)) == ["one", "two"]
+        await pilot.press("d", "down", "enter")
         await pilot.pause()
         assert listed(chat) == ["two"]
         assert told(chat) == "Deleted “one”; /undo brings it back"

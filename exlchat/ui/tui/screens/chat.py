@@ -13,7 +13,7 @@ from textual.widgets import TextArea
 
 from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import ACTIONS, BY_ID
-from exlchat.app.commands.conversations import delete_one, undo_delete
+from exlchat.app.commands.conversations import undo_delete
 from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
 from exlchat.app.panels.figures import StatusFacts
@@ -27,6 +27,7 @@ from exlchat.ui.tui.finding import ConversationFinder
 from exlchat.ui.tui.message_commands import MessageCommands
 from exlchat.ui.tui.palette import ChatProvider, PaletteEntry
 from exlchat.ui.tui.settings_commands import ScreenSettings
+from exlchat.ui.tui.sidebar_commands import SidebarCommands
 from exlchat.ui.tui.typed_tokens import TypedTokens
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
@@ -67,6 +68,7 @@ class ChatScreen(ChatView):
     def __init__(self, session: ChatSession, services: Services, engine_thread: EngineThread) -> None:
         super().__init__(session, services, engine_thread)
         self.message_commands = MessageCommands(self)
+        self.sidebar_commands = SidebarCommands(self)
         self.settings_commands = ScreenSettings(self)
         self.change_settings = self.settings_commands.run
         self.finding = ConversationFinder(self)
@@ -146,13 +148,9 @@ class ChatScreen(ChatView):
         if self.open_conversation(event.conversation_id):
             self._leave_sidebar()
 
-    @on(Sidebar.RenameWanted)
-    def _rename_chosen(self, event: Sidebar.RenameWanted) -> None:
-        self.ask_title(event.conversation_id)
-
-    @on(Sidebar.DeleteWanted)
-    def _delete_chosen(self, event: Sidebar.DeleteWanted) -> None:
-        delete_one(self, event.conversation_id)
+    @on(Sidebar.Wanted)
+    def _wanted_of_chosen(self, event: Sidebar.Wanted) -> None:
+        self.sidebar_commands.run(event.action_id, event.conversation_ids)
 
     @on(Sidebar.UndoWanted)
     def _undo_delete(self) -> None:

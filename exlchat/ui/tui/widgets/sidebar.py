@@ -1,4 +1,4 @@
-"""The list of conversations: open, rename, delete, undo."""
+"""The list of conversations: open one, mark several, and ask for what is to be done with them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from exlchat.app.commands.arranging import folder_of
 from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from exlchat.chat.model import ConversationSummary
 
 CURRENT_MARK = "▌"
 ANSWERING_MARK = "…"
+MARKED = "●"
+_TAGS = 8
 
 
 class Sidebar(OptionList):
@@ -28,8 +31,19 @@ class Sidebar(OptionList):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select", "Open", show=False, id="open-selected"),
-        Binding("r", "rename", "Rename", id="rename-selected"),
-        Binding("d,delete", "delete", "Delete", id="delete-selected"),
+        Binding("space", "mark", "Mark", id="mark-selected"),
+        *(
+            Binding(keys, f"want('{name}-selected')", title, id=f"{name}-selected")
+            for keys, name, title in (
+                ("r", "rename", "Rename"),
+                ("d,delete", "delete", "Delete"),
+                ("g", "tag", "Tags"),
+                ("f", "folder", "Folder"),
+                ("p", "pin", "On top"),
+                ("a", "archive", "Archive"),
+                ("x", "export", "Export"),
+            )
+        ),
         Binding("u", "undo", "Undo delete", id="undo-delete"),
         Binding("escape", "leave", "Back", id="leave-sidebar"),
     ]
@@ -39,12 +53,11 @@ class Sidebar(OptionList):
         conversation_id: str
 
     @dataclass
-    class RenameWanted(Message):
-        conversation_id: str
+    class Wanted(Message):
+        """An action of the registry is wanted of these: of all that are marked, else of the one under the cursor."""
 
-    @dataclass
-    class DeleteWanted(Message):
-        conversation_id: str
+        action_id: str
+        conversation_ids: tuple[str, ...]
 
     class UndoWanted(Message):
         """Bring back what was deleted last."""
@@ -52,12 +65,19 @@ class Sidebar(OptionList):
     class Left(Message):
         """Escape was pressed: back to the composer."""
 
+    def __init__(self, *, id: str | None = None, markup: bool = True) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id, markup=markup)
+        self.marked: set[str] = set()
+        self._shown: tuple[Sequence[ConversationSummary], str | None, str | None, datetime.date] | None = None
+
     def show(
         self, summaries: Sequence[ConversationSummary], current: str | None, answering: str | None, today: datetime.date
     ) -> None:
         """Show `summaries` (newest first), with the open one and the one being answered marked."""
+        self._shown = summaries, current, answering, today
+        self.marked &= {summary.id for summary in summaries}
         highlighted = self._highlighted_id() or current
-        options = list(_options(summaries, current, answering, today))
+        options = list(_options(summaries, current, answering, today, self.marked))
         self.clear_options()
         self.add_options(options)
         places = {option.id: at for at, option in enumerate(options) if option.id is not None}
@@ -77,40 +97,68 @@ class Sidebar(OptionList):
         if event.option_id is not None:
             self.post_message(self.Chosen(event.option_id))
 
-    def action_rename(self) -> None:
-        if (conversation_id := self._highlighted_id()) is not None:
-            self.post_message(self.RenameWanted(conversation_id))
+    def action_want(self, action_id: str) -> None:
+        in_order = tuple(option.id for option in self.options if option.id is not None and option.id in self.marked)
+        here = self._highlighted_id()
+        if idents := in_order or ((here,) if here is not None else ()):
+            self.post_message(self.Wanted(action_id, idents))
 
-    def action_delete(self) -> None:
-        if (conversation_id := self._highlighted_id()) is not None:
-            self.post_message(self.DeleteWanted(conversation_id))
+    def action_mark(self) -> None:
+        if (here := self._highlighted_id()) is not None and self._shown is not None:
+            self.marked ^= {here}
+            self.show(*self._shown)
+            self.action_cursor_down()
 
     def action_undo(self) -> None:
         self.post_message(self.UndoWanted())
 
     def action_leave(self) -> None:
+        """Escape takes the marks away first."""
+        if self.marked and self._shown is not None:
+            self.marked.clear()
+            self.show(*self._shown)
+            return
         self.post_message(self.Left())
 
 
 def _options(
-    summaries: Sequence[ConversationSummary], current: str | None, answering: str | None, today: datetime.date
+    summaries: Sequence[ConversationSummary],
+    current: str | None,
+    answering: str | None,
+    today: datetime.date,
+    marked: Collection[str],
 ) -> Iterable[Option]:
-    heading = ""
-    for summary in summaries:
-        day = _day(datetime.date.fromtimestamp(summary.updated_at), today)
-        if day != heading:
-            if heading:
+    """Those on top, those in folders by their names, then the rest by days."""
+    last = ""
+    for heading, summary in sorted(((_heading(one, today), one) for one in summaries), key=lambda row: row[0][:2]):
+        if heading[2] != last:
+            if last:
                 yield Option("", disabled=True)
-            yield Option(Content.styled(f" {day}", "$quiet-text"), disabled=True)
-            heading = day
-        yield Option(_row(summary, summary.id == current, summary.id == answering), id=summary.id)
+            yield Option(Content.styled(f" {printable(heading[2])}", "$quiet-text"), disabled=True)
+            last = heading[2]
+        row = _row(summary, summary.id == current, summary.id == answering, is_marked=summary.id in marked)
+        yield Option(row, id=summary.id)
 
 
-def _row(summary: ConversationSummary, is_current: bool, is_answering: bool) -> Content:
-    mark = Content.styled(CURRENT_MARK, "$primary") if is_current else Content(" ")
+def _heading(summary: ConversationSummary, today: datetime.date) -> tuple[int, str, str]:
+    """The place of a heading, what it is sorted by there, and the heading."""
+    if summary.pinned:
+        return 0, "", "On top"
+    if folder := folder_of(summary.tags):
+        return 1, folder.casefold(), f"{folder}/"
+    return 2, "", _day(datetime.date.fromtimestamp(summary.updated_at), today)
+
+
+def _row(summary: ConversationSummary, is_current: bool, is_answering: bool, *, is_marked: bool) -> Content:
+    mark = Content.styled(MARKED if is_marked else CURRENT_MARK if is_current else " ", "$primary")
     title = printable(" ".join(summary.title.split()))
-    answering = Content.styled(f" {ANSWERING_MARK}", "$secondary") if is_answering else Content("")
-    return Content.assemble(mark, Content.styled(title, "$primary") if is_current else Content(title), answering)
+    tags = "".join(f" #{printable(tag)}" for tag in summary.tags[:_TAGS] if not tag.endswith("/"))
+    return Content.assemble(
+        mark,
+        Content.styled(title, "$primary") if is_current else Content(title),
+        Content.styled(tags, "$quiet-text"),
+        Content.styled(f" {ANSWERING_MARK}", "$secondary") if is_answering else Content(""),
+    )
 
 
 def _day(day: datetime.date, today: datetime.date) -> str:

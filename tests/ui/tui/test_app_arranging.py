@@ -1,0 +1,150 @@
+"""Conversations are put in order inside the app: by commands, and by keys on the list, one or several at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.ui.tui.app import ChatApp
+from exlchat.ui.tui.screens.question import QuestionScreen
+from tests.ui.app_harness import app, say, shown, told
+from tests.ui.tui.test_app_conversations import choose, filled, listed
+
+
+def store_of(chat: ChatApp) -> ConversationStore:
+    return chat.session.store
+
+
+def rows(chat: ChatApp) -> list[str]:
+    """All of the list with its headings, top to bottom."""
+    return [text for option in chat.chat_screen.sidebar.options if (text := str(option.prompt).strip("▌● "))]
+
+
+def highlight(chat: ChatApp, title: str) -> None:
+    """Put the cursor of the list, which has the focus, on a conversation."""
+    (wanted,) = (one.id for one in store_of(chat).list_conversations() if one.title == title)
+    sidebar = chat.chat_screen.sidebar
+    sidebar.highlighted = [option.id for option in sidebar.options].index(wanted)
+
+
+async def typed(pilot: Pilot[int], text: str) -> None:
+    await pilot.pause()
+    pilot.app.screen.query_one(Input).value = text
+    await pilot.press("enter")
+    await pilot.pause()
+
+
+async def test_tags_folder_top_and_archive_by_commands(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "one", "two", "three"))
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "two")
+        await pilot.press("enter")
+        await say(pilot, "/tag work #later")
+        await say(pilot, "/folder Letters")
+        await pilot.pause()
+        assert rows(chat)[:2] == ["Letters/", "two #later #work"]
+        await say(pilot, "/tag -later")
+        await say(pilot, "/folder -")
+        await say(pilot, "/ontop")
+        await pilot.pause()
+        assert rows(chat)[:2] == ["On top", "two #work"]
+        await say(pilot, "/ontop off")
+        await say(pilot, "/archive")
+        await pilot.pause()
+        assert not any("two" in row for row in rows(chat))
+        await say(pilot, "/archived")
+        await pilot.pause()
+        assert "two" in shown(chat)
+        await pilot.press("enter")
+        await pilot.pause()
+        await say(pilot, "/archive off")
+        await pilot.pause()
+        assert any(row == "two #work" for row in rows(chat))
+
+
+async def test_several_are_marked_and_one_undo_brings_all_back(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "one", "two", "three"))
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "one")
+        await pilot.press("space")
+        highlight(chat, "three")
+        await pilot.press("space", "g")
+        await typed(pilot, "work")
+        assert {one.title: one.tags for one in store_of(chat).list_conversations()} == {
+            "one": ("work",),
+            "two": (),
+            "three": ("work",),
+        }
+        await pilot.press("x")
+        await typed(pilot, str(tmp_path / "out.md"))
+        text = (tmp_path / "out.md").read_text(encoding="utf-8")
+        assert "one" in text
+        assert "three" in text
+        chat.clear_notifications()
+        await pilot.press("d")
+        await pilot.pause()
+        assert isinstance(chat.screen, QuestionScreen)
+        assert "Delete 2 conversations?" in shown(chat)
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert listed(chat) == ["two"]
+        assert told(chat) == "Deleted 2 conversations; /undo brings them back"
+        await say(pilot, "/undo")
+        await pilot.pause()
+        assert len(listed(chat)) == 3
+
+
+async def test_a_conversation_that_goes_while_the_question_is_open_is_one_line(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "one", "two"))
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "one")
+        await pilot.press("d")
+        await pilot.pause()
+        other = ConversationStore(tmp_path / "conversations.db")
+        (ident,) = (one.id for one in other.list_conversations() if one.title == "one")
+        other.delete(ident)
+        other.purge_deleted()
+        other.close()
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert "there is no conversation" in told(chat) or "is not there" in told(chat) or "removed" in told(chat)
+        assert listed(chat) == ["two"]
+
+
+async def test_too_much_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "one"))
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "one")
+        await pilot.press("enter")
+        await say(pilot, "/tag keep")
+        await say(pilot, "/tag " + " ".join(f"t{number}" for number in range(10_000)))
+        await pilot.pause()
+        assert "100 tags at most" in told(chat)
+        (one,) = store_of(chat).list_conversations()
+        assert one.tags == ("keep",)
+        await say(pilot, "/rename " + "x" * 1_000_000)
+        await pilot.pause()
+        (one,) = store_of(chat).list_conversations()
+        assert 0 < len(one.title) < 200
+        await say(pilot, f"/import {tmp_path / 'nothing.json'}")
+        await pilot.pause()
+        assert "nothing.json" in told(chat)
+
+
+async def test_what_was_exported_is_imported(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "one"))
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "one")
+        await pilot.press("x")
+        await typed(pilot, str(tmp_path / "out.jsonl"))
+        highlight(chat, "one")
+        await pilot.press("d", "delete")
+        await pilot.pause()
+        assert listed(chat) == []
+        await say(pilot, f"/import {tmp_path / 'out.jsonl'}")
+        await pilot.pause()
+        assert listed(chat) == ["one"]
+        assert [one.text for one in chat.session.branch] == ["one"]
