@@ -21,7 +21,7 @@ from tests.patience import PATIENCE
 _SOON = 0.1
 """Seconds: what a timer will do by then is on its way; toasts, blinking cursors and looks at a folder are not."""
 _CALM_ROUNDS = 2
-_FOR_EVER = ("themes",)
+_FOR_EVER = ("themes", "elsewhere")
 """Groups of workers that do not end."""
 
 

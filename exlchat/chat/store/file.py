@@ -41,6 +41,27 @@ class StoreFile:
         self._writer = Writer(path)
         self._db = database.open_database(path, or_read=or_read)
         self._files = OpenFiles(path)
+        self._seen_version = self._data_version()
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another connection, as another program has, has written since this was asked last.
+
+        It costs microseconds, and never waits for a write of this one: then nothing is known yet.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            version = self._data_version()
+        finally:
+            self._lock.release()
+        changed = version != self._seen_version
+        self._seen_version = version
+        return changed
+
+    def _data_version(self) -> int:
+        with database.explained(self.path):
+            version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
+        return version
 
     def close(self) -> None:
         """Let go of the file; every later call raises `StoreError`."""

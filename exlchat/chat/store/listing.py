@@ -228,6 +228,12 @@ class Listing(StoreFile):
             steps = changes.set_columns(db, "conversation", conversation_id, deleted_at=self._clock())
             self._record("delete conversation", conversation_id, steps)
 
+    def is_deleted(self, conversation_id: str) -> bool:
+        """Whether it was taken off the list, or for good."""
+        with self._transaction(write=False) as db:
+            row = db.execute("SELECT deleted_at FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
+        return row is None or row[0] is not None
+
     def purge(self) -> int:
         """Remove for good what was deleted 30 days ago, and conversations without a message that are a day old.
 

@@ -43,14 +43,15 @@ class LineChat(LineView):
         self.presenter = Presenter(self, self.answers)
         self.commands = LineCommands(self, self.answers.comparing)
         self._warned_of_loss = False
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
         for notice in self.services.notices:
             self.tell(notice, warning=True)
+        self._following.append(self.keep_running(self.elsewhere.follow()))
         if self.console.repaints:
             # Where there are no colours, files of them need not be followed.
-            self._following = self.keep_running(self.live_themes.follow())
+            self._following.append(self.keep_running(self.live_themes.follow()))
         try:
             newest = next(iter(self.session.store.list_conversations()), None) if self.services.continue_last else None
         except StoreError as error:
@@ -160,7 +161,7 @@ class LineChat(LineView):
     def _go(self, not_kept: str | None) -> None:
         self.not_kept = not_kept
         self.leaving = True
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._following:
+            task.cancel()
         self.leave_answer()
         self.console.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
+from exlchat.app.chat.elsewhere import Elsewhere
 from exlchat.app.chat.message_words import other_model_line
 from exlchat.app.chat.session import ChatSession, NotPossibleError
 from exlchat.app.chat.unsent import Unsent
@@ -52,6 +53,7 @@ class LineView:
         self.loop = asyncio.get_running_loop()
         self.services = services
         self.live_themes = LiveThemes(self, services.themes)
+        self.elsewhere = Elsewhere(self)
         self.theme = services.theme
         self.keys = services.keys
         self._facts = StatusFacts(model=services.model_name, activity="loading")
@@ -223,6 +225,9 @@ class LineView:
 
     def send(self, text: str, *, generation: GenerationSettings | None = None) -> bool:
         """Send a prompt, or let it wait for the present answer; whether it could be written."""
+        if not self.elsewhere.require_shown():
+            self.tell("Not sent yet: look at what came from another program; Enter sends behind it", warning=True)
+            return False
         old_draft_of = self.session.draft_id
         try:
             message = self.session.send(text, generation=generation)

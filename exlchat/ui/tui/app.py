@@ -76,6 +76,7 @@ class ChatApp(TerminalApp, inherit_bindings=False):
             return
         self.call_after_refresh(self._painted)
         self.run_worker(self.themes.follow(), group="themes", exit_on_error=False)
+        self.run_worker(self.chat_screen.elsewhere.follow(), group="elsewhere", exit_on_error=False)
 
     def _painted(self) -> None:
         # What messages and dialogs are drawn with: the first of them do not wait, and the first screen did not either.

@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from exlchat.app.chat import tree_actions
+from exlchat.app.chat.elsewhere import Elsewhere
 from exlchat.app.chat.message_words import names_over, other_model_line, welcome_lines
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.unsent import Unsent
@@ -98,6 +99,7 @@ class ChatView(Screen[None]):
             later=lambda seconds, keep: self.later(seconds, keep).stop,
             warn=lambda line: self.tell(line, warning=True),
         )
+        self.elsewhere = Elsewhere(self)
         self.edited: str | None = None
         """Id of the message that is being changed in the composer."""
         self._notes = 0
@@ -372,6 +374,10 @@ class ChatView(Screen[None]):
     def send(self, text: str, *, generation: GenerationSettings | None = None) -> None:
         """Send a prompt, or let it wait for the present answer; what cannot be written goes back into the composer."""
         session = self.session
+        if not self.elsewhere.require_shown():
+            self.composer.give_back(text)
+            self.tell("Not sent yet: look at what came from another program; Enter sends behind it", warning=True)
+            return
         old_draft_of = session.draft_id
         try:
             message = session.send(text, generation=generation)
