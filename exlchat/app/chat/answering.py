@@ -26,6 +26,8 @@ class PendingAnswer:
         message: the answer itself, once it has begun.
         thoughts, answer: the pieces of its text so far, without marks.
         fresh: what the newest text has brought of both.
+        tokens: how many have come.
+        back_to: id of the message at which the branch ends when all has ended, where no answer was chosen.
         for_several: one job makes several answers, and this one stands for them all.
         several: each of them that has begun, by its number, from 0.
     """
@@ -37,6 +39,8 @@ class PendingAnswer:
     thoughts: list[str] = field(default_factory=list)
     answer: list[str] = field(default_factory=list)
     fresh: Sequence[TextDelta] = ()
+    tokens: int = 0
+    back_to: str | None = None
     for_several: bool = False
     several: dict[int, PendingAnswer] = field(default_factory=dict)
 
@@ -55,6 +59,7 @@ class PendingAnswer:
         self._take(started.begun)
 
     def add(self, delta: TextDelta) -> None:
+        self.tokens += len(delta.token_ids)
         self._take((delta,) if delta.text and delta.channel != "mark" else ())
 
     def _take(self, pieces: Sequence[TextDelta]) -> None:

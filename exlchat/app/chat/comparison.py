@@ -6,6 +6,7 @@ none. No terminal library.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
@@ -15,6 +16,7 @@ from exlchat.llm.limits import MOST_ANSWERS
 if TYPE_CHECKING:
     from exlchat.app.chat.answering import PendingAnswer
     from exlchat.app.chat.session import ChatSession
+    from exlchat.chat.model import Message
 
 
 class Comparison:
@@ -38,8 +40,10 @@ class Comparison:
         self._session = session
         self.conversation_id = session.require_open()
         self.many = many
+        self._began: dict[str, float] = {}
         self.given: str | None = None if last.role == "user" else last.id
         """The id of the answer that was there before."""
+        self._shown_before = session.conversation.tip_id if session.conversation is not None else None
         first, seed = int(self.given is not None), session.generation.seed
         # With a seed of its own each is another answer, and can still be given again.
         seeds = [None if seed is None else seed + number for number in range(first, many)]
@@ -59,6 +63,36 @@ class Comparison:
         if not self.ended:
             self._session.stop_in(self.conversation_id)
 
+    def choose_none(self) -> str:
+        """End them and show what was shown before; a line that says so."""
+        session = self._session
+        if self.ended:
+            if self._shown_before is not None:
+                session.store.set_tip(self.conversation_id, self._shown_before)
+            session.reload()
+        else:
+            # One that begins at this very moment would be shown after all.
+            self._answering.back_to = self._shown_before
+            self.stop()
+        many = len(self.ids)
+        if self.given is not None:
+            return "None was chosen: the answer of before is shown, the others are its alternatives"
+        return f"None of {many} was chosen; /tree has them, /retry has another" if many else "None was chosen"
+
+    def rates(self) -> list[str]:
+        """How fast each of them came, in words; empty where nothing is known."""
+        before = [] if self.given is None else [self._session.store.message(self.given)]
+        begun = [one for _, one in sorted(self._answering.several.items()) if one.message is not None]
+        return [*(_rate(one) for one in before), *map(self._rate_of, begun)]
+
+    def _rate_of(self, one: PendingAnswer) -> str:
+        assert one.message is not None
+        if one.message.status != "streaming":
+            return _rate(one.message)
+        began = self._began.setdefault(one.message.id, time.monotonic())
+        seconds = time.monotonic() - began
+        return f"{one.tokens} tokens · {one.tokens / seconds:.1f} tokens/s" if seconds > 0.2 else f"{one.tokens} tokens"
+
     def texts(self) -> list[str]:
         begun = [one for _, one in sorted(self._answering.several.items()) if one.message is not None]
         before = [] if self.given is None else [answer_parts(self._session.store.message(self.given)).answer]
@@ -68,6 +102,11 @@ class Comparison:
         """Show one of them, counted from 0; the others stay its alternatives."""
         self._session.store.jump(self.ids[number])
         self._session.reload()
+
+
+def _rate(message: Message) -> str:
+    stats = message.record.stats if message.record is not None else None
+    return f"{stats.new_tokens} tokens · {stats.tokens_per_second:.1f} tokens/s" if stats is not None else ""
 
 
 def _text(one: PendingAnswer) -> str:

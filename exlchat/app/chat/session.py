@@ -343,6 +343,8 @@ class ChatSession(OpenConversation):
         answering = self._under_way.end(report)
         if answering is None:
             return None
+        if answering.back_to is not None:
+            self.store.set_tip(answering.conversation_id, answering.back_to)
         unfinished = answering.message is None or answering.message.status == "streaming"
         if unfinished and answering.conversation_id == self.conversation_id:
             self.reload()

@@ -106,8 +106,10 @@ class MessageCommands:
         comparison = Comparison(self._session, int(many or 2))
 
         def kept(number: int | None) -> None:
-            comparison.stop()
-            if number is not None:
+            if number is None:
+                attempt(self._screen, lambda: self._screen.tell(comparison.choose_none()))
+            else:
+                comparison.stop()
                 attempt(self._screen, lambda: comparison.keep(number))
             self._screen.show_messages()
 

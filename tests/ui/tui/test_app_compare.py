@@ -81,7 +81,8 @@ async def test_one_that_came_to_nothing_is_none_of_them(tmp_path: Path) -> None:
         await until(pilot, lambda: "s" in chat.session.answering.several[0].answer)  # type: ignore[union-attr]
         await pilot.press("escape")
         await idle(pilot)
-        assert branch(chat) == ["1?", "s"]
+        assert branch(chat) == ["1?", "first"]
+        assert "None was chosen: the answer of before is shown" in told(chat)
         assert [one.text for one in chat.session.store.alternatives(chat.session.branch[-1].id)] == ["first", "s"]
 
 
@@ -108,9 +109,12 @@ async def test_a_prompt_without_an_answer_gets_them_all_and_each_has_a_seed_of_i
         await say(pilot, "/compare")
         await until(pilot, lambda: "second" in shown(chat))
         await until(pilot, lambda: not chat.session.busy)
+        assert "Esc takes none" in shown(chat)
+        assert "tokens/s" in shown(chat)
         await pilot.press("escape")
         await pilot.pause()
-        assert branch(chat) == ["1?", "second"]
+        assert branch(chat) == ["1?"]
+        assert "None of 2 was chosen; /tree has them" in told(chat)
         assert [request.seed for request in engine.requests] == [7, 8]
 
 

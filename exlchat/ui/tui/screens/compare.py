@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
+from textual.widgets import Static
 
 from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.tui.widgets.transcript import Status, Transcript, TranscriptItem
@@ -35,7 +36,7 @@ class AnswerColumn(Transcript, inherit_bindings=False):
     ]
 
     def __init__(self) -> None:
-        super().__init__(classes="answer")
+        super().__init__()
         self._text = ""
         self._growing = False
 
@@ -61,6 +62,22 @@ class AnswerColumn(Transcript, inherit_bindings=False):
         """There is nothing for the cursor."""
 
 
+class AnswerPane(Vertical):
+    """A column with its number above it, and below it how fast it came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(classes="answer")
+        self._number = number
+
+    def compose(self) -> ComposeResult:
+        yield Static(str(self._number), classes="answer-number", markup=False)
+        yield AnswerColumn()
+        yield Static("", classes="answer-rate", markup=False)
+
+    def show_rate(self, line: str) -> None:
+        self.query_one(".answer-rate", Static).update(line)
+
+
 class CompareScreen(ModalScreen[int | None]):
     """Gives the place of the answer to show, or `None` when it was left with Escape."""
 
@@ -80,16 +97,14 @@ class CompareScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="compare"):
-            for _ in range(self._comparison.many):
-                yield AnswerColumn()
+            for number in range(1, self._comparison.many + 1):
+                yield AnswerPane(number)
 
     def on_mount(self) -> None:
         """Look for what has come, ten times a second."""
         frame = self.query_one("#compare")
         frame.border_title = "Compare"
-        frame.border_subtitle = "← → · Enter or a number keeps one · Esc stops"
-        for number, column in enumerate(self._columns, 1):
-            column.border_title = str(number)
+        for column in self._columns:
             column.code_style = self._code_style
         self._mark()
         self.set_interval(_EVERY_SECONDS, self._look)
@@ -97,7 +112,7 @@ class CompareScreen(ModalScreen[int | None]):
 
     def _look(self) -> None:
         try:
-            texts = self._comparison.texts()
+            texts, rates = self._comparison.texts(), self._comparison.rates()
         except StoreError as error:
             self.query_one("#compare").border_subtitle = printable(str(error))
             return
@@ -107,6 +122,10 @@ class CompareScreen(ModalScreen[int | None]):
             column.show_answer(text, growing=growing)
         for column in columns[len(texts) :]:
             column.clear()
+        for pane, rate in zip(self.query(AnswerPane), rates, strict=False):
+            pane.show_rate(rate)
+        ends = "Esc stops them and takes none" if growing else "Esc takes none"
+        self.query_one("#compare").border_subtitle = f"← → · Enter or a number keeps one · {ends}"
 
     @property
     def _columns(self) -> list[AnswerColumn]:
@@ -114,7 +133,8 @@ class CompareScreen(ModalScreen[int | None]):
 
     def _mark(self) -> None:
         for number, column in enumerate(self._columns):
-            column.set_class(number == self._at, "-chosen")
+            assert column.parent is not None
+            column.parent.set_class(number == self._at, "-chosen")
             if number == self._at:
                 column.focus()
 
