@@ -244,7 +244,7 @@ def test_old_turns_are_left_out_where_the_policy_says_so(ask: Any, store: Conver
     alone = json.loads(ask("second", "--no-save", "--jsonl")[1].splitlines()[0])["prompt_tokens"]
     context = str(alone + 70)
     ask("first " * 100)
-    assert ask("-c", "last", "second", "--context", context)[0] == 3
+    assert ask("-c", "last", "second", "--context", context, "--context-policy", "stop")[0] == 3
     code, out, err = ask("-c", "last", "second", "--context", context, "--context-policy", "drop", "--jsonl")
     assert code == 0
     assert "2 earlier messages are no longer seen by the model" in err
