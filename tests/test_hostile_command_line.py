@@ -73,6 +73,7 @@ COMMANDS: list[list[str]] = [
     ["--theme", NAME],
     [NAME],
     ["config", "show"],
+    ["config", "list"],
     ["config", "show", "user_name"],
     ["config", "show", "--json"],
     ["config", "show", NAME],
