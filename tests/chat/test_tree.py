@@ -102,6 +102,14 @@ def test_a_branch_becomes_a_conversation_of_its_own(store: ConversationStore) ->
     assert {row.id for row in store.list_conversations()} == {ident, other.id}
 
 
+def test_branches_are_told_apart_by_their_titles(store: ConversationStore) -> None:
+    ident, branch = talk(store)
+    store.rename(ident, "Rafts")
+    first, second = store.branch_off(branch[2].id), store.branch_off(branch[2].id)
+    third = store.branch_off(first.branch[-1].id)
+    assert [one.title for one in (first, second, third)] == ["Rafts (2)", "Rafts (3)", "Rafts (4)"]
+
+
 @pytest.mark.parametrize("older", [False, True], ids=["noted by this program", "noted by an older one"])
 def test_undoing_a_branch_leaves_what_was_written_in_it_since(store: ConversationStore, older: bool) -> None:
     ident, branch = talk(store)

@@ -5,6 +5,7 @@ Messages never change; a tip moves.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -73,6 +74,22 @@ def places(db: sqlite3.Connection, conversation_id: str) -> dict[str, tuple[int,
         if len(rows) > 1:
             found |= {ident: (number, len(rows)) for number, (ident,) in enumerate(rows, 1)}
     return found
+
+
+_NUMBERED = re.compile(r" \((\d{1,9})\)$")
+
+
+def _title_of_branch(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """Its title with the next number behind it, so that the list tells them apart; none if it has none."""
+    title = db.execute("SELECT title FROM conversation WHERE id = ?", (conversation_id,)).fetchone()[0]
+    if not isinstance(title, str) or not title:
+        return None
+    base = _NUMBERED.sub("", title)
+    others = db.execute(
+        "SELECT title FROM conversation WHERE typeof(title) = 'text' AND substr(title, 1, ?) = ?", (len(base), base)
+    )
+    taken = [int(found[1]) for (other,) in others if (found := _NUMBERED.fullmatch(other[len(base) :]))]
+    return f"{base} ({max([1, *taken]) + 1})"
 
 
 def _shown_below(db: sqlite3.Connection, conversation_id: str, message_id: str) -> tuple[Message, ...]:
@@ -169,8 +186,8 @@ class Branches(StoreFile):
             branch = tuple(one if one.edited_from in there else replace(one, edited_from=None) for one in branch)
             db.execute(
                 "INSERT INTO conversation (id, title, title_by, created_at, updated_at, foreign_json) "
-                "SELECT ?, title, title_by, ?, ?, NULL FROM conversation WHERE id = ?",
-                (ident, now, now, source),
+                "SELECT ?, ?, title_by, ?, ?, NULL FROM conversation WHERE id = ?",
+                (ident, _title_of_branch(db, source), now, now, source),
             )
             db.execute("INSERT INTO tag SELECT ?, name FROM tag WHERE conversation_id = ?", (ident, source))
             tip = _copies(db, ident, branch, {})
