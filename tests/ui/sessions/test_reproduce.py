@@ -54,7 +54,7 @@ def ask(shell: Shell, *words: str) -> str:
 
 
 def test_answers_come_out_token_for_token(shell: Shell) -> None:
-    ask(shell, "How do I load a model?", "--system", "Be brief.")
+    ask(shell, "How do I load a model?", "--system", "Be brief.", "--seed", "1")
     # Of this seed the last token is a piece of a word, which is drawn anew where the answer goes on.
     ask(shell, "-c", "last", "And a theme?", "--stop", "zzz", "--seed", "3")
     ask(shell, "-c", "last", "--continue")
