@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
 
+_COLUMN_CELLS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A line of the list.
@@ -112,7 +115,8 @@ class PickScreen(ModalScreen[str | None]):
         except (StoreError, NotPossibleError) as error:
             self._shown, problem = (), str(error)
         self.options.clear_options()
-        self.options.add_options([Option(_line(row)) for row in self._shown])
+        column = _column(self._shown)
+        self.options.add_options([Option(_line(row, column)) for row in self._shown])
         marked = next((place for place, row in enumerate(self._shown) if row.marked), 0)
         self.options.highlighted = marked if self._shown else None
         if not self._shown and self.field.value:
@@ -146,10 +150,22 @@ class PickScreen(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-def _line(row: Row) -> Content:
+def _column(rows: Sequence[Row]) -> int:
+    """Cells of the texts, so that what is behind them stands in a column; a few long texts go beyond it."""
+    widths = (Content(_plain(row.text)).cell_length for row in rows if row.detail and row.shown is None)
+    return max((cells for cells in widths if cells <= _COLUMN_CELLS), default=0)
+
+
+def _plain(text: str) -> str:
+    return printable(normalize_newlines(text).replace("\n", " "))
+
+
+def _line(row: Row, column: int) -> Content:
     if row.shown is not None:
         return row.shown
     mark = Content.styled("● ", "$primary") if row.marked else Content("  ")
-    text = printable(normalize_newlines(row.text).replace("\n", " "))
-    detail = printable(normalize_newlines(row.detail).replace("\n", " "))
-    return Content.assemble(mark, Content(text), Content.styled(f"  {detail}" if detail else "", "$quiet-text"))
+    text, detail = Content(_plain(row.text)), _plain(row.detail)
+    if not detail:
+        return Content.assemble(mark, text)
+    gap = " " * (max(column - text.cell_length, 0) + 2)
+    return Content.assemble(mark, text, gap, Content.styled(detail, "$quiet-text"))

@@ -41,6 +41,9 @@ _LISTED = "Esc closes · ←→ steps · Enter or a digit types · r back · m m
 _EDITED = "Enter takes it · Esc leaves"
 _NAME_CELLS = max(map(len, NAMES))
 _WIDE_CELLS = 44
+_VALUE_CELLS = 25
+"""Of values, so that their sources stand in a column; a list goes beyond it."""
+_PRESET_CELLS = 20
 """Below, names stand without room up to where the values begin."""
 _VALUE, _PRESET, _DO, _FOLD = "value:", "preset:", "do:", "fold:"
 _DOES = {"save": ("Save as preset…", "s"), "keep": ("Keep as default", "k")}
@@ -150,13 +153,17 @@ class SamplingScreen(ModalScreen[None]):
                     Content.assemble(("  ", ""), (order_line(self._door.now.sampling), "$quiet-text")), disabled=True
                 )
         for title, value, source in spoken_rows(self._door.spoken):
-            shown = Content.assemble(f"  {title:<{_NAME_CELLS}} ", printable(value), (f"  {source}", "$quiet-text"))
+            shown = Content.assemble(
+                f"  {title:<{_NAME_CELLS}} ", f"{printable(value):<{_VALUE_CELLS}}", (f"  {source}", "$quiet-text")
+            )
             yield Option(shown, disabled=True)
         more = "fewer" if self._unfolded else f"more… {off} that are off, or as usual"
         yield Option(Content.assemble("  ", more, ("  m", "$quiet-text")), id=_FOLD)
+        yield Option("", disabled=True)
         yield Option(Content.assemble(("Presets ", "bold $primary"), ("Enter takes one", "$quiet-text")), disabled=True)
         for one in self._presets.values():
             yield Option(self._preset_row(one), id=f"{_PRESET}{one.id}")
+        yield Option("", disabled=True)
         yield Option(Content.assemble(("Write down", "bold $primary")), disabled=True)
         for what, (title, key) in _DOES.items():
             yield Option(Content.assemble("  ", title, (f"  {key}", "$quiet-text")), id=f"{_DO}{what}")
@@ -167,8 +174,17 @@ class SamplingScreen(ModalScreen[None]):
         wide = self.size.width >= _WIDE_CELLS
         title = f"{name:<{_NAME_CELLS}} " if wide else f"{name} "
         idle = " · idle" if idle_reason(now.sampling, name) else ""
-        source = f"  {printable(now.source(name))}{idle}"
-        return Content.assemble(mark, (title, "bold"), printable(now.shown(name)), (source, "$quiet-text"))
+        source = now.source(name)
+        # What somebody decided stands out, what is as usual or does nothing steps back.
+        decided = source != "default" and not idle
+        value = Content.styled(printable(now.shown(name)), "bold" if decided else "$quiet-text")
+        gap = " " * (max(_VALUE_CELLS - value.cell_length, 0) + 2) if wide else "  "
+        styled = (f"{printable(source)}{idle}", "$primary" if decided else "$quiet-text")
+        return Content.assemble(mark, (title, "bold" if decided else ""), value, gap, styled)
+
+    @property
+    def _preset_cells(self) -> int:
+        return min(max(map(len, self._presets), default=0), _PRESET_CELLS)
 
     def _preset_row(self, one: PresetEntry) -> Content:
         now = self._door.now
@@ -179,7 +195,7 @@ class SamplingScreen(ModalScreen[None]):
         about = printable(one_line(one.preset.description, 100))
         return Content.assemble(
             ("● " if holds else "  ", "$primary"),
-            (f"{printable(one_line(one.id, 40))}  ", "bold"),
+            (f"{printable(one_line(one.id, 40)):<{self._preset_cells}}  ", "bold"),
             (about, "$quiet-text"),
         )
 

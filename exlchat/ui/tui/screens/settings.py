@@ -80,6 +80,7 @@ class SettingsScreen(ModalScreen[None]):
         options: list[Option] = []
         for name, told, rows in groups():
             heading = Content.assemble((f"{name} ", "bold $primary"), (told, "$quiet-text"))
+            options += [Option("", disabled=True)] if options else []
             options.append(Option(heading, disabled=True))
             options += [Option(self._drawn(row), id=row.key) for row in rows]
             self._rows.update({row.key: row for row in rows})
