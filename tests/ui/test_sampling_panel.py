@@ -59,8 +59,8 @@ NOW = GenerationSettings(SamplingSettings(temperature=0.7, min_p=0.05))
         ("max_tokens", "none", None, "16384"),
         ("max_tokens", "16384", "none", "8192"),
         ("max_tokens", "16", "32", None),
-        ("context_policy", "stop", "drop", None),
-        ("context_policy", "summarise", None, "drop"),
+        ("context_policy", "drop", "summarise", None),
+        ("context_policy", "stop", None, "summarise"),
     ],
 )
 def test_steps_go_through_sensible_values(name: str, value: str, up: str | None, down: str | None) -> None:
@@ -240,7 +240,7 @@ def test_each_value_knows_where_it_comes_from() -> None:
         "context_policy": "default",
     }
     later = start.with_value("top_p", "0.9").with_overrides(SamplingOverrides(min_p=0.0), "preset x")
-    assert (later.source("top_p"), later.source("min_p"), later.source("top_k")) == ("typed", "preset x", "preset mine")
+    assert [later.source(name) for name in ("top_p", "min_p", "top_k")] == ["conversation", "preset x", "preset mine"]
     assert later.taking(["top_p"], start).source("top_p") == "persona Ada"
     all_of_it = start.with_overrides(SamplingOverrides(min_p=0.0, others_off=True), "preset x")
     assert {all_of_it.source(name) for name in CONTROLS} == {"preset x"}

@@ -147,7 +147,7 @@ def test_the_person_and_the_model_differ_in_colour_also_for_the_colour_blind(
 def test_every_role_has_a_mark_of_its_own_for_those_who_see_no_colour() -> None:
     plain = Style.null()
     marks = {role: framed(Strip([Segment("x")]), role, plain, plain, 0, width=4).text for role in get_args(Role)}
-    assert len(set(marks.values())) == len(marks) == 5
+    assert len(set(marks.values())) == len(marks)
     assert set(ROLES) < set(marks)
 
 

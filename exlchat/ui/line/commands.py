@@ -53,6 +53,7 @@ class LineCommands(Commands):
                 "tree": looking.tree,
                 "search": looking.search,
                 "source": looking.source,
+                "archived": lambda _: looking.archived(),
                 "prompt": lambda _: looking.prompt(),
                 "save-code": self._save_code,
                 "help": lambda _: view.note("\n".join(self._help())),

@@ -9,6 +9,7 @@ from exlchat.app.chat.found import search
 from exlchat.app.chat.numbered import about, numbered_back
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.cache import questions_wait_for
+from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.ui.line.message_lists import (
     MOST,
     branch_lines,
@@ -108,6 +109,14 @@ class Looking:
             hit_lines(hits, [day_of(hit.created_at) for hit in hits]),
             f"These are the best {MOST}; more words find fewer" if len(hits) == MOST else "",
         )
+
+    def archived(self) -> None:
+        there = self._view.session.store.list_conversations("archived")
+        if not there:
+            raise NotPossibleError("nothing is in the archive; /archive puts a conversation there")
+        lines = [f"{one_line(one.title, TITLE_CELLS)} ({day_of(one.updated_at)})" for one in there[:MOST]]
+        lines += [f"and {len(there) - MOST} older ones"] if len(there) > MOST else []
+        self._view.note("\n".join(("In the archive; /search WORDS finds one, /search #N opens it:", *lines)))
 
     def _go_to(self, number: int) -> None:
         view = self._view

@@ -46,6 +46,7 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "folder": says("In no folder"),
     "on-top": says("at the head of the list"),
     "archive": says("in the archive"),
+    "archived": says("In the archive"),
     "import": says("there is no such file"),
     "undo": says("Undone: "),
     "redo": says("Done again: "),

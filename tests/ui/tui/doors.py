@@ -300,9 +300,10 @@ async def other_chosen(stage: Stage) -> None:
 
 async def other_deleted(stage: Stage) -> None:
     """The other conversation was deleted in the sidebar."""
-    await other_chosen(stage)
-    stage.screen.sidebar.action_delete()
-    assert await stage.until(lambda: len(stage.chat.session.store.list_conversations()) == 1)
+    other = next(one.id for one in stage.chat.session.store.list_conversations() if one.title == "Other")
+    stage.chat.session.delete_all([other])
+    stage.screen.refresh_around()
+    await stage.settle()
 
 
 def _moved(stage: Stage) -> bool:
@@ -433,7 +434,19 @@ EFFECTS: dict[str, Effect] = {
     "leave-messages": Effect(lambda s: s.screen.composer.has_focus),
     "open-selected": Effect(lambda s: s.texts == ["other?"], other_chosen),
     "rename-selected": Effect(lambda s: s.opened("InputScreen"), other_chosen),
-    "delete-selected": Effect(lambda s: _many(s) == 1, other_chosen),
+    "delete-selected": Effect(lambda s: s.opened("QuestionScreen"), other_chosen),
+    "mark-selected": Effect(lambda s: len(s.screen.sidebar.marked) == 1, other_chosen),
+    "tag-selected": Effect(lambda s: s.opened("InputScreen", "Tags"), other_chosen),
+    "folder-selected": Effect(lambda s: s.opened("InputScreen", "Folder"), other_chosen),
+    "pin-selected": Effect(lambda s: any(one.pinned for one in s.screen.summaries()), other_chosen),
+    "archive-selected": Effect(lambda s: _many(s) == 1, other_chosen),
+    "export-selected": Effect(lambda s: s.opened("InputScreen", "Export"), other_chosen),
+    "tag": Effect(lambda s: "has no tags" in s.heard),
+    "folder": Effect(lambda s: "In no folder" in s.heard),
+    "on-top": Effect(lambda s: any(one.pinned for one in s.screen.summaries())),
+    "archive": Effect(lambda s: _many(s) == 1),
+    "archived": Effect(lambda s: s.opened("PickScreen") or "archive" in s.heard),
+    "import": Effect(lambda s: "no such file" in s.heard, argument="nothing.json"),
     "undo-delete": Effect(lambda s: _many(s) == 2, other_deleted),
     "leave-sidebar": Effect(lambda s: s.screen.composer.has_focus),
 }

@@ -91,7 +91,7 @@ async def test_keys_that_the_text_area_knows_are_taken_from_it(tmp_path: Path) -
 async def test_the_sidebars_keys(tmp_path: Path) -> None:
     store = ConversationStore(tmp_path / "conversations.db")
     store.add_message(store.create_conversation().id, "user", "hello")
-    keys = keymap((("delete-selected", ("x",)), ("open-selected", ("o",)), ("leave-sidebar", ("q",))))
+    keys = keymap((("delete-selected", ("z",)), ("open-selected", ("o",)), ("leave-sidebar", ("q",))))
     chat = app(tmp_path, store=store, keys=keys)
     async with chat.run_test(size=(100, 30)) as pilot:
         await pilot.press("ctrl+b", "d")
@@ -101,7 +101,8 @@ async def test_the_sidebars_keys(tmp_path: Path) -> None:
         assert [one.text for one in chat.session.branch] == ["hello"]
         await pilot.press("ctrl+b", "q")
         assert chat.focused is chat.chat_screen.composer
-        await pilot.press("ctrl+b", "x")
+        await pilot.press("ctrl+b", "z")
+        await pilot.press("down", "enter")
         await pilot.pause()
         assert store.list_conversations() == []
 

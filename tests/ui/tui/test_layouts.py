@@ -60,9 +60,9 @@ async def test_help_in_twenty_columns_has_its_words(tmp_path: Path) -> None:
         await pilot.press("f1")
         await until(pilot, lambda: "Esc closes" in shown(chat))
         words = " ".join(re.sub("[│▁-█]", " ", shown(chat)).split())
-        assert "Keys ctrl+r Find what you typed before," in words
+        assert "First of all enter Send the message." in words
         await pilot.resize_terminal(100, 40)
-        await until(pilot, lambda: "ctrl+n " in shown(chat))
+        await until(pilot, lambda: "ctrl+n, /new " in shown(chat))
         assert any("escape" in line and "Stop the answer" in line for line in shown(chat).splitlines())
 
 

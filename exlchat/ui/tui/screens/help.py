@@ -59,7 +59,7 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         around = self.query_one("#help")
         around.border_title = "Help"
-        around.border_subtitle = "↑↓ scroll · Esc closes"
+        around.border_subtitle = "Esc closes · ↑↓ scroll"
         self.typed.focus()
 
     @on(Input.Changed)
