@@ -121,6 +121,8 @@ def test_text_generation_webui(tmp_path: Path) -> None:
         say(
             terminal,
             ("What is EXL2?", SAID),
+            ("/regenerate", "the answer would be the same at temperature 0"),
+            ("/set temperature 0.7", "temperature 0.7"),
             ("/regenerate", r"2/2"),
             ("/parameters", "Esc closes"),
         )
