@@ -57,7 +57,7 @@ def assert_as_it_was(terminal: Terminal, number: int) -> None:
 
 
 def loaded(terminal: Terminal, mode: str) -> None:
-    shown = {"app": rb"0/\d", "line": rb"ctx 0%", "plain": rb"is loaded"}[mode]
+    shown = {"app": rb"context 0 of", "line": rb"context 0%", "plain": rb"is loaded"}[mode]
     terminal.wait_for(lambda: re.search(shown, terminal.sent) is not None)
 
 
