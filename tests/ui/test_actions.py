@@ -132,6 +132,8 @@ def test_a_system_prompt_may_have_lines() -> None:
         ("/hlep", "did you mean /help?"),
         ("/quti", "did you mean /quit?"),
         ("/xyzzy", "There is no command /xyzzy; /help lists all"),
+        ("/temperature 0.3", "There is no command /temperature; here: /set temperature VALUE"),
+        ("/max-tokens 90", "here: /set max_tokens VALUE"),
         ("/rename", "/rename needs TITLE"),
         ("/new please", "takes nothing after it"),
         ("/", "There is no command /"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.commands.actions import BY_NAME, BY_SLASH
 from exlchat.app.composer.other_programs import BARE, HERE
+from exlchat.app.generation_settings import NAMES
 
 if TYPE_CHECKING:
     from exlchat.app.commands.action import Action
@@ -65,6 +66,8 @@ def _of_another_program(text: str) -> str | None:
 def _unknown(name: str) -> str:
     if (here := HERE.get(name.lower())) is not None:
         return f"There is no command {name}; here: {here}"
+    if (setting := name[1:].lower().replace("-", "_")) in NAMES:
+        return f"There is no command {name}; here: /set {setting} VALUE"
     shown = name if len(name) <= 24 else f"{name[:24]}…"
     nearest = difflib.get_close_matches(name.lower(), BY_SLASH, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
