@@ -31,10 +31,16 @@ def conversation(store: ConversationStore, typed: str, which: Which = "kept") ->
         if last is None:
             raise StoreError(f"there is no {which} conversation")
         return last
-    newest = max(store.list_conversations(), key=lambda row: row.updated_at, default=None)
-    if newest is None:
+    last = newest(store)
+    if last is None:
         raise StoreError("there is no conversation yet")
-    return newest.id
+    return last
+
+
+def newest(store: ConversationStore) -> str | None:
+    """The id of the conversation on the list that was written last, wherever it stands there."""
+    last = max(store.list_conversations(), key=lambda row: row.updated_at, default=None)
+    return None if last is None else last.id
 
 
 def message(store: ConversationStore, typed: str) -> str:

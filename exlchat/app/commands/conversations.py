@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
-from exlchat.app.commands.arranging import delete_all
+from exlchat.app.commands.arranging import delete_all, in_order
 from exlchat.chat.store.conversations import LostFileError, StoreError
 from exlchat.untrusted.text import one_line
 
@@ -50,23 +50,23 @@ def show_list(view: View, _: str) -> None:
 @command(
     "open",
     "Open a conversation",
-    "Open the Nth conversation of the list, the newest being 1; without N, go to the list.",
+    "Open the Nth conversation of the list, the first being 1; without N, go to the list.",
     "/open",
     "[N]",
-    in_lines="Open the Nth conversation of the list, the newest being 1; without N, write the list.",
+    in_lines="Open the Nth conversation of the list, the first being 1; without N, write the list.",
     aliases=("/chat", "/chats", "/conversations", "/sessions", "/session"),
 )
 def open_one(view: View, number: str) -> None:
-    """The one of that number in the list, newest first; without a number the list itself."""
+    """The one of that number in the list; without a number the list itself."""
     if not number:
         view.list_conversations()
         return
-    listed = view.session.store.list_conversations()
+    listed = in_order(view.session.store.list_conversations())
     if not listed:
         raise NotPossibleError("there is no conversation yet")
     if not number.isdecimal() or not 1 <= int(number) <= len(listed):
         raise NotPossibleError(
-            f"{one_line(number, 20)} is no number of a conversation, from 1, the newest, to {len(listed)}"
+            f"{one_line(number, 20)} is no number of a conversation, from 1, the first of the list, to {len(listed)}"
         )
     view.open_conversation(listed[int(number) - 1].id)
 

@@ -128,7 +128,8 @@ def _looking(add: _Add) -> None:
     show.add_argument("--tree", action="store_true", help="list all branches, a line for each message")
     json_option(show)
     search = add("search", "find words in messages, thoughts and titles", "TEXT [options]")
-    search.add_argument("text", metavar="TEXT", nargs="+", help="words, or beginnings of words; all must be there")
+    told = "words, or how they begin; on:2026-03, before:, after: and tag: narrow it"
+    search.add_argument("text", metavar="TEXT", nargs="+", help=told)
     search.add_argument("--limit", metavar="N", type=whole(1, 10_000), default=20, help="most hits (default: 20)")
     json_option(search)
     json_option(add("stats", "count what there is", "[options]"))

@@ -13,7 +13,7 @@ from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.repair.check_file import check_file
 from exlchat.chat.store.backup import backups
-from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.store.search import SearchHit
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import on_terminal, print_json, print_lines, print_text
@@ -21,6 +21,8 @@ from exlchat.untrusted.text import one_line
 
 _LINE = 1000
 _EMPTY = "The conversation is empty."
+_ALONE = 1, 1
+"""The place of a message that has no alternatives."""
 
 
 def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
@@ -37,14 +39,16 @@ def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 def run_show(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """The branch that is shown, with n of m where there are alternatives; or a line a message of all branches."""
-    tree = store.read_tree(conversation(store, typed.id))
+    ident = conversation(store, typed.id)
+    tree = store.read_tree(ident)
     kept = [one for one in tree.messages if not one.deleted]
-    places = _places(kept)
+    places = store.places(ident)
     shown = {one.id for one in store.branch(tree.tip_id)}
     if typed.json:
         rows = [
-            {**asdict(one), "shown": one.id in shown, "place": places[one.id][0], "of": places[one.id][1]}
+            {**asdict(one), "shown": one.id in shown, "place": place, "of": of}
             for one in kept
+            for place, of in [places.get(one.id, _ALONE)]
             if typed.tree or one.id in shown
         ]
         return print_json(
@@ -60,13 +64,20 @@ def run_show(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
         )
     if typed.tree:
         return print_lines(_tree_lines(kept, shown) or [_EMPTY])
-    texts = [f"{_head(one, places[one.id])}\n{_said(one)}\n\n" for one in kept if one.id in shown]
+    texts = [f"{_head(one, places.get(one.id, _ALONE))}\n{_said(one)}\n\n" for one in kept if one.id in shown]
     return print_text("".join(texts) or f"{_EMPTY}\n")
 
 
 def run_search(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     """A line for each hit; what was found is underlined on a terminal."""
-    hits = store.search(" ".join(typed.text), typed.limit)
+    # No list needs them.
+    from exlchat.app.chat.found import search
+    from exlchat.app.chat.session import NotPossibleError
+
+    try:
+        hits = search(store, " ".join(typed.text), typed.limit)
+    except NotPossibleError as error:
+        raise StoreError(str(error)) from None
     if typed.json:
         return print_json([asdict(hit) for hit in hits])
     lines = []
@@ -122,14 +133,6 @@ def _tree_lines(kept: Sequence[Message], shown: set[str]) -> list[str]:
         mark = "*" if one.id in shown else " "
         lines.append(f"{one.id[:SHORT]} {mark} {'  ' * line.depth}{one.role}: {line.text}")
     return lines
-
-
-def _places(kept: Sequence[Message]) -> dict[str, tuple[int, int]]:
-    """Which of how many alternatives each message is."""
-    beside: dict[tuple[str | None, str], list[str]] = {}
-    for one in kept:
-        beside.setdefault((one.parent_id, one.role), []).append(one.id)
-    return {ident: (place + 1, len(group)) for group in beside.values() for place, ident in enumerate(group)}
 
 
 def _marked(hit: SearchHit) -> str:

@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exlchat.app.chat.finding import newest
 from exlchat.app.chat.leaving import kept_or_why
 from exlchat.app.chat.message_words import welcome_lines
 from exlchat.app.composer.file_mentions import MentionError, with_files
@@ -53,11 +54,11 @@ class LineChat(LineView):
             # Where there are no colours, files of them need not be followed.
             self._following.append(self.keep_running(self.live_themes.follow()))
         try:
-            newest = next(iter(self.session.store.list_conversations()), None) if self.services.continue_last else None
+            last = newest(self.session.store) if self.services.continue_last else None
         except StoreError as error:
-            newest = None
+            last = None
             self.tell(str(error), warning=True)
-        if newest is None or not self.open_conversation(newest.id):
+        if last is None or not self.open_conversation(last):
             self._welcome()
         if self.services.first_message is not None:
             self._begin_with(self.services.first_message)

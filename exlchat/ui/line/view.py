@@ -9,6 +9,7 @@ from exlchat.app.chat.elsewhere import Elsewhere
 from exlchat.app.chat.message_words import other_model_line
 from exlchat.app.chat.session import ChatSession, NotPossibleError
 from exlchat.app.chat.unsent import Unsent
+from exlchat.app.commands.arranging import in_order
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.live_themes import LiveThemes
@@ -196,14 +197,14 @@ class LineView:
         self.scrollback.leave("the answer is kept as far as it comes" if self.leaving else "the answer goes on")
 
     def summaries(self) -> list[ConversationSummary]:
-        """The conversations that /open lists, newest first; none when they cannot be read."""
+        """The conversations that /open lists; none when they cannot be read."""
         try:
-            return self.session.store.list_conversations()[:LISTED]
+            return in_order(self.session.store.list_conversations())[:LISTED]
         except StoreError:
             return []
 
     def list_conversations(self) -> None:
-        listed = self.session.store.list_conversations()
+        listed = in_order(self.session.store.list_conversations())
         if not listed:
             raise NotPossibleError("there is no conversation yet")
         opened = self.session.conversation_id

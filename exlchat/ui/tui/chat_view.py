@@ -19,6 +19,7 @@ from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import situation_of
+from exlchat.app.commands.arranging import in_order
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import rename_to
 from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of
@@ -324,9 +325,9 @@ class ChatView(Screen[None]):
         return self.has_class(_SIDE_OPEN)
 
     def summaries(self) -> list[ConversationSummary]:
-        """All conversations, newest first; none when they cannot be read."""
+        """All conversations, as the list has them; none when they cannot be read."""
         try:
-            return self.session.store.list_conversations()
+            return in_order(self.session.store.list_conversations())
         except StoreError as error:
             self.tell(str(error), warning=True)
             return []

@@ -374,7 +374,7 @@ async def test_open_lists_conversations_and_opens_one_by_number(tmp_path: Path) 
         await line.sees("you> about older")
         await line.sees("This message has no answer yet; /retry has it answered.")
         await line.say("/open 7")
-        await line.sees("7 is no number of a conversation, from 1, the newest, to 2")
+        await line.sees("7 is no number of a conversation, from 1, the first of the list, to 2")
 
 
 async def test_a_draft_is_kept_and_comes_back(tmp_path: Path) -> None:

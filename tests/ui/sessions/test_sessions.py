@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from exlchat.chat.model import AnswerRecord
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
 from exlchat.cli.doctor.facts import try_database
+from exlchat.llm.sampling import SamplingSettings
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +97,28 @@ def test_what_was_edited_is_undone_and_done_again(shell: Shell) -> None:
     shell("cut", new)
     assert len(shell("show", "last", "--tree").splitlines()) == 2
     assert "nothing to do again" in shell.wrong("undo", "last", "--redo")
+
+
+def test_an_answer_that_was_gone_on_from_is_no_alternative(shell: Shell, database: Path) -> None:
+    store = ConversationStore(database)
+    ident = store.list_conversations()[0].id
+    question, _ = store.load(ident).branch
+    store.set_tip(ident, question.id)
+    record = AnswerRecord("model", "template", SamplingSettings(), None, "max_new_tokens")
+    cut = store.begin_answer(ident, question.id, record=record)
+    store.close_answer(cut.id, "Loud", [1], "partial")
+    whole = store.begin_answer(ident, question.id, text="Loud", record=record, edited_from=cut.id)
+    store.close_answer(whole.id, "Loud and clear.", [1, 2], "complete")
+    store.close()
+    assert "2 of 2" in shell("show", ident)
+    assert [(one["place"], one["of"]) for one in shell.json("show", ident)["messages"]] == [(1, 1), (2, 2)]
+
+
+def test_a_search_is_narrowed_by_days(shell: Shell) -> None:
+    assert len(shell("search", "how", "after:2000").splitlines()) == 4
+    assert "dogs" in shell("search", "dogs", "after:2000-12")
+    assert shell("search", "dogs", "before:2000-12-31") == "Nothing was found.\n"
+    assert "no day such as 2026-03-14" in shell.wrong("search", "dogs", "before:soon")
 
 
 def test_the_text_of_an_edit_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,22 @@ async def test_tags_folder_top_and_archive_by_commands(tmp_path: Path) -> None:
         assert any(row == "two #work" for row in rows(chat))
 
 
+async def test_open_counts_as_the_list_does_and_the_last_one_is_the_one_written_last(tmp_path: Path) -> None:
+    store = filled(tmp_path, "one", "two", "three", "four")
+    idents = {one.title: one.id for one in store.list_conversations()}
+    store.pin_conversation(idents["one"], True)
+    store.set_tags(idents["two"], ["Letters/"])
+    chat = app(tmp_path, store=store, continue_last=True)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await pilot.pause()
+        assert chat.session.conversation_id == idents["four"]
+        assert listed(chat) == ["one", "two", "four", "three"]
+        for number, title in enumerate(["one", "two", "four", "three"], 1):
+            await say(pilot, f"/open {number}")
+            await pilot.pause()
+            assert chat.session.conversation_id == idents[title]
+
+
 async def test_several_are_marked_and_one_undo_brings_all_back(tmp_path: Path) -> None:
     chat = app(tmp_path, store=filled(tmp_path, "one", "two", "three"))
     async with chat.run_test(size=(120, 30), notifications=True) as pilot:

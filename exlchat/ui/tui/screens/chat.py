@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
+from exlchat.app.chat.finding import newest
 from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import ACTIONS, BY_ID
 from exlchat.app.commands.conversations import undo_delete
@@ -19,6 +20,7 @@ from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
 from exlchat.app.panels.figures import StatusFacts
 from exlchat.app.presenter import Presenter
 from exlchat.app.runtime.jobs import Report
+from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.tui.answer_display import AnswerDisplay
 from exlchat.ui.tui.chat_view import NARROW_CELLS, ChatView
@@ -87,8 +89,8 @@ class ChatScreen(ChatView):
         self.transcript.code_style = pygments_style(self.services.themes[self.services.theme])
         self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
-        newest = next(iter(self.summaries()), None) if self.services.continue_last else None
-        if newest is None or not self.open_conversation(newest.id):
+        last = self._last_written() if self.services.continue_last else None
+        if last is None or not self.open_conversation(last):
             self.start_new()
             self.show_conversation()
         self.composer.focus()
@@ -97,6 +99,13 @@ class ChatScreen(ChatView):
         if self.services.first_message is not None:
             self._take(self.services.first_message)
 
+    def _last_written(self) -> str | None:
+        try:
+            return newest(self.session.store)
+        except StoreError as error:
+            self.tell(str(error), warning=True)
+            return None
+
     # Typing
 
     def _arguments(self, line: str) -> tuple[str, list[tuple[str, str]]]:
@@ -104,9 +113,8 @@ class ChatScreen(ChatView):
             # No start needs it.
             from exlchat.app.composer.arguments import Arguments
 
-            listed = self.session.store.list_conversations
             self._argument_names = Arguments(
-                self.session, self.shelf, themes=lambda: self.terminal.themes.themes, listed=listed
+                self.session, self.shelf, themes=lambda: self.terminal.themes.themes, listed=self.summaries
             )
         return self._argument_names.behind(line)
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from exlchat.app.commands.arranging import folder_of
+from exlchat.app.commands.arranging import folder_of, in_order
 from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
@@ -130,23 +130,23 @@ def _options(
 ) -> Iterable[Option]:
     """Those on top, those in folders by their names, then the rest by days."""
     last = ""
-    for heading, summary in sorted(((_heading(one, today), one) for one in summaries), key=lambda row: row[0][:2]):
-        if heading[2] != last:
+    for summary in in_order(summaries):
+        heading = _heading(summary, today)
+        if heading != last:
             if last:
                 yield Option("", disabled=True)
-            yield Option(Content.styled(f" {printable(heading[2])}", "$quiet-text"), disabled=True)
-            last = heading[2]
+            yield Option(Content.styled(f" {printable(heading)}", "$quiet-text"), disabled=True)
+            last = heading
         row = _row(summary, summary.id == current, summary.id == answering, is_marked=summary.id in marked)
         yield Option(row, id=summary.id)
 
 
-def _heading(summary: ConversationSummary, today: datetime.date) -> tuple[int, str, str]:
-    """The place of a heading, what it is sorted by there, and the heading."""
+def _heading(summary: ConversationSummary, today: datetime.date) -> str:
     if summary.pinned:
-        return 0, "", "On top"
+        return "On top"
     if folder := folder_of(summary.tags):
-        return 1, folder.casefold(), f"{folder}/"
-    return 2, "", _day(datetime.date.fromtimestamp(summary.updated_at), today)
+        return f"{folder}/"
+    return _day(datetime.date.fromtimestamp(summary.updated_at), today)
 
 
 def _row(summary: ConversationSummary, is_current: bool, is_answering: bool, *, is_marked: bool) -> Content:
