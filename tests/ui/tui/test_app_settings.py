@@ -76,6 +76,24 @@ async def test_a_switch_turns_with_enter_and_with_space(tmp_path: Path, file: Pa
         assert chat.chat_screen.sidebar_shown
 
 
+async def test_typing_narrows_the_list_and_what_is_left_is_changed(tmp_path: Path, file: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await pilot.press("f2", *"min_p")
+        opened = screen(pilot)
+        await until(pilot, lambda: [one.id for one in opened.rows.options if one.id] == ["min_p"])
+        await pilot.press("enter", *"0.3", "enter")
+        assert load_settings(file).min_p == 0.3
+        assert "min_p is written" in words(chat)
+        await pilot.press(*" nosuch")
+        await until(pilot, lambda: "Nothing has these words" in words(chat))
+        await pilot.press("enter", "delete", "down")
+        assert isinstance(chat.screen, SettingsScreen)
+        await pilot.press("ctrl+u", *"folders model")
+        await until(pilot, lambda: "model_folders" in [one.id for one in opened.rows.options])
+        assert "min_p" not in [one.id for one in opened.rows.options]
+
+
 async def test_a_choice_is_made_from_a_list(tmp_path: Path, file: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
@@ -114,7 +132,7 @@ async def test_a_number_is_checked_while_it_is_typed(tmp_path: Path, file: Path)
         await pilot.press("enter")
         assert file.read_text() == "# mine\ntop_p = 0.5\n"
         assert chat.session.generation.sampling.top_p == 0.5
-        assert opened.rows.has_focus
+        assert opened.typed.has_focus
 
 
 async def test_the_next_answer_is_drawn_by_what_was_set(tmp_path: Path) -> None:

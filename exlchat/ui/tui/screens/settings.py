@@ -1,10 +1,10 @@
-"""The settings: a list of all of them, what the chosen one means, and an editor for it below."""
+"""The settings: a list that typing narrows, what the chosen one means, and an editor for it below."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import getters, on
+from textual import events, getters, on
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -44,6 +44,7 @@ class SettingsScreen(ModalScreen[None]):
         Binding("f2", "close", show=False, id="settings"),
     ]
 
+    typed = getters.query_one("#settings-typed", Input)
     rows = getters.query_one("#settings-list", OptionList)
     choices = getters.query_one("#settings-choices", OptionList)
     field = getters.query_one("#settings-field", Input)
@@ -60,7 +61,8 @@ class SettingsScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="settings"):
-            yield SettingsList(id="settings-list", markup=False)
+            yield TypedWords(id="settings-typed", placeholder="Type to search", restrict=PRINTABLE_LINE)
+            yield OptionList(id="settings-list", markup=False)
             yield OptionList(id="settings-choices", markup=False)
             yield Input(id="settings-field", restrict=PRINTABLE_LINE)
             yield Lines(id="settings-lines")
@@ -69,28 +71,51 @@ class SettingsScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#settings").border_title = "Settings"
+        self.rows.can_focus = False
         self._stop_editing()
         self._fill()
-        self.rows.highlighted = 1
 
     # The list
 
     def _fill(self) -> None:
-        at = self.rows.highlighted
+        """The rows that have every word that was typed, in their name, what they mean, what holds, or their group."""
+        chosen = self._chosen
+        words = self.typed.value.casefold().split()
         options: list[Option] = []
         for name, told, rows in groups():
+            self._rows.update({row.key: row for row in rows})
+            found = [
+                row
+                for row in rows
+                if all(word in f"{name} {row.name} {row.help} {self._value(row)}".casefold() for word in words)
+            ]
+            if not found:
+                continue
             heading = Content.assemble((f"{name} ", "bold $primary"), (told, "$quiet-text"))
             options += [Option("", disabled=True)] if options else []
             options.append(Option(heading, disabled=True))
-            options += [Option(self._drawn(row), id=row.key) for row in rows]
-            self._rows.update({row.key: row for row in rows})
+            options += [Option(self._drawn(row), id=row.key) for row in found]
         self.rows.clear_options()
         self.rows.add_options(options)
-        self.rows.highlighted = at
+        places: dict[str, int] = {option.id: at for at, option in enumerate(options) if option.id is not None}
+        first = next(iter(places.values()), None)
+        self.rows.highlighted = places.get(chosen.key, first) if chosen is not None else first
+        if not places:
+            self.about.update("Nothing has these words; try fewer")
+
+    @on(Input.Changed, "#settings-typed")
+    def _search(self) -> None:
+        self._fill()
+
+    def action_move(self, how: str) -> None:
+        getattr(self.rows, f"action_{how}")()
+
+    def _value(self, row: SettingRow) -> str:
+        return row.shown(self._commands.holds(row), keymap(self._commands.reading.settings.keys))
 
     def _drawn(self, row: SettingRow) -> Content:
         reading = self._commands.reading
-        value = printable(row.shown(self._commands.holds(row), keymap(reading.settings.keys)))
+        value = printable(self._value(row))
         if self._commands.beaten_by(row):
             mark = ("! ", "$warning")
         else:
@@ -157,7 +182,7 @@ class SettingsScreen(ModalScreen[None]):
     def _edit_in(self, editor: OptionList | Input | Lines, told: str = _EDITED) -> None:
         editor.display = True
         editor.focus()
-        self.rows.disabled = True
+        self.rows.disabled = self.typed.disabled = True
         self.query_one("#settings").border_subtitle = told
         self._say("")
 
@@ -165,11 +190,11 @@ class SettingsScreen(ModalScreen[None]):
         self._editing = None
         for editor in (self.choices, self.field, self.lines):
             editor.display = False
-        self.rows.disabled = False
-        self.rows.focus()
+        self.rows.disabled = self.typed.disabled = False
+        self.typed.focus()
         self.query_one("#settings").border_subtitle = _LISTED
 
-    @on(Input.Changed)
+    @on(Input.Changed, "#settings-field")
     @on(Composer.Changed)
     def _check(self) -> None:
         row = self._editing
@@ -188,7 +213,11 @@ class SettingsScreen(ModalScreen[None]):
         if self._editing is not None:
             self._keep(self._editing, str(event.option.prompt))
 
-    @on(Input.Submitted)
+    @on(Input.Submitted, "#settings-typed")
+    def _enter_row(self) -> None:
+        self.change()
+
+    @on(Input.Submitted, "#settings-field")
     def _enter(self, event: Input.Submitted) -> None:
         if self._editing is not None:
             self._keep(self._editing, event.value)
@@ -235,8 +264,25 @@ class SettingsScreen(ModalScreen[None]):
         self.dismiss()
 
 
-class SettingsList(OptionList):
+class TypedWords(Input):
+    """What narrows the list, whose keys come here: one types, moves and changes without going from one to the other."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("delete,backspace", "screen.default", "Default", show=False),
-        Binding("space", "select", "Change", show=False),
+        *(
+            Binding(key, f"screen.move('{how}')", show=False)
+            for key, how in (
+                ("up", "cursor_up"),
+                ("down", "cursor_down"),
+                ("pageup", "page_up"),
+                ("pagedown", "page_down"),
+            )
+        ),
+        Binding("delete", "screen.default", "Default", show=False),
     ]
+
+    def on_key(self, event: events.Key) -> None:
+        """A space stands between words; before any it changes what is chosen, as Enter does."""
+        if event.key == "space" and not self.value:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Submitted(self, self.value))
