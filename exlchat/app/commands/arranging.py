@@ -6,41 +6,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.app.chat.list_order import FOLDER_MARK, folder_of
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.chat.store.conversations import StoreError
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from exlchat.app.view import View
-    from exlchat.chat.model import ConversationSummary
 
 command = partial(action.command, topic="Conversations")
 
 MOST_TAGS = 100
 _TITLE_CELLS = 60
-FOLDER_MARK = "/"
-"""A tag that ends so is the folder of a conversation, which has one at most."""
-
-
-def in_order(summaries: Iterable[ConversationSummary]) -> list[ConversationSummary]:
-    """As the list shows them, and as `/open N` counts: on top, by folder, then the rest, each as they came."""
-    return sorted(summaries, key=place_of)
-
-
-def place_of(summary: ConversationSummary) -> tuple[int, str]:
-    """Where a conversation stands in the list: on top, in its folder, or behind."""
-    if summary.pinned:
-        return 0, ""
-    folder = folder_of(summary.tags)
-    return (1, folder.casefold()) if folder else (2, "")
-
-
-def folder_of(tags: Sequence[str]) -> str:
-    """The folder among the tags of a conversation; empty if it lies in none."""
-    return next((tag[:-1] for tag in tags if tag.endswith(FOLDER_MARK)), "")
 
 
 # The open conversation

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat import paths
+from exlchat.app.chat.list_order import in_order
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
-from exlchat.app.commands.arranging import delete_all, in_order
+from exlchat.app.commands.arranging import delete_all
 from exlchat.chat.store.conversations import LostFileError, StoreError
 from exlchat.untrusted.text import one_line
 

@@ -188,11 +188,16 @@ class Listing(StoreFile):
             update_conversation(db, conversation_id, "title = ?, title_by = ?", values)
         return True
 
-    def set_tags(self, conversation_id: str, tags: Sequence[str]) -> tuple[str, ...]:
-        """Replace the tags of a conversation; they come back as they are kept, one line each."""
+    def set_tags(self, conversation_id: str, tags: Sequence[str], *, undoable: bool = True) -> tuple[str, ...]:
+        """Replace the tags of a conversation; they come back as they are kept, one line each.
+
+        What nobody asked for is not `undoable`.
+        """
         kept = clean_tags(list(tags))
         with self._transaction() as db:
-            self._record("tag", conversation_id, changes.set_tags(db, conversation_id, kept))
+            steps = changes.set_tags(db, conversation_id, kept)
+            if undoable:
+                self._record("tag", conversation_id, steps)
         return tuple(kept)
 
     def pin_conversation(self, conversation_id: str, pinned: bool) -> None:

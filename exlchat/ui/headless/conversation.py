@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from exlchat import paths
 from exlchat.app.chat.answering import was_cut
+from exlchat.app.chat.list_order import ASKED, FOLDER_MARK
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 
@@ -91,6 +92,7 @@ def begin(store: ConversationStore, said: AskedPrompt) -> AnsweredConversation:
         if said.system:
             store.add_message(conversation_id, "system", said.system)
     prompt = store.add_message(conversation_id, "user", said.prompt or "")
+    store.set_tags(conversation_id, [f"{ASKED}{FOLDER_MARK}"], undoable=False)
     return AnsweredConversation(store, conversation_id, prompt_id=prompt.id, new=True)
 
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from exlchat.app.chat.elsewhere import Elsewhere
+from exlchat.app.chat.list_order import in_order
 from exlchat.app.chat.message_words import other_model_line
 from exlchat.app.chat.session import ChatSession, NotPossibleError
 from exlchat.app.chat.unsent import Unsent
-from exlchat.app.commands.arranging import in_order
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.live_themes import LiveThemes

@@ -14,12 +14,12 @@ from textual.widgets import Static
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.elsewhere import Elsewhere
+from exlchat.app.chat.list_order import in_order
 from exlchat.app.chat.message_words import names_over, other_model_line, welcome_lines
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import situation_of
-from exlchat.app.commands.arranging import in_order
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import rename_to
 from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of

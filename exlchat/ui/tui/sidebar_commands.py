@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from exlchat.app.chat.list_order import FOLDER_MARK, folder_of
 from exlchat.app.commands import arranging
 from exlchat.app.commands.action import attempt
 from exlchat.untrusted.text import one_line
@@ -41,11 +42,11 @@ class SidebarCommands:
             case "delete-selected":
                 self._ask_delete(what, idents)
             case "tag-selected":
-                now = " ".join(f"#{tag}" for tag in first.tags if not tag.endswith(arranging.FOLDER_MARK))
+                now = " ".join(f"#{tag}" for tag in first.tags if not tag.endswith(FOLDER_MARK))
                 title = f"Tags of {what}{f', now {one_line(now, 30)}' if now and len(idents) == 1 else ''}"
                 self._ask(title, "", "Enter adds, -TAG takes away", partial(arranging.tag_all, screen, idents))
             case "folder-selected":
-                there = arranging.folder_of(first.tags)
+                there = folder_of(first.tags)
                 hint = "Enter puts it there, - takes it out"
                 self._ask(f"Folder of {what}", there, hint, partial(arranging.file_all, screen, idents))
             case "pin-selected":

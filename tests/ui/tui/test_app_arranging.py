@@ -7,7 +7,9 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from exlchat.app.chat.list_order import folder_of
 from exlchat.chat.store.conversations import ConversationStore
+from exlchat.ui.headless.conversation import AskedPrompt, begin
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.question import QuestionScreen
 from tests.ui.app_harness import app, say, shown, told
@@ -79,6 +81,35 @@ async def test_open_counts_as_the_list_does_and_the_last_one_is_the_one_written_
             await say(pilot, f"/open {number}")
             await pilot.pause()
             assert chat.session.conversation_id == idents[title]
+
+
+async def test_what_was_asked_from_the_shell_is_folded_at_the_end_of_the_list(tmp_path: Path) -> None:
+    store = filled(tmp_path, "typed here")
+    for number in range(30):
+        begin(store, AskedPrompt(f"script {number}"))
+    chat = app(tmp_path, store=store)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await pilot.press("ctrl+b")
+        assert [row for row in rows(chat) if row != "Today"] == ["typed here", "▸ asked from the shell (30)"]
+        await pilot.press("end", "d", "space", "enter")
+        await pilot.pause()
+        assert rows(chat)[2:5] == ["▾ asked from the shell (30)", "script 29", "script 28"]
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert [one.text for one in chat.session.branch] == ["script 29"]
+        await say(pilot, "/undo")
+        await pilot.pause()
+        assert folder_of(store.tags(chat.session.require_open())) == "asked"
+        await pilot.press("ctrl+b")
+        sidebar = chat.chat_screen.sidebar
+        sidebar.highlighted = [option.id for option in sidebar.options].index("fold")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert rows(chat)[1:] == ["typed here", "▸ asked from the shell (30)", "script 29"]
+        await say(pilot, "/folder -")
+        await pilot.pause()
+        assert rows(chat)[-1] == "▸ asked from the shell (29)"
+        assert len(store.list_conversations()) == 31
 
 
 async def test_several_are_marked_and_one_undo_brings_all_back(tmp_path: Path) -> None:

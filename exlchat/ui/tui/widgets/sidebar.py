@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from exlchat.app.commands.arranging import folder_of, in_order
+from exlchat.app.chat.list_order import ASKED, folder_of, in_order
 from exlchat.untrusted.sanitize import printable
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ CURRENT_MARK = "▌"
 ANSWERING_MARK = "…"
 MARKED = "●"
 _TAGS = 8
+_FOLD = "fold"
+"""Id of the heading above what was asked from the shell; no conversation has it."""
 
 
 class Sidebar(OptionList):
@@ -68,6 +70,7 @@ class Sidebar(OptionList):
     def __init__(self, *, id: str | None = None, markup: bool = True) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id, markup=markup)
         self.marked: set[str] = set()
+        self._asked_shown = False
         self._shown: tuple[Sequence[ConversationSummary], str | None, str | None, datetime.date] | None = None
 
     def show(
@@ -76,8 +79,8 @@ class Sidebar(OptionList):
         """Show `summaries` (newest first), with the open one and the one being answered marked."""
         self._shown = summaries, current, answering, today
         self.marked &= {summary.id for summary in summaries}
-        highlighted = self._highlighted_id() or current
-        options = list(_options(summaries, current, answering, today, self.marked))
+        highlighted = (self.highlighted_option.id if self.highlighted_option is not None else None) or current
+        options = list(_options(summaries, current, answering, today, self.marked, asked_shown=self._asked_shown))
         self.clear_options()
         self.add_options(options)
         places = {option.id: at for at, option in enumerate(options) if option.id is not None}
@@ -85,7 +88,11 @@ class Sidebar(OptionList):
 
     def _highlighted_id(self) -> str | None:
         option = self.highlighted_option
-        return option.id if option is not None else None
+        return option.id if option is not None and option.id != _FOLD else None
+
+    def _show_again(self) -> None:
+        if self._shown is not None:
+            self.show(*self._shown)
 
     def on_focus(self) -> None:
         """With nothing highlighted the keys would do nothing."""
@@ -94,7 +101,10 @@ class Sidebar(OptionList):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        if event.option_id is not None:
+        if event.option_id == _FOLD:
+            self._asked_shown = not self._asked_shown
+            self._show_again()
+        elif event.option_id is not None:
             self.post_message(self.Chosen(event.option_id))
 
     def action_want(self, action_id: str) -> None:
@@ -104,9 +114,9 @@ class Sidebar(OptionList):
             self.post_message(self.Wanted(action_id, idents))
 
     def action_mark(self) -> None:
-        if (here := self._highlighted_id()) is not None and self._shown is not None:
+        if (here := self._highlighted_id()) is not None:
             self.marked ^= {here}
-            self.show(*self._shown)
+            self._show_again()
             self.action_cursor_down()
 
     def action_undo(self) -> None:
@@ -114,9 +124,9 @@ class Sidebar(OptionList):
 
     def action_leave(self) -> None:
         """Escape takes the marks away first."""
-        if self.marked and self._shown is not None:
+        if self.marked:
             self.marked.clear()
-            self.show(*self._shown)
+            self._show_again()
             return
         self.post_message(self.Left())
 
@@ -127,18 +137,34 @@ def _options(
     answering: str | None,
     today: datetime.date,
     marked: Collection[str],
+    *,
+    asked_shown: bool,
 ) -> Iterable[Option]:
-    """Those on top, those in folders by their names, then the rest by days."""
+    """Those on top, those in folders by their names, then the rest by days; what was asked from the shell is folded.
+
+    Of what is folded only what is open, or answered, or marked, is there.
+    """
     last = ""
+    asked = sum(_is_asked(one) for one in summaries)
     for summary in in_order(summaries):
         heading = _heading(summary, today)
         if heading != last:
             if last:
                 yield Option("", disabled=True)
-            yield Option(Content.styled(f" {printable(heading)}", "$quiet-text"), disabled=True)
+            if _is_asked(summary):
+                told = f" {'▾' if asked_shown else '▸'} asked from the shell ({asked:,})"
+                yield Option(Content.styled(told, "$quiet-text"), id=_FOLD)
+            else:
+                yield Option(Content.styled(f" {printable(heading)}", "$quiet-text"), disabled=True)
             last = heading
+        if _is_asked(summary) and not (asked_shown or summary.id in (current, answering, *marked)):
+            continue
         row = _row(summary, summary.id == current, summary.id == answering, is_marked=summary.id in marked)
         yield Option(row, id=summary.id)
+
+
+def _is_asked(summary: ConversationSummary) -> bool:
+    return not summary.pinned and folder_of(summary.tags) == ASKED
 
 
 def _heading(summary: ConversationSummary, today: datetime.date) -> str:
