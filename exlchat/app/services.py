@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from exlchat import paths
 from exlchat.app.chat.drafts import Drafts
 from exlchat.app.chat.open_conversation import Defaults
+from exlchat.app.chat.open_tabs import OpenTabs
 from exlchat.app.composer.history import TypedHistory
 from exlchat.app.generation_settings import at_start
 from exlchat.app.keys.keymap import Keymap, keymap
@@ -58,6 +59,7 @@ class Services:
         keys: which keys do what.
         log: what the program says.
         typed: what was typed and sent, in earlier runs too.
+        tabs: conversations that are open beside each other in the app.
         first_message: taken as if it were typed as soon as the chat is there.
     """
 
@@ -80,6 +82,7 @@ class Services:
     log: Log = field(default_factory=lambda: Log(None))
     typed: TypedHistory = field(default_factory=lambda: TypedHistory(None))
     first_message: str | None = None
+    tabs: OpenTabs = field(default_factory=lambda: OpenTabs(None))
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -132,6 +135,7 @@ def open_services(options: AppOptions) -> Services:
         log=Log(folders.state / "exlchat.log" if kept else None),
         typed=TypedHistory(folders.state / "line_history" if kept else None),
         first_message=options.first_message,
+        tabs=OpenTabs(folders.state / "tabs.json" if kept else None),
     )
 
 

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from exlchat import paths
 from exlchat.app.chat.drafts import Drafts
 from exlchat.app.chat.open_conversation import Defaults
+from exlchat.app.chat.open_tabs import OpenTabs
 from exlchat.app.generation_settings import GenerationSettings, at_start
 from exlchat.app.keys.keymap import Keymap
 from exlchat.app.library.memory import ModelMemory
@@ -80,6 +81,7 @@ def services(
         persona=persona,
         titles=titles,
         keys=keys or Keymap(),
+        tabs=OpenTabs(folder / "tabs.json"),
     )
 
 

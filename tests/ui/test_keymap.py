@@ -89,7 +89,7 @@ def test_enter_may_make_new_lines_where_another_key_sends() -> None:
 
 
 def test_letters_are_free_in_the_sidebar() -> None:
-    assert keymap((("rename-selected", ("t", "T")),)).keys("rename-selected") == ("t", "T")
+    assert keymap((("rename-selected", ("y", "Y")),)).keys("rename-selected") == ("y", "Y")
 
 
 @pytest.mark.parametrize("data", ["\x1bh", "\x1bH", "\x1b[104;4u", "\x07", "\x1b[15~", "\x1b[1;3A", "\x1b[1;6C", "T"])

@@ -249,6 +249,10 @@ class OpenConversation:
         if self._new_persona is not None and self._new_persona.greetings:
             self._create()
 
+    def show_new(self) -> None:
+        """Go back to the new conversation, as it was left."""
+        self.conversation, self.places = None, {}
+
     def open(self, conversation_id: str) -> Conversation:
         """Open a conversation.
 

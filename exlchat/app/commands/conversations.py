@@ -16,7 +16,9 @@ from exlchat.chat.store.conversations import LostFileError, StoreError
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
+    from exlchat.app.chat.session import ChatSession
     from exlchat.app.view import View
+    from exlchat.chat.model import ConversationSummary
 
 command = partial(action.command, topic="Conversations")
 
@@ -62,14 +64,31 @@ def open_one(view: View, number: str) -> None:
     if not number:
         view.list_conversations()
         return
-    listed = in_order(view.session.store.list_conversations())
+    view.open_conversation(numbered(view.session, number).id)
+
+
+def numbered(session: ChatSession, number: str) -> ConversationSummary:
+    """The conversation of that number in the list, counted from 1."""
+    listed = in_order(session.store.list_conversations())
     if not listed:
         raise NotPossibleError("there is no conversation yet")
     if not number.isdecimal() or not 1 <= int(number) <= len(listed):
         raise NotPossibleError(
             f"{one_line(number, 20)} is no number of a conversation, from 1, the first of the list, to {len(listed)}"
         )
-    view.open_conversation(listed[int(number) - 1].id)
+    return listed[int(number) - 1]
+
+
+command(
+    "tab",
+    "New tab",
+    "Open a new conversation in a tab beside this one, or with N the Nth of the list; what is open goes on there.",
+    "/tab",
+    "[N]",
+)
+command("close-tab", "Close the tab", "Close this tab; its conversation stays on the list.", "/close", keys=("alt+w",))
+command("next-tab", "Next tab", "Go to the next tab.", keys=("alt+n",))
+command("previous-tab", "Previous tab", "Go to the tab before.", keys=("alt+p",))
 
 
 @command(
@@ -187,6 +206,7 @@ command(
     in_palette=False,
     after="leave-messages",
 )
+command("tab-selected", "Open in a tab", "Open it in a tab of its own.", keys=("t",), place="sidebar", in_palette=False)
 command("rename-selected", "Rename", "Rename the conversation.", keys=("r",), place="sidebar", in_palette=False)
 command(
     "delete-selected", "Delete", "Delete the conversation.", keys=("d", "delete"), place="sidebar", in_palette=False

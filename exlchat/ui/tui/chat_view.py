@@ -36,12 +36,14 @@ from exlchat.ui.tui.items import (
     waiting_item,
     waiting_key,
 )
+from exlchat.ui.tui.tab_commands import ConversationTabs
 from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.prompt_area import PromptArea
 from exlchat.ui.tui.widgets.sidebar import Sidebar
 from exlchat.ui.tui.widgets.status_line import StatusLine, WhoSpeaks
+from exlchat.ui.tui.widgets.tab_row import TabRow
 from exlchat.ui.tui.widgets.transcript import Transcript, TranscriptItem
 from exlchat.ui.tui.widgets.welcome import Welcome, welcome_keys
 from exlchat.untrusted.sanitize import printable
@@ -79,6 +81,7 @@ class ChatView(Screen[None]):
     prompt = getters.query_one("#prompt", PromptArea)
     composer = getters.query_one("#composer", Composer)
     sidebar = getters.query_one("#conversations", Sidebar)
+    tab_row = getters.query_one("#tab-row", TabRow)
     side = getters.query_one("#side", Vertical)
     find_bar = getters.query_one("#find-bar", FindBar)
     status = getters.query_one("#status", StatusLine)
@@ -101,6 +104,7 @@ class ChatView(Screen[None]):
             warn=lambda line: self.tell(line, warning=True),
         )
         self.elsewhere = Elsewhere(self)
+        self.tabs = ConversationTabs(self)
         self.edited: str | None = None
         """Id of the message that is being changed in the composer."""
         self._notes = 0
@@ -113,6 +117,7 @@ class ChatView(Screen[None]):
                 yield Static("exlchat", id="mark", markup=False)
                 yield Sidebar(id="conversations", markup=False)
             with Vertical(id="main"):
+                yield TabRow(id="tab-row")
                 yield Transcript(id="transcript")
                 yield Welcome(id="welcome")
                 yield FindBar(id="find-bar")
@@ -213,6 +218,7 @@ class ChatView(Screen[None]):
         self.transcript.look_for(self.find_bar.field.value if self.find_bar.display else "")
         self.show_messages()
         self.composer.set_text(self.unsent.text())
+        self.tabs.take_place()
         self.show_figures()
 
     def show_messages(self, *, but: str | None = None, at: str | None = None) -> None:
@@ -305,7 +311,9 @@ class ChatView(Screen[None]):
         self.transcript.display = not empty
         writing = session.being_written
         answering = writing.conversation_id if writing else None
-        self.sidebar.show(self.summaries(), session.conversation_id, answering, datetime.date.today())
+        summaries = self.summaries()
+        self.tabs.refresh(summaries)
+        self.sidebar.show(summaries, session.conversation_id, answering, datetime.date.today())
         self.refresh_bindings()
 
     def show_sidebar(self, shown: bool) -> None:
@@ -315,6 +323,11 @@ class ChatView(Screen[None]):
         self.set_class(shown, _SIDE_OPEN)
         if shown and self.has_class("-narrow"):
             self.sidebar.focus()
+
+    def leave_sidebar(self) -> None:
+        if self.has_class("-narrow"):
+            self.show_sidebar(False)
+        self.composer.focus()
 
     def list_conversations(self) -> None:
         self.show_sidebar(True)
@@ -334,8 +347,13 @@ class ChatView(Screen[None]):
 
     # Conversations
 
-    def open_conversation(self, conversation_id: str) -> bool:
+    def leave_conversation(self) -> None:
+        """Another one is to be shown: keep what is typed, and where somebody is."""
         self.unsent.keep()
+        self.tabs.leave_place()
+
+    def open_conversation(self, conversation_id: str) -> bool:
+        self.leave_conversation()
         try:
             self.session.open(conversation_id)
         except StoreError as error:
@@ -347,7 +365,7 @@ class ChatView(Screen[None]):
         return True
 
     def new_conversation(self) -> None:
-        self.unsent.keep()
+        self.leave_conversation()
         self.start_new()
         self.show_conversation()
         self.composer.focus()

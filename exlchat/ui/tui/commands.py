@@ -48,6 +48,10 @@ class ScreenCommands(Commands):
         on_messages, pickers = self._on_messages, Pickers(screen, self._finding)
         return {
             "stop": lambda _: self._stop(),
+            "tab": screen.tabs.open_new,
+            "close-tab": lambda _: screen.tabs.close(),
+            "next-tab": lambda _: screen.tabs.step(1),
+            "previous-tab": lambda _: screen.tabs.step(-1),
             "sidebar": lambda _: self._sidebar(),
             "models": lambda _: self._models(),
             "messages": lambda _: self._messages(),

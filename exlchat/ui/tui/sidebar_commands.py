@@ -26,7 +26,14 @@ class SidebarCommands:
 
     def run(self, action_id: str, idents: Sequence[str]) -> None:
         """Do an action of the registry; what it needs more is asked for."""
-        attempt(self._screen, lambda: self._run(action_id, idents))
+        act = self._open_in_tabs if action_id == "tab-selected" else partial(self._run, action_id)
+        attempt(self._screen, lambda: act(idents))
+
+    def _open_in_tabs(self, idents: Sequence[str]) -> None:
+        for ident in idents:
+            self._screen.tabs.open(ident)
+        self._screen.sidebar.marked.clear()
+        self._screen.leave_sidebar()
 
     def _run(self, action_id: str, idents: Sequence[str]) -> None:
         screen = self._screen

@@ -120,6 +120,8 @@ class Stage:
         store = chat.session.store
         for one in store.list_conversations():
             store.delete(one.id)
+        while screen.services.tabs.are_several:
+            screen.tabs.close()
         if empty:
             screen.new_conversation()
         else:
@@ -291,6 +293,13 @@ async def recalled(stage: Stage) -> None:
         await stage.press("up")
 
 
+async def two_tabs(stage: Stage) -> None:
+    """The conversation in one tab, a new one in the other."""
+    here = stage.chat.session.require_open()
+    stage.screen.tabs.open_new("")
+    stage.screen.tabs.go_to(here)
+
+
 async def other_chosen(stage: Stage) -> None:
     """The other conversation is the one under the cursor of the sidebar."""
     ids = [option.id for option in stage.screen.sidebar.options]
@@ -433,6 +442,11 @@ EFFECTS: dict[str, Effect] = {
     "probabilities": Effect(lambda s: s.opened("ProbabilitiesScreen")),
     "leave-messages": Effect(lambda s: s.screen.composer.has_focus),
     "open-selected": Effect(lambda s: s.texts == ["other?"], other_chosen),
+    "tab-selected": Effect(lambda s: s.texts == ["other?"], other_chosen),
+    "tab": Effect(lambda s: len(s.screen.services.tabs.idents) > 1),
+    "close-tab": Effect(lambda s: len(s.screen.services.tabs.idents) == 1, two_tabs),
+    "next-tab": Effect(lambda s: s.texts == [], two_tabs),
+    "previous-tab": Effect(lambda s: s.texts == [], two_tabs),
     "rename-selected": Effect(lambda s: s.opened("InputScreen"), other_chosen),
     "delete-selected": Effect(lambda s: s.opened("QuestionScreen"), other_chosen),
     "mark-selected": Effect(lambda s: len(s.screen.sidebar.marked) == 1, other_chosen),

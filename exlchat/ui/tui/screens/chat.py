@@ -34,6 +34,7 @@ from exlchat.ui.tui.typed_tokens import TypedTokens
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
 from exlchat.ui.tui.widgets.sidebar import Sidebar
+from exlchat.ui.tui.widgets.tab_row import TabRow
 from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -90,7 +91,10 @@ class ChatScreen(ChatView):
         self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         last = self._last_written() if self.services.continue_last else None
-        if last is None or not self.open_conversation(last):
+        restored = self.tabs.restore()
+        if self.services.first_message is not None and restored:
+            self.tabs.open_new("")
+        elif not (restored if last is None else self.open_conversation(last)):
             self.start_new()
             self.show_conversation()
         self.composer.focus()
@@ -154,7 +158,11 @@ class ChatScreen(ChatView):
     @on(Sidebar.Chosen)
     def _open_chosen(self, event: Sidebar.Chosen) -> None:
         if self.open_conversation(event.conversation_id):
-            self._leave_sidebar()
+            self.leave_sidebar()
+
+    @on(TabRow.Chosen)
+    def _tab_chosen(self, event: TabRow.Chosen) -> None:
+        attempt(self, lambda: self.tabs.go_to(event.ident))
 
     @on(Sidebar.Wanted)
     def _wanted_of_chosen(self, event: Sidebar.Wanted) -> None:
@@ -165,10 +173,8 @@ class ChatScreen(ChatView):
         attempt(self, lambda: undo_delete(self))
 
     @on(Sidebar.Left)
-    def _leave_sidebar(self) -> None:
-        if self.has_class("-narrow"):
-            self.show_sidebar(False)
-        self.composer.focus()
+    def _sidebar_left(self) -> None:
+        self.leave_sidebar()
 
     def on_resize(self, event: events.Resize) -> None:
         """A terminal that becomes narrow keeps the conversation in sight, not the list."""

@@ -37,6 +37,7 @@ class Sidebar(OptionList):
         *(
             Binding(keys, f"want('{name}-selected')", title, id=f"{name}-selected")
             for keys, name, title in (
+                ("t", "tab", "Open in a tab"),
                 ("r", "rename", "Rename"),
                 ("d,delete", "delete", "Delete"),
                 ("g", "tag", "Tags"),

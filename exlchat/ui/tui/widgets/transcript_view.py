@@ -80,6 +80,14 @@ class MessageView(ScrollView, can_focus=True):
     def following(self) -> bool:
         return self._following
 
+    def place(self) -> tuple[int, int, int] | None:
+        """What `go_back_to` goes back to; `None` at the end, where it follows."""
+        return None if self._following else self._place_of_top()
+
+    def go_back_to(self, place: tuple[int, int, int]) -> None:
+        self._following = False
+        self._settle(self._top_at(place))
+
     def scroll_to_end(self) -> None:
         self._following = True
         self._settle(self.scroll_offset.y)
