@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from exlchat.app.chat.open_tabs import MOST_TABS
 from exlchat.app.chat.session import NotPossibleError
@@ -14,12 +14,44 @@ from exlchat.ui.tui.widgets.tab_row import Shown
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from exlchat.app.chat.session import ChatSession
+    from exlchat.app.services import Services
     from exlchat.chat.model import ConversationSummary
-    from exlchat.ui.tui.chat_view import ChatView
+    from exlchat.ui.tui.widgets.composer import Composer
+    from exlchat.ui.tui.widgets.tab_row import TabRow
+    from exlchat.ui.tui.widgets.transcript import Transcript
 
 _ONLY_ONE = "only one conversation is open; /tab opens another one beside it"
+
+
+class TabbedView(Protocol):
+    """The screen, as far as tabs need it."""
+
+    session: ChatSession
+    services: Services
+
+    @property
+    def transcript(self) -> Transcript: ...
+
+    @property
+    def composer(self) -> Composer: ...
+
+    @property
+    def tab_row(self) -> TabRow: ...
+
+    def leave_conversation(self) -> None: ...
+
+    def show_conversation(self) -> None: ...
+
+    def open_conversation(self, conversation_id: str) -> bool: ...
+
+    def start_new(self) -> None: ...
+
+    def tell(self, line: str, *, warning: bool = False) -> None: ...
+
+    def call_after_refresh(self, callback: Callable[..., Any], *args: Any) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +72,7 @@ class _Place:
 class ConversationTabs:
     """Belongs to one screen and runs on its thread."""
 
-    def __init__(self, screen: ChatView) -> None:
+    def __init__(self, screen: TabbedView) -> None:
         self._screen = screen
         self._open = screen.services.tabs
         self._places: dict[str | None, _Place] = {}
