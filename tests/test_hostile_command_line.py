@@ -48,6 +48,10 @@ PARSERS = {
 """Commands that are several, with all that they have."""
 COMMANDS: list[list[str]] = [
     ["doctor"],
+    ["completions", "bash"],
+    ["completions", "--of", "models"],
+    ["completions", "--of", "personas"],
+    ["completions", NAME],
     ["build-ext", "--nvcc", NAME, "--arch", "8.9"],
     ["bench", NAME],
     ["bench", "guide", "--json", f"{NAME}/{NAME}", "--quick", "--contexts", "16", "--runs", "1"],
@@ -248,7 +252,7 @@ def wrong(run: Run, encoding: str, *, terminal: bool) -> list[str]:
 
 
 def test_every_command_is_tried() -> None:
-    assert {one[0] for one in COMMANDS} >= cli._COMMANDS.keys()
+    assert {one[0] for one in COMMANDS} >= cli.COMMANDS.keys()
     for name, parser in PARSERS.items():
         (below,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
         assert {one[1] for one in COMMANDS if one[0] == name} >= below.choices.keys()

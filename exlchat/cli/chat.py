@@ -28,6 +28,7 @@ _USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
        exlchat config COMMAND [options]
+       exlchat completions SHELL
        exlchat doctor"""
 _ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
 on the CPU.
@@ -43,6 +44,8 @@ on the CPU.
   exlchat themes    list the themes in their colours, begin one of your own
   exlchat build-ext compile the CUDA kernels now, not at the first start
   exlchat config    show, edit and change the settings
+  exlchat completions
+                    print a script that has bash, zsh or fish complete commands
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
 _EPILOG = """examples:

@@ -13,11 +13,12 @@ from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import at_a_sudden_end, is_ending, signals_end_in_order
 from exlchat.ui.terminal.standard_streams import CLOSED, complain, let_go, take_over
 
-_CHAT = "exlchat.cli.chat"
-_COMMANDS = {
+CHAT = "exlchat.cli.chat"
+COMMANDS = {
     "ask": "exlchat.cli.ask",
     "bench": "exlchat.cli.bench.command",
     "build-ext": "exlchat.cli.build_ext",
+    "completions": "exlchat.cli.completions",
     "config": "exlchat.cli.config",
     "doctor": "exlchat.cli.doctor.command",
     "models": "exlchat.cli.models",
@@ -29,20 +30,20 @@ _COMMANDS = {
     "themes": "exlchat.cli.themes.command",
 }
 """Each subcommand's module: it has `build_parser()` and `run(arguments)`. One start imports one of them."""
-_ALIASES = {"chat": _CHAT, "list": _COMMANDS["models"], "run": _CHAT}
+ALIASES = {"chat": CHAT, "list": COMMANDS["models"], "run": CHAT}
 """What other programs call the chat and the list of models."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     take_over()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = {**_COMMANDS, **_ALIASES}.get(arguments[0]) if arguments else None
-    if command not in (None, _CHAT) and sys.stdout is None:
+    command = {**COMMANDS, **ALIASES}.get(arguments[0]) if arguments else None
+    if command not in (None, CHAT) and sys.stdout is None:
         complain(CLOSED)
         return ExitCode.ERROR
     at_a_sudden_end(_end_compilers)
     with signals_end_in_order() as ending:
-        code = _run(_CHAT, arguments) if command is None else _run(command, arguments[1:])
+        code = _run(CHAT, arguments) if command is None else _run(command, arguments[1:])
         if ending.heard is not None:
             let_go()
     return ending.code(code)

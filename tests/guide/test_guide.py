@@ -17,6 +17,7 @@ from exlchat.cli.ask import build_parser as ask_parser
 from exlchat.cli.bench.command import build_parser as bench_parser
 from exlchat.cli.build_ext import build_parser as build_ext_parser
 from exlchat.cli.chat import build_parser as chat_parser
+from exlchat.cli.completions import build_parser as completions_parser
 from exlchat.cli.config import build_parser as config_parser
 from exlchat.cli.doctor.command import build_parser as doctor_parser
 from exlchat.cli.models import build_parser as models_parser
@@ -38,6 +39,7 @@ PARSERS = {
     "ask": ask_parser,
     "bench": bench_parser,
     "build-ext": build_ext_parser,
+    "completions": completions_parser,
     "config": config_parser,
     "doctor": doctor_parser,
     "models": models_parser,
@@ -170,7 +172,7 @@ def test_every_slash_command_has_a_fact() -> None:
 
 
 def test_every_command_and_every_option_of_the_chat_has_a_fact() -> None:
-    assert PARSERS.keys() == cli._COMMANDS.keys()
+    assert PARSERS.keys() == cli.COMMANDS.keys()
     told = [text for _, text in answers()]
     named = " ".join([*told, *(name for fact in load_facts().values() for name in fact.names)])
     for command in PARSERS:
