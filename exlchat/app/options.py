@@ -29,6 +29,7 @@ class AppOptions:
         persona: who speaks in new conversations; its wishes are one of the layers.
         notices: lines to show once at the start, such as "the model used last is gone".
         first_message: taken as if it were typed as soon as the chat is there.
+        incognito: nothing that is said in this start is kept.
     """
 
     model_path: Path | None
@@ -38,6 +39,7 @@ class AppOptions:
     persona: FrozenPersona | None = None
     notices: tuple[str, ...] = ()
     first_message: str | None = None
+    incognito: bool = False
 
     def over(self, reading: Reading, remembered: Layer) -> Resolved:
         """What holds in this start: its own layers, the environment, what is remembered of a model, the file."""

@@ -103,7 +103,7 @@ def open_services(options: AppOptions) -> Services:
     folders = paths.folders()
     reading = _settings(notices)
     settings = reading.settings
-    store, kept = _store(notices)
+    store, kept = _store(notices, incognito=options.incognito)
     themes, broken = load_themes(paths.shipped_themes(), folders.themes)
     notices += broken
     keys = keymap(settings.keys)
@@ -146,7 +146,9 @@ def _settings(notices: list[str]) -> Reading:
     return reading
 
 
-def _store(notices: list[str]) -> tuple[ConversationStore, bool]:
+def _store(notices: list[str], *, incognito: bool) -> tuple[ConversationStore, bool]:
+    if incognito:
+        return ConversationStore(None), False
     path = paths.folders().conversations
     try:
         paths.ensure_folder(path.parent)

@@ -79,7 +79,13 @@ def build_parser() -> Parser:
     model.add_argument("-m", "--model", metavar="MODEL", help="the model, so that an argument is the first message")
     model_options(model)
     chat = parser.add_argument_group("chat")
-    chat.add_argument("-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation")
+    begins = chat.add_mutually_exclusive_group()
+    begins.add_argument(
+        "-c", "--continue", dest="continue_last", action="store_true", help="open the last conversation"
+    )
+    begins.add_argument(
+        "--incognito", action="store_true", help="keep nothing of what is said: no conversation, no draft, no history"
+    )
     chat.add_argument(
         "--line",
         action="store_true",
@@ -110,11 +116,14 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 
 def _start(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCode:
+    from dataclasses import replace
+
     from exlchat.cli.first_message import model_and_message
     from exlchat.cli.typed_options import app_options
 
     model, message = model_and_message(parser, typed.model, typed.words)
     options = app_options(parser, typed, model, theme=typed.theme, continue_last=typed.continue_last, message=message)
+    options = replace(options, incognito=typed.incognito)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         complain("the chat app needs a terminal for input and output; for pipes and scripts use: exlchat ask")
         return ExitCode.USAGE

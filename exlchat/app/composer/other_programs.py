@@ -23,7 +23,7 @@ HERE: Final = {
     "/fragment": _FILES,
     "/image": _NO_PICTURES,
     "/impersonate": "write it yourself; /edit changes any message, the model's too",
-    "/incognito": "exlchat ask --no-save keeps nothing of a question; /delete takes this conversation away",
+    "/incognito": "exlchat --incognito keeps nothing of what is said, exlchat ask --no-save nothing of a question",
     "/key": "none is needed: models run on this machine",
     "/keys": "none is needed: models run on this machine; /help has the keys of the keyboard",
     "/login": "none is needed: models run on this machine",

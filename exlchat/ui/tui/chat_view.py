@@ -297,7 +297,8 @@ class ChatView(Screen[None]):
 
     def show_spoken(self) -> None:
         spoken = self.session.spoken
-        self.status.who = WhoSpeaks(spoken.persona.name if spoken.persona is not None else "", spoken.words)
+        name = spoken.persona.name if spoken.persona is not None else ""
+        self.status.who = WhoSpeaks(name, spoken.words, self.services.kept)
 
     def refresh_around(self) -> None:
         session = self.session

@@ -22,7 +22,8 @@ from exlchat.config.layers import typed
 from exlchat.config.state import State, load_state, save_state
 from exlchat.llm.info import ModelError
 from exlchat.llm.sampling import SamplingSettings
-from tests.ui.app_harness import drawn
+from exlchat.ui.tui.app import ChatApp
+from tests.ui.app_harness import drawn, say, shown
 from tests.ui.scripted_engine import ScriptedEngine
 
 SOME = Path("models/some")
@@ -198,3 +199,26 @@ def test_what_is_not_kept_leaves_no_pages_either(monkeypatch: pytest.MonkeyPatch
     assert opened.kept == kept
     opened.load_engine(lambda _: None)
     assert asked == [disk]
+
+
+async def test_incognito_keeps_nothing_and_shows_nothing_of_before(home: Path) -> None:
+    other = paths.folders().conversations
+    paths.ensure_folder(other.parent)
+    store = ConversationStore(other)
+    store.add_message(store.create_conversation().id, "user", "said before")
+    store.close()
+    before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    chat = ChatApp(open_services(AppOptions(None, incognito=True)))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert "nothing is kept" in shown(chat)
+        assert "said before" not in shown(chat)
+        await say(pilot, "a secret word")
+        await pilot.press("ctrl+n", *"a secret draft")
+        await pilot.pause()
+        assert "a secret word" in shown(chat)
+        chat.leave()
+    chat.session.store.close()
+    now = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    assert not [file for file, said in now.items() if b"secret" in said]
+    assert now.keys() == before.keys()

@@ -26,10 +26,11 @@ _OWN_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class WhoSpeaks:
-    """Whose name the line shows, and what the open conversation says itself of how it is spoken to, in words."""
+    """Whose name the line shows, what the open conversation says itself of how it is spoken to; whether it is kept."""
 
     name: str = ""
     own: tuple[str, ...] = ()
+    kept: bool = True
 
 
 _NOBODY = WhoSpeaks()
@@ -40,7 +41,7 @@ def status_segments(facts: StatusFacts, width: int, who: WhoSpeaks = _NOBODY) ->
 
     The meter of the context goes first, then the figures from the last to the first.
     """
-    before = (_model(facts), _name(who), _activity(facts))
+    before = (_model(facts), _not_kept(who), _name(who), _activity(facts))
     figures = (_rate(facts), _own(who), _prompt_tokens(facts), _first_token(facts))
     for meter in (True, False):
         parts = [part for part in (*before, _context(facts, meter=meter), *figures) if part is not None]
@@ -62,6 +63,10 @@ def _model(facts: StatusFacts) -> Content | None:
 def _name(who: WhoSpeaks) -> Content | None:
     name = printable(one_line(who.name, _NAME_CELLS))
     return Content.styled(name, "$primary") if name else None
+
+
+def _not_kept(who: WhoSpeaks) -> Content | None:
+    return None if who.kept else Content.styled("nothing is kept", "$warning")
 
 
 def _own(who: WhoSpeaks) -> Content | None:
