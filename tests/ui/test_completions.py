@@ -46,7 +46,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
 
 
 def shell(*command: str, environment: dict[str, str]) -> str:
-    if shutil.which(command[0]) is None:
+    if shutil.which(command[0], path=environment["PATH"]) is None:
         pytest.skip(f"{command[0]} is not installed")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
     assert not done.stderr
@@ -95,7 +95,7 @@ def test_a_new_model_folder_is_offered_at_once_and_no_name_is_run(environment: d
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text('{"model_type": "llama"}')
         (folder / name / "model.safetensors").touch()
-    shell("exlchat", "config", "set", "model_folders", str(folder), environment=environment)
+    shell("env", "exlchat", "config", "set", "model_folders", str(folder), environment=environment)
     assert "llama" in offered_by_bash("exlchat -m ", environment)
     assert not any("touch" in one for one in offered_by_bash("exlchat -m ", environment))
     assert offered_by_bash("exlchat -m lla", environment) == ["llama"]
