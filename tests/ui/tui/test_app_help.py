@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
+from exlchat.app.commands.actions import BY_NAME
 from exlchat.ui.tui.screens.help import HelpScreen, found_rows, help_rows
 from tests.ui.app_harness import app, shown
 from tests.ui.scripted_engine import ScriptedEngine
@@ -48,6 +49,12 @@ def test_what_is_found_has_all_words_and_stands_below_its_heading(typed: str) ->
     for left, right in found:
         heading = heading if right else left
         assert not right or all(word in f"{heading} {left} {right}".lower() for word in typed.lower().split())
+
+
+@pytest.mark.parametrize("alias", ["/bye", "regenerate", "/fork", "/sysprompt", "character"])
+def test_a_command_is_found_by_the_names_that_other_programs_have(alias: str) -> None:
+    named = next(action for name, action in BY_NAME.items() if name.lstrip("/") == alias.lstrip("/"))
+    assert any(named.usage in left for left, _ in found_rows(help_rows(), alias))
 
 
 def test_everything_is_listed_once_in_its_topic_or_place() -> None:

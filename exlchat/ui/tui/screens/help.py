@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from exlchat.app.commands.action import Topic
-from exlchat.app.commands.actions import ACTIONS, BY_ID
+from exlchat.app.commands.actions import ACTIONS, BY_ID, BY_SLASH
 from exlchat.app.keys.keymap import Keymap
 from exlchat.ui.render.themes import for_rich
 from exlchat.untrusted.sanitize import PRINTABLE_LINE
@@ -135,12 +135,18 @@ def found_rows(rows: Iterable[tuple[str, str]], typed: str) -> list[tuple[str, s
     for left, right in rows:
         if not right:
             heading = left
-        elif all(word in f"{heading} {left} {right}".lower() for word in words):
+        elif all(word in f"{heading} {left} {_also_called(left)} {right}".lower() for word in words):
             if heading != told:
                 found.append((heading, ""))
                 told = heading
             found.append((left, right))
     return found or [("Nothing has these words", ""), (typed.strip(), "Try fewer, or ask the guide: /model guide.")]
+
+
+def _also_called(left: str) -> str:
+    """The aliases of a row's slash command, which are looked for but not listed."""
+    action = BY_SLASH.get(left[left.find("/") :].split(" ", maxsplit=1)[0])
+    return " ".join(action.aliases) if action else ""
 
 
 def _stack(colors: Mapping[str, str], rows: Iterable[tuple[str, str]]) -> Text:
