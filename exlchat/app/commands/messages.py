@@ -201,10 +201,10 @@ def cut(view: View, back: str) -> None:
     cut_from(view, tree_actions.said_back(view.session, back).id)
 
 
-def cut_from(view: View, message_id: str) -> None:
+def cut_from(view: View, message_id: str, *, undone_by: str = "/undo") -> None:
     tree_actions.delete_from(view.session, message_id)
     view.show_branch()
-    view.tell("Deleted from there on; /undo brings it back")
+    view.tell(f"Deleted from there on; {undone_by} brings it back")
 
 
 @command(

@@ -46,7 +46,7 @@ class MessageCommands:
             "alternative-before": partial(self._alternative, by=-1),
             "alternative-after": partial(self._alternative, by=1),
             "branch": self._branch,
-            "cut": partial(cut_from, screen),
+            "cut": partial(cut_from, screen, undone_by="u or /undo"),
             "pin-message": self._pin,
             "leave-out-message": self._leave_out,
             "save-code": self._save_code,

@@ -198,6 +198,7 @@ async def test_what_was_deleted_comes_back_step_by_step(tmp_path: Path) -> None:
         await pilot.press("ctrl+up", "up", "d")
         await pilot.pause()
         assert branch(chat) == ["1?", "one"]
+        assert "u or /undo brings it back" in told(chat)
         await say(pilot, "/cut 1")
         await pilot.pause()
         assert branch(chat) == ["1?"]
