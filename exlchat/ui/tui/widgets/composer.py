@@ -233,7 +233,7 @@ class Composer(TextArea):
         Not a binding, because Textual runs a priority binding at once, ahead of the letters that still wait in this
         widget's queue: a line that arrives in one piece would be sent before its end was typed.
         """
-        if self._vi is not None and self._take_vi_key(self._vi, event):
+        if event.key not in self._alt_keys and self._vi is not None and self._take_vi_key(self._vi, event):
             pass
         elif event.key in self._send_keys:
             self._submit()
