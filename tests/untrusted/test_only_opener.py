@@ -89,6 +89,8 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ): NO_FILE,
     ("ui/tui/finding.py", "ConversationFinder.open", "self._screen.find_bar.open"): NO_FILE,
     ("ui/tui/chat_view.py", "ChatView.open_conversation", "self.session.open"): NO_FILE,
+    ("ui/tui/tab_commands.py", "ConversationTabs.show_beside", "self._screen.session.open"): NO_FILE,
+    ("ui/tui/tab_commands.py", "ConversationTabs._go", "session.open"): NO_FILE,
     ("untrusted/worker.py", "serve", "os.open"): "/dev/null",
     ("untrusted/worker.py", "_confine", "open"): KERNEL,
 }

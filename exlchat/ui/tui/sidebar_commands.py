@@ -31,7 +31,7 @@ class SidebarCommands:
 
     def _open_in_tabs(self, idents: Sequence[str]) -> None:
         for ident in idents:
-            self._screen.tabs.open(ident)
+            self._screen.tabs.show_beside(ident)
         self._screen.sidebar.marked.clear()
         self._screen.leave_sidebar()
 

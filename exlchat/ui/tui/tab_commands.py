@@ -89,7 +89,7 @@ class ConversationTabs:
 
     # What somebody does
 
-    def open(self, ident: str) -> None:
+    def show_beside(self, ident: str) -> None:
         """Open a conversation in a tab of its own, or go to the one that it has."""
         self._require_room(ident)
         self._screen.leave_conversation()
@@ -101,7 +101,7 @@ class ConversationTabs:
         """A new conversation, or the one of that number in the list."""
         session = self._screen.session
         if number:
-            self.open(numbered(session, number).id)
+            self.show_beside(numbered(session, number).id)
             return
         if session.draft_id is None:
             raise NotPossibleError("this conversation is new already; /tab N opens the Nth of the list beside it")
