@@ -22,6 +22,7 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
+from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError, probabilities
 from exlchat.engine.sampling.device import DeviceDraws
@@ -47,6 +48,7 @@ class Device:
         self.ring = TokenRing(pinned=False)
         self.capacity = 64
         self.rows = 1
+        self.prompts: PromptGraphs
         self.launches = self.reported = self.grown = 0
         self.failure: str | None = None
         self._draw_token, self._seconds = draw, seconds
@@ -111,6 +113,7 @@ def other(model_dir: Path) -> LocalEngine:
 
 def with_device(engine: LocalEngine, device: Device) -> Scheduler:
     parts = engine._parts
+    device.prompts = PromptGraphs(parts.transformer)
     return Scheduler(parts.transformer, parts.tokenizer, parts.cache, (), 8, graphs=device)
 
 

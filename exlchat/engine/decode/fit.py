@@ -90,3 +90,10 @@ def _unlike_llama(spec: ModelSpec) -> str | None:
         "its projections are sorted by group": spec.heads_by_group,
     }
     return next((why for why, found in unlike.items() if found), None)
+
+
+def why_no_prompts(transformer: Transformer) -> str | None:
+    """Why a model's short prompts are not captured and go through the transformer, or `None` if they are."""
+    if any(isinstance(layer.mlp, Experts) for layer in transformer.layers):
+        return "the host asks which experts compute a prompt"
+    return None

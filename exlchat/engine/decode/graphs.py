@@ -1,4 +1,4 @@
-"""Every CUDA graph of a model's decode steps: of one token, of several of a sequence, or of one of each of several.
+"""Every CUDA graph of a model: of prompts (`prompts.py`), and of steps of a token or several, of a sequence or more.
 
 A graph is captured when it is first asked for: pages stay where they are, and tables on the device say which of them
 belong to whom. Each way of drawing (`sampling.device.DrawKind`) has graphs of its own, so that none pays for what
@@ -21,6 +21,7 @@ from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.fit import most_rows
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
+from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
@@ -64,8 +65,7 @@ class DecodeGraphs:
         kernels: on the model's device.
         dependent: whether kernels may start before their predecessors end; as the card can unless given.
 
-    Raises:
-        ModelError: no memory for it.
+    Raises `ModelError` when there is no memory for it.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class DecodeGraphs:
     ) -> None:
         device = transformer.device
         self.rows = most_rows(transformer)
-        """How many tokens at once at most."""
+        """How many tokens a step feeds at most."""
+        self.prompts = PromptGraphs(transformer)
         self._cache = cache
         self._kernels = kernels
         self._dependent = launches_dependently(device) if dependent is None else dependent
@@ -236,8 +237,7 @@ class DecodeGraphs:
             ids: the last token that was accepted, which is not cached yet, and drafted ones behind it.
             position: of the first of them, as many as are cached.
 
-        Returns:
-            float32 `[len(ids), vocab]` on the device, valid until the next call. The work may still be under way.
+        Returns: float32 `[len(ids), vocab]` on the device, valid until the next call.
 
         Raises:
             ModelError: no memory for so many tokens.

@@ -1,7 +1,8 @@
 """The decoder: embedding, layers of attention and MLP, final norm, head; every architecture's, by its `ModelSpec`.
 
 Any number of tokens on any device: in plain torch, which faster paths are tested against, or on a GPU with quantized
-layers and `KernelOperations` between them. A decoded token takes `decode.graphs` where that suits the model.
+layers and `KernelOperations` between them. A decoded token takes `decode.graphs` where that suits the model, a short
+prompt `decode.prompts`.
 """
 
 from __future__ import annotations
@@ -76,6 +77,35 @@ class Ends:
     norm: Norm
     head: Linear | QuantizedLinear
     positions: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the positions of a pass do to queries and keys.
+
+    Args:
+        turns: of each of the model's ropes, float32 `[tokens, dim / 2, 2]`.
+        scales: by which each of them multiplies queries, float32 `[tokens]`, where it does.
+    """
+
+    turns: list[Tensor]
+    scales: list[Tensor | None]
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a pass carries from layer to layer.
+
+    Args:
+        hidden: the residual stream, float32 `[tokens, hidden]`.
+        added: what the last half of a layer gives, which the next norm adds, by way of the norm `after`.
+        normed: what attention read, for an MLP that reads the same.
+    """
+
+    hidden: Tensor
+    added: Tensor | None = None
+    after: Norm | None = None
+    normed: Tensor | None = None
 
 
 class Transformer:
@@ -163,22 +193,14 @@ class Transformer:
         self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = False
     ) -> Tensor:
         """What the head makes logits of: `[tokens, hidden]`, or `[1, hidden]`. Arguments as of `forward`."""
-        hidden = self._embed(ids, start)
-        turns = [rope.slice(start, start + len(ids)) for rope in self.ropes]
-        added: Tensor | None = None
-        add_norm, scale = self._operations.add_norm, self.spec.residual_scale
-        after: Norm | None = None
-        for index, layer in enumerate(self.layers):
-            x = add_norm(hidden, added, layer.attention_norm, after=after, scale=scale)
-            added = self._attend(index, x, turns, cache=cache, start=start)
-            if self.spec.parallel:
-                added = added + layer.mlp(x, self._operations)
-                continue
-            x = add_norm(hidden, added, layer.mlp_norm, after=layer.attention_post_norm, scale=scale)
-            added, after = layer.mlp(x, self._operations), layer.mlp_post_norm
+        stream, places = Stream(self.embed(ids, start)), self.places(start, start + len(ids))
+        for index in range(len(self.layers)):
+            rows = self.heads(index, stream, places)
+            self.finish_layer(index, stream, self.attend(index, rows, cache, start).flatten(1))
         if last_only:
-            hidden, added = hidden[-1:], None if added is None else added[-1:]
-        return add_norm(hidden, added, self.norm, after=after, scale=scale)
+            stream.hidden, added = stream.hidden[-1:], stream.added
+            stream.added = None if added is None else added[-1:]
+        return self.finish(stream)
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
@@ -189,7 +211,10 @@ class Transformer:
         cap = self.spec.logit_softcap
         return cap * torch.tanh(logits / cap) if cap else logits
 
-    def _embed(self, ids: Tensor, start: int) -> Tensor:
+    # The parts of `features`, which `decode.prompts` captures but for the attention.
+
+    def embed(self, ids: Tensor, start: int) -> Tensor:
+        """float32 `[tokens, hidden]`."""
         # The residual stream stays in float32, as in the step: in 16 bits its sum of all layers loses most.
         hidden = self.embedding[ids].float()
         if self.spec.embedding_scale != 1.0:
@@ -198,25 +223,18 @@ class Transformer:
             hidden += self.ends.positions[start : start + len(ids)]
         return hidden
 
-    def _attend(self, index: int, x: Tensor, turns: list[Tensor], *, cache: KVSequence | None, start: int) -> Tensor:
-        spec, layer, tokens = self.spec, self.layers[index], x.shape[0]
-        rows = self._heads(index, x, turns, start)
-        heads = rows.transpose(0, 1)
-        queries, new = heads[: spec.num_heads], heads[spec.num_heads :].view(2, spec.num_kv_heads, tokens, -1)
-        rules = Rules(spec.attention_scale, spec.windows[index], spec.attention_softcap, layer.sinks)
-        if cache is None:
-            mixed = attention(queries, new[0], new[1], rules)
-        else:
-            parts = [
-                attention(queries[:, seen.tokens], seen.keys, seen.values, rules)
-                for seen in cache.append(index, start, new)
-            ]
-            mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return layer.output(mixed.transpose(0, 1).reshape(tokens, -1))
+    def places(self, start: int, end: int) -> Places:
+        scaled = [rope.query_beta != 0 for rope in self.spec.ropes]
+        return Places(
+            [rope.slice(start, end) for rope in self.ropes],
+            [rope.query_scales(start, end) if own else None for rope, own in zip(self.ropes, scaled, strict=True)],
+        )
 
-    def _heads(self, index: int, x: Tensor, turns: list[Tensor], start: int) -> Tensor:
-        """`[tokens, heads, head_dim]`: queries, keys and values, normed and turned to their positions from `start`."""
+    def heads(self, index: int, stream: Stream, places: Places) -> Tensor:
+        """`[tokens, heads, head_dim]`: a layer's queries, keys and values, normed and turned to their places."""
         spec, layer = self.spec, self.layers[index]
+        x = self._add_norm(stream, layer.attention_norm)
+        stream.normed = x if spec.parallel else None
         rows = layer.qkv(x).view(x.shape[0], -1, spec.head_dim)
         if layer.head_order is not None:
             rows = rows[:, layer.head_order]
@@ -226,8 +244,44 @@ class Transformer:
             rows[:, queries_end:keys_end] = layer.key_norm(rows[:, queries_end:keys_end])
         rope = spec.layer_ropes[index]
         if rope is not None:
-            self._operations.turn(rows, turns[rope], keys_end, interleaved=spec.interleaved)
-            if spec.ropes[rope].query_beta:
-                scales = self.ropes[rope].query_scales(start, start + len(rows))
+            self._operations.turn(rows, places.turns[rope], keys_end, interleaved=spec.interleaved)
+            scales = places.scales[rope]
+            if scales is not None:
                 rows[:, :queries_end] *= scales.to(rows.dtype).view(-1, 1, 1)
         return rows
+
+    def attend(self, index: int, rows: Tensor, cache: KVSequence | None, start: int) -> Tensor:
+        """`[tokens, heads, head_dim]` of what `heads` gave, whose keys and values are stored."""
+        spec, tokens = self.spec, rows.shape[0]
+        heads = rows.transpose(0, 1)
+        queries, new = heads[: spec.num_heads], heads[spec.num_heads :].view(2, spec.num_kv_heads, tokens, -1)
+        rules = Rules(spec.attention_scale, spec.windows[index], spec.attention_softcap, self.layers[index].sinks)
+        if cache is None:
+            mixed = attention(queries, new[0], new[1], rules)
+        else:
+            parts = [
+                attention(queries[:, seen.tokens], seen.keys, seen.values, rules)
+                for seen in cache.append(index, start, new)
+            ]
+            mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return mixed.transpose(0, 1)
+
+    def finish_layer(self, index: int, stream: Stream, mixed: Tensor) -> None:
+        """What comes behind the attention, of `[tokens, heads * head_dim]`."""
+        layer = self.layers[index]
+        added = layer.output(mixed)
+        if stream.normed is not None:
+            stream.added, stream.after = added + layer.mlp(stream.normed, self._operations), None
+            return
+        stream.added, stream.after = added, layer.attention_post_norm
+        x = self._add_norm(stream, layer.mlp_norm)
+        stream.added, stream.after = layer.mlp(x, self._operations), layer.mlp_post_norm
+
+    def finish(self, stream: Stream) -> Tensor:
+        """What the head reads."""
+        return self._add_norm(stream, self.norm)
+
+    def _add_norm(self, stream: Stream, norm: Norm | None) -> Tensor:
+        return self._operations.add_norm(
+            stream.hidden, stream.added, norm, after=stream.after, scale=self.spec.residual_scale
+        )

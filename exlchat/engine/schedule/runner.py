@@ -1,4 +1,4 @@
-"""What computes tokens of a model: through its transformer, its captured step, or a pass of several rows."""
+"""What computes tokens of a model: its transformer, its captured prompts and steps, or a pass of several rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Runner:
     """Of one model.
 
     Args:
-        graphs: draw on the device and run ahead; without them the transformer computes and each token is drawn by the
-            host.
+        graphs: compute short prompts, draw on the device and run ahead; without them the transformer computes and each
+            token is drawn by the host.
     """
 
     def __init__(self, transformer: Transformer, graphs: DecodeGraphs | None = None) -> None:
@@ -40,7 +40,8 @@ class Runner:
             PoolFullError: there is no room.
             ModelError: memory ran out.
         """
-        return self.feed(sequence, ids, lambda new, start: self.transformer.forward(new, sequence, start=start))[-1]
+        computes = self.transformer if self.step is None else self.step.prompts
+        return self.feed(sequence, ids, lambda new, start: computes.forward(new, sequence, start=start))[-1]
 
     def next_logits(self, sequence: KVSequence, token: int) -> Tensor:
         """The same of one token, by the step where there is one; valid until the next."""
