@@ -89,6 +89,10 @@ class Tmux:
         """The text now on the screen."""
         return self._tmux("capture-pane", "-p").stdout
 
+    def coloured(self) -> str:
+        """The text now on the screen with the sequences that colour it."""
+        return self._tmux("capture-pane", "-p", "-e").stdout
+
     def wait_for(self, pattern: str, timeout: float = PATIENCE) -> str:
         """The screen as soon as the regular expression `pattern` matches it.
 
