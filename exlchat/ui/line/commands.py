@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from exlchat.ui.line.view import LineView
 
 _TYPED_CELLS = 200
+_ONE_AT_A_TIME = "one conversation is open at a time here: /new begins another, /open N goes to the Nth of the list"
 PLAIN_KEYS: Final = (
     ("enter", "Send the message, unless a ``` fence is open or the line ends with a backslash."),
     ("ctrl+c", "Stop the answer and keep its text; twice in a row quits."),
@@ -58,6 +59,8 @@ class LineCommands(Commands):
                 "save-code": self._save_code,
                 "help": lambda _: view.note("\n".join(self._help())),
                 "copy-or-stop": lambda _: self._stop_or_quit(),
+                "tab": lambda _: self._lines.tell(_ONE_AT_A_TIME, warning=True),
+                "close-tab": lambda _: self._lines.tell(_ONE_AT_A_TIME, warning=True),
             },
         )
 

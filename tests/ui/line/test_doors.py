@@ -28,6 +28,8 @@ def _texts(line: Line) -> list[str]:
 SEEN: dict[str, Callable[[Line, str], bool]] = {
     "new": lambda line, _: line.chat.session.conversation_id is None,
     "open": says("/open N opens one of these:"),
+    "tab": says("one conversation is open at a time here"),
+    "close-tab": says("one conversation is open at a time here"),
     "retry": lambda line, written: "ok" in written and _texts(line)[-1] == "ok",
     "continue": lambda line, written: "ok" in written and _texts(line)[-1] == "Two.ok",
     "pin": lambda line, _: line.chat.session.branch[-1].pinned,
