@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.app.panels.figures import StatusFacts
@@ -134,8 +135,13 @@ class Presenter:
         view.refresh_around()
 
     def _news(self, started: AnswerStarted) -> list[str]:
-        """Notices of format and constraint once in a run; what the model no longer sees each time that changes."""
+        """Notices once in a run, one about the model once for all; what it no longer sees each time that changes."""
         fresh = [notice for notice in dict.fromkeys(started.notices) if notice not in self._notices_told]
+        about, model = started.model_notice, self._view.model.info
+        if about is not None and model is not None and about not in self._notices_told:
+            self._notices_told.add(about)
+            if self._view.shelf.memory.is_news(Path(model.path), about):
+                fresh.insert(0, about)
         self._notices_told.update(fresh)
         return [*fresh, started.context_notice] if started.context_notice else fresh
 

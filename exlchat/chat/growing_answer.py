@@ -60,7 +60,14 @@ class GrowingAnswer:
     def started(self) -> AnswerStarted:
         plan = self.plan
         begun = begun_pieces(plan.text, plan.record.thinking)
-        return AnswerStarted(self.message, len(plan.request.prompt_ids), plan.notices, plan.context_notice, begun)
+        return AnswerStarted(
+            self.message,
+            len(plan.request.prompt_ids),
+            notices=plan.notices,
+            model_notice=plan.model_notice,
+            context_notice=plan.context_notice,
+            begun=begun,
+        )
 
     def add(self, delta: TextDelta) -> None:
         self._journal.add(delta)

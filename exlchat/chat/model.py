@@ -17,6 +17,7 @@ Role = Literal["system", "user", "assistant"]
 MessageStatus = Literal["complete", "streaming", "partial"]
 
 TITLE_LENGTH = 60
+IMPORTED_TITLE_LENGTH = 200
 UNTITLED = "New conversation"
 
 TitleBy = Literal["user", "model", "first line"]
@@ -162,6 +163,11 @@ def newest_record(branch: Sequence[Message]) -> AnswerRecord | None:
 def settings_of(branch: Sequence[Message]) -> Mapping[str, Any] | None:
     """How a conversation is spoken to at the end of a branch; `None` where nothing was said of that."""
     return next((one.settings for one in reversed(branch) if one.settings is not None), None)
+
+
+def is_cut(text: str, title: str | None) -> bool:
+    """Whether the title that was made of a text is less than all of it."""
+    return title is not None and one_line(text, len(text) + 1) != title
 
 
 def clean_title(text: str) -> str | None:

@@ -58,6 +58,7 @@ def several_answers(
                 parent_id=growing[0].message.parent_id or plan.parent_id,
                 system=None,
                 notices=(),
+                model_notice=None,
                 context_notice=None,
             )
         with cancellation.over(engine.generate_several(plan.request, seeds)) as events:

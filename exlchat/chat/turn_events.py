@@ -21,13 +21,15 @@ class Summarising:
 class AnswerStarted:
     """The answer is on disk, still without its new text.
 
-    `notices` are lines worth showing once, `context_notice` one for this turn: what the model no longer sees.
-    `begun` is the text that it goes on from, without marks.
+    `notices` are lines worth showing once, `model_notice` one about the model that is worth showing once for all runs,
+    `context_notice` one for this turn: what the model no longer sees. `begun` is the text that it goes on from, without
+    marks.
     """
 
     message: Message
     prompt_tokens: int
     notices: tuple[str, ...] = ()
+    model_notice: str | None = None
     context_notice: str | None = None
     begun: tuple[TextDelta, ...] = ()
 

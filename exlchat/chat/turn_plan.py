@@ -79,6 +79,7 @@ class TurnPlan:
     request: GenerationRequest
     record: AnswerRecord
     notices: tuple[str, ...]
+    model_notice: str | None
     context_notice: str | None
     system: Message | None
     settings: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -236,7 +237,8 @@ def planned(
         ground.parent_id,
         request,
         record,
-        tuple(line for line in (notice, not_held) if line),
+        () if not_held is None else (not_held,),
+        notice,
         window.notice,
         ground.system,
         ground.settings,

@@ -144,7 +144,9 @@ def test_a_notice_tells_which_format_stands_in(store: ConversationStore, asked: 
     first = next(answer(store, engine, asked, OPTIONS))
     assert isinstance(first, AnswerStarted)
     wanted = "scripted has no chat template of its own; using the built-in format chatml: "
-    assert [notice[: len(wanted)] for notice in first.notices] == [wanted]
+    assert first.model_notice is not None
+    assert first.model_notice.startswith(wanted)
+    assert not first.notices
 
 
 def test_a_notice_tells_what_of_a_schema_is_not_held(store: ConversationStore, asked: str) -> None:

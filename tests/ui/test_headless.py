@@ -125,6 +125,11 @@ def test_only_the_answer_is_on_stdout_and_it_ends_with_a_newline(ask: Any) -> No
     assert [line for line in err.splitlines() if "no chat template of its own" not in line] == []
 
 
+def test_a_model_without_a_template_is_told_of_once(ask: Any) -> None:
+    errs = [ask("hello", "--max-tokens", "2", *more)[2] for more in ((), (), ("--no-save",))]
+    assert ["no chat template of its own" in err for err in errs] == [True, False, False]
+
+
 def test_jsonl_is_one_event_a_line_and_ends_with_the_statistics(ask: Any) -> None:
     code, out, _ = ask("hello", "--max-tokens", "9", "--seed", "11", "--jsonl")
     events = [json.loads(line) for line in out.splitlines()]

@@ -224,6 +224,18 @@ def test_importing_twice_makes_a_second_conversation(
     assert first.id != second.id
 
 
+def test_a_title_that_an_import_cuts_is_said_to_be(
+    empty: ConversationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.json"
+    said = {"messages": [{"role": "user", "content": "Hi"}]}
+    file.write_text(json.dumps([{**said, "title": "x" * 1_000_000}, {**said, "title": "y" * 200}]))
+    assert exlchat_sessions(empty, "import", str(file)) == ExitCode.OK
+    assert sorted(len(one.title or "") for one in kept(empty)) == [200, 200]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"exlchat: a.json: {'x' * 59}…: its title is cut to 200 characters"
+
+
 @given(trees())
 def test_a_tree_goes_through_the_store_and_a_file(whole: ConversationTree) -> None:
     """What the store has made of a tree is what comes back from a file of it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exlchat.chat.exchange.reading import NAMES, ImportedConversations, read
-from exlchat.chat.model import ConversationTree
+from exlchat.chat.model import IMPORTED_TITLE_LENGTH, TITLE_LENGTH, ConversationTree, is_cut
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.untrusted.text import one_line
 
@@ -38,6 +38,10 @@ def import_file(path: Path, store: ConversationStore, complain: Callable[[str], 
             kept.append(tree)
         except StoreError as error:
             complain(f"{one_line(path.name)}: {one_line(tree.title or '') or 'a conversation'}: {error}")
+            continue
+        if tree.title and is_cut(tree.title, one_line(tree.title, IMPORTED_TITLE_LENGTH)):
+            title = one_line(tree.title, TITLE_LENGTH)
+            complain(f"{one_line(path.name)}: {title}: its title is cut to {IMPORTED_TITLE_LENGTH} characters")
     whole = not (found.lost or found.left_out) and len(kept) == len(found.trees)
     return Imported(tuple(ids), whole, _told(path, found, kept))
 

@@ -12,6 +12,7 @@ from exlchat.app.chat.list_order import in_order
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.app.commands.arranging import delete_all
+from exlchat.chat.model import TITLE_LENGTH, clean_title, is_cut
 from exlchat.chat.store.conversations import LostFileError, StoreError
 from exlchat.untrusted.text import one_line
 
@@ -119,6 +120,9 @@ def rename_to(view: View, conversation_id: str, title: str | None) -> None:
         view.session.rename(conversation_id, title)
     except StoreError as error:
         view.tell(str(error), warning=True)
+    else:
+        if is_cut(title, clean_title(title)):
+            view.tell(f"The title is cut: one is a line of {TITLE_LENGTH} characters at most")
     view.refresh_around()
 
 

@@ -1,7 +1,8 @@
-"""What is remembered of each model: when it was used last, and how the user wants it loaded."""
+"""What is remembered of each model: when it was used last, how the user wants it loaded, and what was said of it."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 NAMES = ("context", "kv_cache", "template", "system")
 _FORGET = ("none", "off")
+_NOT_SET = ("used", "told")
+"""What the program notes by itself."""
+_MOST_TOLD = 8
+"""Lines of one model."""
 _LARGEST = 16_000_000
 """Bytes of the file; a model takes some hundred."""
 
@@ -106,7 +111,7 @@ class ModelMemory:
             FolderError: the file cannot be written.
         """
         values = settings.layer.values
-        self._write(model, lambda old: {"used": old["used"], **values} if "used" in old else values)
+        self._write(model, lambda old: {**{key: old[key] for key in _NOT_SET if key in old}, **values})
 
     def mark_used(self, model: Path) -> None:
         """Note that a model was loaded now.
@@ -115,6 +120,16 @@ class ModelMemory:
             FolderError: the file cannot be written.
         """
         self._write(model, lambda old: {**old, "used": int(time.time())})
+
+    def is_news(self, model: Path, line: str) -> bool:
+        """Whether a line about a model was never told before; it is remembered as told, unless the file cannot be."""
+        told = self._read().get(_key(model), {}).get("told")
+        told = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        if line in told:
+            return False
+        with contextlib.suppress(paths.FolderError):
+            self._write(model, lambda old: {**old, "told": [*told, line][-_MOST_TOLD:]})
+        return True
 
     def _write(self, model: Path, change: Any) -> None:
         if self._path is None:

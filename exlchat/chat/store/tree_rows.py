@@ -7,15 +7,13 @@ import sqlite3
 from dataclasses import replace
 from typing import get_args
 
-from exlchat.chat.model import ConversationTree, Message, MessageStatus, Role
+from exlchat.chat.model import IMPORTED_TITLE_LENGTH, ConversationTree, Message, MessageStatus, Role
 from exlchat.chat.store.branches import renamed
 from exlchat.chat.store.database import MissingRowError, RefusedError
 from exlchat.chat.store.file import new_id
 from exlchat.chat.store.rows import pack_object, require_kinds, unpack_object
 from exlchat.chat.store.statements import automatic_title, conversation_messages, put_message
 from exlchat.untrusted.text import one_line, storable
-
-_GIVEN_TITLE_LENGTH = 200
 
 
 def read_tree(db: sqlite3.Connection, conversation_id: str) -> ConversationTree:
@@ -56,7 +54,7 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, now: float) ->
     """
     ident = tree.id if tree.id and not _taken(db, "conversation", tree.id) else new_id()
     names = _names(db, tree)
-    title = one_line(tree.title, _GIVEN_TITLE_LENGTH) if tree.title else None
+    title = one_line(tree.title, IMPORTED_TITLE_LENGTH) if tree.title else None
     try:
         foreign = pack_object(tree.foreign or None)
     except ValueError as error:

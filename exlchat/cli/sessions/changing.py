@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from exlchat.app.chat.finding import SHORT, conversation, message
+from exlchat.chat.model import TITLE_LENGTH, clean_title, is_cut
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import complain, print_lines
@@ -28,6 +29,8 @@ def run_restore(store: ConversationStore, typed: argparse.Namespace) -> ExitCode
 
 def run_rename(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     store.rename(conversation(store, typed.id), typed.title)
+    if is_cut(typed.title, clean_title(typed.title)):
+        complain(f"the title is cut: one is a line of {TITLE_LENGTH} characters at most")
     return ExitCode.OK
 
 

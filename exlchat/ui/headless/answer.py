@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exlchat.chat.prompt.layout import single_texts
@@ -12,6 +13,7 @@ from exlchat.ui.headless.output import told
 from exlchat.ui.terminal.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from exlchat.app.library.memory import ModelMemory
     from exlchat.llm.events import Channel
     from exlchat.llm.port import TextModel
     from exlchat.ui.headless.output import AnswerOutput
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class AnswerTelling:
-    def __init__(self, output: AnswerOutput, lines: ErrorLines, *, engine: TextModel, kept: str | None) -> None:
-        """`engine` answers; `kept` is the id of the conversation, `None` when nothing is kept."""
+    def __init__(
+        self, output: AnswerOutput, lines: ErrorLines, *, engine: TextModel, memory: ModelMemory, kept: str | None
+    ) -> None:
+        """`engine` answers; `memory` knows what was said of it before; `kept` is the id of the conversation, `None`
+        when nothing is kept."""
         self._output = output
         self._lines = lines
         self._engine = engine
+        self._memory = memory
         self._kept = kept
         self._words = 0
         self._begun = ""
@@ -50,6 +56,9 @@ class AnswerTelling:
 
     def _start(self, event: AnswerStarted) -> None:
         self.begun = True
+        about = event.model_notice
+        if about is not None and self._memory.is_news(Path(self._engine.info.path), about):
+            self._lines.say(about)
         for notice in (*event.notices, event.context_notice):
             if notice:
                 self._lines.say(notice)

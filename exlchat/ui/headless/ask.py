@@ -127,8 +127,8 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             check(conversation, options.again)
             there = AnsweredConversation(store, conversation.id)
             options = replace(options, app=_as_spoken_in(conversation, options.app))
-        remembered = ModelMemory(paths.folders().model_memory).settings_of(model_path)
-        held = options.app.over(reading, remembered.layer)
+        memory = ModelMemory(paths.folders().model_memory)
+        held = options.app.over(reading, memory.settings_of(model_path).layer)
         with ctrl_c_ends_at_once(before=lines.clear):
             engine = load_wanted(model_path, options.app, held, kept=options.save, on_progress=lines.loading)
         opened.callback(engine.close)
@@ -152,7 +152,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         else:
             place = _begin_new(AskedPrompt(prompt, held.value("system"), options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
-        return _answer(engine, place, wishes, options, lines=lines)
+        return _answer(engine, place, wishes, options, lines=lines, memory=memory)
 
 
 def _as_spoken_in(conversation: Conversation, app: AppOptions) -> AppOptions:
@@ -179,7 +179,13 @@ def _begin_new(said: AskedPrompt, lines: ErrorLines, *, save: bool) -> AnsweredC
 
 
 def _answer(
-    engine: Engine, place: AnsweredConversation, wishes: TurnOptions, options: AskOptions, *, lines: ErrorLines
+    engine: Engine,
+    place: AnsweredConversation,
+    wishes: TurnOptions,
+    options: AskOptions,
+    *,
+    lines: ErrorLines,
+    memory: ModelMemory,
 ) -> ExitCode:
     kept = None if place.store.path is None else place.conversation_id
     store, ident, many = place.store, place.conversation_id, options.answers
@@ -187,13 +193,13 @@ def _answer(
     telling: _Telling
     if many > 1:
         seeds = [None if wishes.seed is None else wishes.seed + number for number in range(many)]
-        telling = SeveralTelling(lines, many=many, jsonl=options.jsonl, engine=engine, kept=kept)
+        telling = SeveralTelling(lines, many=many, jsonl=options.jsonl, engine=engine, memory=memory, kept=kept)
         turn: Generator[Any] = several_answers(
             store, engine, ident, wishes, seeds=seeds, retry_of=place.retry_of, cancellation=cancellation
         )
     else:
         output: AnswerOutput = JsonLinesOutput() if options.jsonl else TextOutput()
-        telling = AnswerTelling(output, lines, engine=engine, kept=kept)
+        telling = AnswerTelling(output, lines, engine=engine, memory=memory, kept=kept)
         turn = answer(
             store,
             engine,

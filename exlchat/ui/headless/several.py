@@ -12,6 +12,7 @@ from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import write_text
 
 if TYPE_CHECKING:
+    from exlchat.app.library.memory import ModelMemory
     from exlchat.llm.port import TextModel
     from exlchat.ui.terminal.standard_streams import ErrorLines
 
@@ -25,17 +26,27 @@ class SeveralTelling:
     Args:
         many: answers.
         jsonl: write JSON lines.
+        memory: knows what was said of the model before.
         kept: the id of the conversation, `None` when nothing is kept.
     """
 
-    def __init__(self, lines: ErrorLines, *, many: int, jsonl: bool, engine: TextModel, kept: str | None) -> None:
+    def __init__(
+        self,
+        lines: ErrorLines,
+        *,
+        many: int,
+        jsonl: bool,
+        engine: TextModel,
+        memory: ModelMemory,
+        kept: str | None,
+    ) -> None:
         self._lines = lines
         self._many = many
         self._in_order = not jsonl
 
         def telling(answer: int | None) -> AnswerTelling:
             output = JsonLinesOutput(answer=answer) if jsonl else TextOutput()
-            return AnswerTelling(output, lines, engine=engine, kept=kept)
+            return AnswerTelling(output, lines, engine=engine, memory=memory, kept=kept)
 
         self._prompt = telling(None)
         self._tellings = [telling(number) for number in range(1, many + 1)]

@@ -16,7 +16,7 @@ from exlchat.app.commands.actions import ACTIONS, BY_ID, Commands
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.commands.program import QUIT_WITHIN_SECONDS
-from exlchat.ui.tui.palette import THEME_PREFIX, PaletteEntry
+from exlchat.ui.tui.palette import THEME_PREFIX, Opening, PaletteEntry
 from exlchat.ui.tui.pickers import Pickers
 from exlchat.untrusted.text import one_line
 
@@ -199,7 +199,9 @@ class ScreenCommands(Commands):
         for summary in summaries:
             title = one_line(summary.title, TITLE_CELLS)
             messages = "1 message" if summary.message_count == 1 else f"{summary.message_count} messages"
-            yield PaletteEntry(title, messages, partial(self._screen.open_conversation, summary.id))
+            beside = partial(attempt, self._screen, partial(self._screen.tabs.show_beside, summary.id))
+            opening = Opening(partial(self._screen.open_conversation, summary.id), beside)
+            yield PaletteEntry(title, f"{messages} · ctrl+t opens it in a tab", opening)
 
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual import events
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.binding import Binding, BindingType
+from textual.command import Command, CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.widgets import Input
 
 from exlchat.untrusted.sanitize import PRINTABLE_LINE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from textual.screen import Screen
@@ -32,6 +33,17 @@ class PaletteEntry:
     run: IgnoreReturnCallbackType
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an entry of a conversation does: opens it `here`, or `beside` the one that is open."""
+
+    here: Callable[[], object]
+    beside: Callable[[], object]
+
+    def __call__(self) -> object:
+        return self.here()
+
+
 class PaletteSource(Protocol):
     def palette_entries(self) -> tuple[Sequence[PaletteEntry], Sequence[PaletteEntry]]:
         """What is always listed, actions and themes; and conversations, newest first."""
@@ -40,6 +52,8 @@ class PaletteSource(Protocol):
 class Palette(CommandPalette):
     """Textual's palette, whose search field draws what is pasted into it as it is."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+t", "open_beside", "Open in a tab", show=False)]
+
     def on_mount(self, event: events.Mount) -> None:
         """Take no character that could steer the terminal."""
         if self not in self.app.screen_stack[1:]:
@@ -47,6 +61,19 @@ class Palette(CommandPalette):
             event.prevent_default()
             return
         self.query_one(Input).restrict = PRINTABLE_LINE
+
+    def action_open_beside(self) -> None:
+        """Open the conversation under the cursor, else the first one that was found, in a tab of its own."""
+        found = self.query_one(CommandList)
+        if not found.option_count:
+            return
+        option = found.get_option_at_index(found.highlighted or 0)
+        opening = option.hit.command if isinstance(option, Command) else None
+        if isinstance(opening, Opening):
+            self.dismiss()
+            self.app.call_later(opening.beside)
+        else:
+            self.notify("Only a conversation opens in a tab")
 
 
 class ChatProvider(Provider):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _THEME_SECONDS = 60.0
 """A file that is being mended is looked at for longer than most toasts."""
+_GOOD_NEWS_SECONDS = 5.0
 
 
 class TerminalApp(App[int], inherit_bindings=False):
@@ -109,7 +110,7 @@ class TerminalApp(App[int], inherit_bindings=False):
     def tell_of_theme(self, line: str, *, warning: bool) -> Callable[[], None]:
         """A toast; what is given takes it away again."""
         severity: SeverityLevel = "warning" if warning else "information"
-        toast = Notification(line, severity=severity, timeout=_THEME_SECONDS if warning else 5)
+        toast = Notification(line, severity=severity, timeout=_THEME_SECONDS if warning else _GOOD_NEWS_SECONDS)
         self.post_message(Notify(toast))
         return lambda: self._take_toast(toast)
 

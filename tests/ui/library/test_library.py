@@ -242,8 +242,21 @@ def test_settings_survive_use_and_links_and_are_forgotten_by_none(tmp_path: Path
     assert list(memory.last_used()) == [str((tmp_path / "model").resolve())]
 
 
+def test_a_line_about_a_model_is_news_once_whatever_else_is_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "models.json"
+    assert ModelMemory(file).is_news(tmp_path, "it has no template")
+    memory = ModelMemory(file)
+    memory.keep(tmp_path, ModelSettings(context=64))
+    memory.mark_used(tmp_path)
+    assert not memory.is_news(tmp_path, "it has no template")
+    assert memory.is_news(tmp_path, "it has two templates")
+    assert memory.is_news(tmp_path / "other", "it has no template")
+    assert memory.settings_of(tmp_path) == ModelSettings(context=64)
+    assert list(memory.last_used()) == [str(tmp_path)]
+
+
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"/m": 3}', '{"/m": {"context": -4, "kv_cache": [], "used": "x"}}']
+    "content", ["", "[]", "{", '{"/m": 3}', '{"/m": {"context": -4, "kv_cache": [], "used": "x", "told": 5}}']
 )
 def test_a_broken_memory_is_an_empty_one(tmp_path: Path, content: str) -> None:
     file = tmp_path / "models.json"
@@ -251,6 +264,7 @@ def test_a_broken_memory_is_an_empty_one(tmp_path: Path, content: str) -> None:
     memory = ModelMemory(file)
     assert memory.settings_of(Path("/m")) == ModelSettings()
     assert memory.last_used() == {}
+    assert memory.is_news(Path("/m"), "a line")
     memory.mark_used(Path("/m"))
     assert list(memory.last_used()) == ["/m"]
 

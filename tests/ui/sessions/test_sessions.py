@@ -188,6 +188,15 @@ def test_a_message_is_pinned_for_the_model(shell: Shell) -> None:
     assert not any(one["pinned"] for one in shell.json("show", "last")["messages"])
 
 
+def test_a_title_that_is_cut_is_said_to_be(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sessions", "rename", "last", "long " * 200_000]) == 0
+    assert capsys.readouterr().err == "exlchat: the title is cut: one is a line of 60 characters at most\n"
+    assert len(shell.json("list")[0]["title"]) <= 60
+    shell("rename", "last", "x" * 60)
+    assert cli.main(["sessions", "rename", "last", "x" * 60]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_system_prompt_is_not_pinned(shell: Shell, database: Path) -> None:
     with closing(ConversationStore(database)) as store:
         told = store.add_message(store.list_conversations()[0].id, "system", "Be brief.")

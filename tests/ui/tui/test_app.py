@@ -48,6 +48,16 @@ async def test_a_prompt_is_answered_and_both_are_on_disk(tmp_path: Path) -> None
     ]
 
 
+async def test_a_model_without_a_template_is_told_of_in_the_first_run_only(tmp_path: Path) -> None:
+    for first in (True, False):
+        chat = app(tmp_path, ScriptedEngine("one", "two", chat_template=None))
+        async with chat.run_test(size=(140, 30)) as pilot:
+            for prompt in ("1?", "2?"):
+                await say(pilot, prompt)
+                await idle(pilot)
+            assert shown(chat).count("no chat template of its own") == first
+
+
 async def test_the_status_line_tells_the_figures(tmp_path: Path) -> None:
     chat = app(tmp_path, ScriptedEngine("Four"))
     async with chat.run_test(size=(140, 30)) as pilot:

@@ -39,6 +39,19 @@ async def test_a_title_of_a_megabyte_is_a_short_one(tmp_path: Path) -> None:
         assert summary.title.startswith("long title long title")
         assert len(summary.title) < 100
         assert "long title long title" in shown(chat)
+        assert told(chat) == "The title is cut: one is a line of 60 characters at most"
+
+
+async def test_a_title_that_is_kept_whole_is_not_spoken_of(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "1?")
+        await idle(pilot)
+        await say(pilot, f"/rename {'x' * 60}")
+        await pilot.pause()
+        (summary,) = chat.session.store.list_conversations()
+        assert summary.title == "x" * 60
+        assert told(chat) == ""
 
 
 async def test_what_another_program_wrote_without_bounds_is_listed_and_the_chat_goes_on(

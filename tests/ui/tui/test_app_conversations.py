@@ -292,6 +292,23 @@ async def test_the_palette_opens_a_conversation(tmp_path: Path) -> None:
         assert chat.session.branch[0].text == "about [lisp]"
 
 
+async def test_the_palette_opens_a_conversation_in_a_tab_and_nothing_else(tmp_path: Path) -> None:
+    chat = app(tmp_path, store=filled(tmp_path, "about [lisp]", "other"))
+    async with chat.run_test(size=(120, 30)) as pilot:
+        await pilot.press("ctrl+p", *"lisp")
+        await until(pilot, lambda: "1 message · ctrl+t opens it in a tab" in shown(chat))
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: len(chat.session.branch) == 1)
+        assert chat.session.branch[0].text == "about [lisp]"
+        assert [one is None for one in chat.services.tabs.idents] == [True, False]
+        await pilot.press("ctrl+p", *"theme: exlchat-light")
+        await until(pilot, lambda: chat.theme == "exlchat-light")
+        await pilot.press("ctrl+t")
+        await pilot.pause()
+        assert told(chat) == "Only a conversation opens in a tab"
+        assert chat.screen is not chat.chat_screen
+
+
 @pytest.mark.parametrize("keys", [("ctrl+p",), ("ctrl+b", "r")])
 async def test_no_pasted_control_character_reaches_a_one_line_field(tmp_path: Path, keys: tuple[str, ...]) -> None:
     chat = app(tmp_path, store=filled(tmp_path, "old"))

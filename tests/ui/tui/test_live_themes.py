@@ -9,7 +9,9 @@ import pytest
 from exlchat.app import live_themes
 from exlchat.app.live_themes import ThemeWatch
 from exlchat.config.themes import ThemeError, ThemeShelf
+from exlchat.ui.tui import terminal_app
 from exlchat.ui.tui.app import ChatApp
+from tests.patience import PATIENCE
 from tests.ui.app_harness import app, say, told, until
 
 GROUND = '[colors]\nbackground = "{}"\n'
@@ -48,8 +50,11 @@ async def test_what_is_saved_is_on_the_screen_at_once(tmp_path: Path, dusk: Path
 
 
 async def test_an_error_is_told_once_with_file_line_and_key_and_the_last_good_one_stays(
-    tmp_path: Path, dusk: Path
+    tmp_path: Path, dusk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine a toast's time can be over before anybody looks.
+    monkeypatch.setattr(terminal_app, "_THEME_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(terminal_app, "_GOOD_NEWS_SECONDS", 10 * PATIENCE)
     chat = app(tmp_path)
     async with chat.run_test(notifications=True) as pilot:
         await say(pilot, "/theme dusk")
@@ -69,8 +74,11 @@ async def test_an_error_is_told_once_with_file_line_and_key_and_the_last_good_on
         await until(pilot, lambda: ground(chat) == "#302010")
 
 
-async def test_what_was_broken_at_the_start_is_not_told_twice(tmp_path: Path, dusk: Path) -> None:
+async def test_what_was_broken_at_the_start_is_not_told_twice(
+    tmp_path: Path, dusk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dusk.write_text("[colors\n")
+    monkeypatch.setattr(terminal_app, "_GOOD_NEWS_SECONDS", 10 * PATIENCE)
     chat = app(tmp_path, notices=("as the start says it",))
     async with chat.run_test(notifications=True) as pilot:
         await pilot.pause(0.4)
