@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.app.library.memory import ModelMemory
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import answer
 from exlchat.chat.turn_plan import TurnOptions
@@ -43,7 +44,7 @@ def told(
     engine = ScriptedEngine(said, chat_template=THINKING)
     code = ExitCode.ERROR
     with redirect_stdout(out), redirect_stderr(err):
-        telling = AnswerTelling(output, ErrorLines(), engine=engine, kept=None)
+        telling = AnswerTelling(output, ErrorLines(), engine=engine, memory=ModelMemory(None), kept=None)
         for event in answer(store, engine, conversation_id, TurnOptions(GREEDY, max_new_tokens=limit)):
             code = telling.show(event)
     return code, store.load(conversation_id).branch[-1].text
@@ -91,7 +92,7 @@ def test_an_answer_that_was_cut_among_its_thoughts_goes_on_with_them() -> None:
     out = io.StringIO()
     engine = ScriptedEngine("words?\n</think>\n\nYes.", chat_template=THINKING)
     with redirect_stdout(out):
-        telling = AnswerTelling(TextOutput(), ErrorLines(), engine=engine, kept=None)
+        telling = AnswerTelling(TextOutput(), ErrorLines(), engine=engine, memory=ModelMemory(None), kept=None)
         for event in answer(store, engine, conversation_id, options, continue_from=cut):
             telling.show(event)
     assert store.load(conversation_id).branch[-1].text == "<think>\nTwo words?\n</think>\n\nYes."
