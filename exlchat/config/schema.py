@@ -9,7 +9,7 @@ The checks, `exlchat config`, the settings screen and docs/settings.md are made 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from exlchat.chat.answer_options import DRAFTS, DraftChoice
 from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES, ContextPolicy
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from exlchat.config.kinds import Kind
 
 When = Literal["at once", "next conversation", "next load"]
+Underscores = Literal["text", "emphasis"]
 
 CHAT_TEMPERATURE = 0.7
 """Lively but on topic; the bundled guide answers greedily instead, because it recites facts."""
@@ -146,6 +147,10 @@ class Settings:
     notify_after: int = _setting(
         *(10, "Look", Whole(0), "at once"),
         "Seconds after which the end of an answer is told to the desktop, if another window is in front; 0 never.",
+    )
+    underscores: Underscores = _setting(
+        *("text", "Look", Choice(get_args(Underscores)), "at once"),
+        "What _underscores_ around words of an answer are: text, as code models mean them, or emphasis.",
     )
     temperature: float | None = _control(
         "temperature", None, unset="0.7, and 0 for the bundled guide", example=CHAT_TEMPERATURE

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from exlchat.app.view import View
     from exlchat.config.kinds import TomlValue
     from exlchat.config.layers import Resolved
+    from exlchat.config.schema import Underscores
 
 DEFAULT = "default"
 """The word that takes a key out of the file."""
@@ -61,6 +62,9 @@ class SettingsCommands:
 
     def _show_sidebar(self, shown: bool) -> None:
         """Where there is one, and room for it."""
+        raise NotImplementedError
+
+    def _show_underscores(self, meant: Underscores) -> None:
         raise NotImplementedError
 
     def _use_keys(self, keys: Keymap) -> None:
@@ -210,6 +214,8 @@ class SettingsCommands:
                 self._take_keys(keymap(value))
             case "editing":
                 self._use_vi(value == "vi")
+            case "underscores":
+                self._show_underscores(value)
             case "title_by":
                 session.titles = value == "model"
 

@@ -3,6 +3,7 @@
 Switched off, so that what was typed is what is seen: raw HTML (`List<int>`), autolinks (`<std::string>` looks like
 one), entities, and link reference definitions, which would also let a later line change an earlier block. Emphasis is
 what asterisks make: underscores are part of names (`__init__`, `my_file`), which models write outside of code too.
+Whoever wants them to be emphasis around words, as CommonMark has it, can have that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
@@ -19,6 +20,9 @@ from markdown_it.rules_block.list import list_block
 from markdown_it.rules_inline import StateInline, emphasis
 
 from exlchat.app.markdown.tex import readable
+
+if TYPE_CHECKING:
+    from exlchat.config.schema import Underscores
 
 MAX_DEPTH: Final = 24
 """Quotes and lists nested deeper stay text (in levels of the parser, two for a list); markdown-it would drop them."""
@@ -51,8 +55,8 @@ class _Parser(MarkdownIt):
 
 
 @cache
-def parser() -> MarkdownIt:
-    """The one parser of the program; it keeps no state between texts."""
+def parser(underscores: Underscores = "text") -> MarkdownIt:
+    """The one parser of the program that reads them so; it keeps no state between texts."""
     markdown = _Parser("gfm-like", {"html": False, "linkify": False, "maxNesting": 60})
     markdown.disable(["reference", "html_block", "html_inline", "autolink", "entity", "linkify"])
     block = markdown.block.ruler
@@ -61,7 +65,8 @@ def parser() -> MarkdownIt:
     block.at("blockquote", _bounded(blockquote), {"alt": ["paragraph", "reference", "blockquote", "list"]})
     block.at("list", _bounded(list_block), {"alt": ["paragraph", "reference", "blockquote"]})
     markdown.inline.ruler.at("escape", _backslash)
-    markdown.inline.ruler.at("emphasis", _by_asterisks)
+    if underscores == "text":
+        markdown.inline.ruler.at("emphasis", _by_asterisks)
     markdown.inline.ruler.before("escape", "tex", _tex)
     return markdown
 

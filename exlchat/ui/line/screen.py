@@ -73,7 +73,11 @@ class LineScreen:
         self._count = TypedCount(chat)
         self._held: list[Fragments] | None = None
         """Lines that wait while an editor has the terminal."""
-        self._formatter = StyledFormatter(chat.themes[chat.theme], lambda: output.get_size().columns)
+        self._formatter = StyledFormatter(
+            chat.themes[chat.theme],
+            lambda: output.get_size().columns,
+            lambda: chat.services.shelf.settings.underscores,
+        )
         self.set_theme()
         self.buffer = Buffer(
             name="message",

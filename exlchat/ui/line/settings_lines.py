@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from exlchat.app.keys.keymap import Keymap
+    from exlchat.config.schema import Underscores
     from exlchat.ui.line.view import LineView
 
 
@@ -49,6 +50,9 @@ class LineSettings(SettingsCommands):
 
     def _show_sidebar(self, shown: bool) -> None:
         """There is none."""
+
+    def _show_underscores(self, meant: Underscores) -> None:
+        """What is printed stays; the next answer asks."""
 
     def _use_keys(self, keys: Keymap) -> None:
         self._use_keys_now(keys)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from exlchat.chat.model import Role
+    from exlchat.config.schema import Underscores
     from exlchat.config.themes import ThemeFile
     from exlchat.ui.line.formatter import Fragments, TokenPiece
     from exlchat.ui.render.markdown.blocks import Block
@@ -31,8 +32,9 @@ _REMARKS: Final[dict[Remark, str]] = {"note": "class:notice", "warning": "class:
 class StyledFormatter:
     """Markdown in the theme's styles, wrapped at the width that the terminal has now."""
 
-    def __init__(self, theme: ThemeFile, columns: Callable[[], int]) -> None:
+    def __init__(self, theme: ThemeFile, columns: Callable[[], int], underscores: Callable[[], Underscores]) -> None:
         self._columns = columns
+        self._underscores = underscores
         self._renderers: dict[Part, Renderer] = {}
         self.use(theme)
 
@@ -47,7 +49,7 @@ class StyledFormatter:
         from exlchat.ui.render.markdown.document import Document
 
         del part
-        return Document()
+        return Document(self._underscores())
 
     def head(self, part: Part, speaker: str) -> list[Fragments]:
         """Thoughts are named; an answer needs no name."""

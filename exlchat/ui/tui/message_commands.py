@@ -113,7 +113,8 @@ class MessageCommands:
                 attempt(self._screen, lambda: comparison.keep(number))
             self._screen.show_messages()
 
-        self._screen.app.push_screen(CompareScreen(comparison, self._screen.transcript.code_style), kept)
+        looks = self._screen.transcript
+        self._screen.app.push_screen(CompareScreen(comparison, looks.code_style, looks.underscores), kept)
 
     # Editing
 

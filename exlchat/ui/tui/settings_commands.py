@@ -8,6 +8,7 @@ from exlchat.app.commands.settings import SettingsCommands
 
 if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
+    from exlchat.config.schema import Underscores
     from exlchat.ui.tui.chat_view import ChatView
 
 _NARROW_CELLS = 80
@@ -34,6 +35,9 @@ class ScreenSettings(SettingsCommands):
 
     def _show_sidebar(self, shown: bool) -> None:
         self._screen.show_sidebar(shown and self._screen.terminal.size.width >= _NARROW_CELLS)
+
+    def _show_underscores(self, meant: Underscores) -> None:
+        self._screen.transcript.underscores = meant
 
     def _use_vi(self, wanted: bool) -> None:
         self._screen.composer.use_vi(wanted)

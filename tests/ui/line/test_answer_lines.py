@@ -39,7 +39,7 @@ TEXTS = st.lists(LINES, max_size=14).map("\n".join)
 
 
 def styled() -> Formatter:
-    return StyledFormatter(THEMES["exlchat-dark"], lambda: 60)
+    return StyledFormatter(THEMES["exlchat-dark"], lambda: 60, lambda: "text")
 
 
 def written(formatter: Formatter, pieces: Sequence[str], room: int) -> list[Fragments]:

@@ -53,6 +53,18 @@ async def test_what_is_finished_is_written_once_while_the_rest_still_grows(tmp_p
         assert line.text.count("Second paragraph.") == 1
 
 
+async def test_what_underscores_are_holds_from_the_next_answer_on(tmp_path: Path) -> None:
+    async with line_mode(tmp_path, ScriptedEngine("call _this_ my_name", "call _that_ my_name")) as line:
+        await line.say("1?")
+        await line.idle()
+        await line.say("/settings underscores emphasis")
+        await line.sees("underscores = emphasis; it holds now")
+        await line.say("2?")
+        await line.idle()
+        assert "call _this_ my_name\n" in line.text
+        assert "call that my_name\n" in line.text
+
+
 async def test_thoughts_are_marked_and_stand_before_the_answer(tmp_path: Path) -> None:
     template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}{# <think> </think> #}"
     engine = ScriptedEngine("<think>Hm, five.</think>It is five.", chat_template=template)

@@ -113,6 +113,24 @@ async def test_a_choice_is_made_from_a_list(tmp_path: Path, file: Path) -> None:
         assert load_settings(file).quantize_head is None
 
 
+async def test_what_underscores_are_holds_at_once_and_at_the_next_start(tmp_path: Path, file: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("call _this_ of my_file_name", "and _that_"))
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await say(pilot, "1?")
+        await idle(pilot)
+        assert "call _this_ of my_file_name" in shown(chat)
+        await say(pilot, "/settings underscores emphasis")
+        await until(pilot, lambda: "call this of my_file_name" in shown(chat))
+        await say(pilot, "2?")
+        await idle(pilot)
+        assert "and that" in shown(chat)
+    again = app(tmp_path, continue_last=True, settings=load_settings(file))
+    async with again.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: "call this of my_file_name" in shown(again))
+        await say(pilot, "/settings underscores default")
+        await until(pilot, lambda: "call _this_ of my_file_name" in shown(again))
+
+
 async def test_a_number_is_checked_while_it_is_typed(tmp_path: Path, file: Path) -> None:
     file.write_text("# mine\ntop_p = 0.9\n")
     chat = app(tmp_path)

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from exlchat.app.markdown.grammar import parser
 from exlchat.ui.render.markdown.blocks import Block, Code, Verbatim
-from exlchat.ui.render.markdown.tree import Numbering, Unit, build, fence_is_closed, units
+from exlchat.ui.render.markdown.tree import Numbering, Reading, Unit, build, fence_is_closed, units
 from exlchat.untrusted.sanitize import normalize_newlines, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from markdown_it.token import Token
+
+    from exlchat.config.schema import Underscores
 
 _FENCE: Final = re.compile(r"(`{3,}|~{3,})")
 
@@ -105,7 +107,8 @@ class _OpenFence:
 class Document:
     """Markdown that grows. However the text was cut into pieces, `closed` is the same after `close` and `advance`."""
 
-    def __init__(self) -> None:
+    def __init__(self, underscores: Underscores = "text") -> None:
+        self._underscores: Underscores = underscores
         self.closed: list[Block] = []
         self._inlet = _Inlet()
         self._source = ""
@@ -171,7 +174,7 @@ class Document:
         result: list[Block] = []
         for index, unit in enumerate(found):
             gap = unit.start > found[index - 1].end if index else self._gap_before(unit)
-            result.append(build(unit, growing=growing, gap=gap))
+            result.append(build(unit, Reading(growing, self._underscores), gap=gap))
         return result
 
     def _keep_from(self, found: Sequence[Unit], text: str) -> None:

@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 
     from markdown_it.token import Token
 
+    from exlchat.config.schema import Underscores
+
 PIECE: Final = 4096
 """Characters after which a text is parsed in pieces: the parser's worst cases grow with the square of the length."""
 
 _OPENING: Final = {"strong_open": Mark.STRONG, "em_open": Mark.EMPHASIS, "s_open": Mark.STRIKE, "link_open": Mark.LINK}
-_CLOSING: Final = {"strong_close": Mark.STRONG, "em_close": Mark.EMPHASIS, "s_close": Mark.STRIKE}
+_CLOSING: Final = frozenset({"strong_close", "em_close", "s_close", "link_close"})
 _ADDRESS: Final = re.compile(r"https?://[^\s<>\"'`|]+[^\s<>\"'`|.,;:!?)\]}*_]")
 _SPACE: Final = re.compile(r"\s")
 
 
-def parse_inline(text: str) -> Inline:
+def parse_inline(text: str, underscores: Underscores = "text") -> Inline:
     """Marks of a paragraph, heading or table cell. Text beyond `PIECE` characters is cut at the next white space."""
     if len(text) <= PIECE:
-        return _parse_piece(text)
+        return _parse_piece(text, underscores)
     spans: list[TextSpan] = []
     start = 0
     while start < len(text):
@@ -36,7 +38,7 @@ def parse_inline(text: str) -> Inline:
             end = start + PIECE
         piece = text[start:end]
         body = piece.rstrip()
-        spans += _parse_piece(body)
+        spans += _parse_piece(body, underscores)
         if len(body) < len(piece):
             spans.append(TextSpan("\n" if "\n" in piece[len(body) :] else " "))
         start = end
@@ -45,27 +47,29 @@ def parse_inline(text: str) -> Inline:
 
 # A growing list item or table is parsed again with every line; most of its texts are the ones of the time before.
 @lru_cache(maxsize=512)
-def _parse_piece(text: str) -> Inline:
+def _parse_piece(text: str, underscores: Underscores) -> Inline:
     tokens: list[Token] = []
-    markdown = parser()
+    markdown = parser(underscores)
     markdown.inline.parse(text, markdown, {}, tokens)
     return tuple(_merged(_spans(tokens, Mark.NONE)))
 
 
 def _spans(tokens: Iterable[Token], marks: Mark) -> Iterator[TextSpan]:
     links: list[tuple[str, str]] = []
+    around: list[Mark] = []
+    """What holds again when what is open now ends: the same mark may hold there already."""
     link_text = ""
     for token in tokens:
         if opening := _OPENING.get(token.type):
+            around.append(marks)
             marks |= opening
             if opening is Mark.LINK:
                 links.append((str(token.attrs.get("href", "")), str(token.attrs.get("title", ""))))
                 link_text = ""
-        elif closing := _CLOSING.get(token.type):
-            marks &= ~closing
-        elif token.type == "link_close":
-            marks &= ~Mark.LINK
-            yield from _address(link_text, *links.pop())
+        elif token.type in _CLOSING:
+            marks = around.pop()
+            if token.type == "link_close":
+                yield from _address(link_text, *links.pop())
         elif token.type == "image":
             alt = "".join(span.text for span in _spans(token.children or (), marks))
             source = str(token.attrs.get("src", ""))

@@ -10,6 +10,8 @@ from rich.style import Style
 if TYPE_CHECKING:
     from pygments.style import Style as PygmentsStyle
 
+    from exlchat.config.schema import Underscores
+
     CodeStyle = str | type[PygmentsStyle]
 
 MIN_WIDTH: Final = 8
@@ -26,6 +28,7 @@ class TextStyles:
     """Styles by part. All but `text` and `code_block` are laid over the style around them.
 
     `code_style` is a Pygments style or the name of one; an unknown name is an error when code is first rendered.
+    `underscores` is what those around words are.
     """
 
     text: Style = field(default_factory=Style.null)
@@ -44,3 +47,4 @@ class TextStyles:
     code_block: Style = field(default_factory=Style.null)
     code_label: Style = field(default_factory=lambda: Style(dim=True))
     code_style: CodeStyle = "default"
+    underscores: Underscores = "text"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from markdown_it.token import Token
 
+    from exlchat.config.schema import Underscores
+
 BULLET: Final = "•"
 _TASK: Final = re.compile(r"\[([ xX])\](?=\s)\s*")
 
@@ -35,6 +37,14 @@ class Numbering:
 
     typed: int | None = None
     shown: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a text is read. `growing`: text may still come, so that a code fence without an end is not finished."""
+
+    growing: bool
+    underscores: Underscores
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,8 @@ def next_number(item: Token, previous: Numbering | None) -> Numbering:
     return Numbering(typed, previous.shown + 1 if previous and repeated else typed)
 
 
-def build(unit: Unit, *, growing: bool, gap: bool) -> Block:
-    """The block of a unit. `growing`: text may still come, so that a code fence without an end is not finished."""
-    block = next(_blocks(unit.tokens, growing, unit.numbering))
+def build(unit: Unit, reading: Reading, *, gap: bool) -> Block:
+    block = next(_blocks(unit.tokens, reading, unit.numbering))
     return replace(block, gap=gap)
 
 
@@ -103,7 +112,7 @@ def _siblings(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
             start = index + 1
 
 
-def _blocks(tokens: Sequence[Token], growing: bool, numbering: Numbering | None = None) -> Iterator[Block]:
+def _blocks(tokens: Sequence[Token], reading: Reading, numbering: Numbering | None = None) -> Iterator[Block]:
     end: int | None = None
     for group in _siblings(tokens):
         start = group[0].map[0] if group[0].map else 0
@@ -112,32 +121,32 @@ def _blocks(tokens: Sequence[Token], growing: bool, numbering: Numbering | None 
             previous: Numbering | None = None
             for item in _siblings(group[1:-1]):
                 start = item[0].map[0] if item[0].map else 0
-                yield _item(item, growing, previous, gap=end is not None and start > end)
+                yield _item(item, reading, previous, gap=end is not None and start > end)
                 previous = next_number(item[0], previous)
                 end = _content_end(item)
         elif group[0].type == "list_item_open":
-            yield _item(group, growing, numbering, gap=gap)
+            yield _item(group, reading, numbering, gap=gap)
         else:
-            yield _block(group, growing, gap)
+            yield _block(group, reading, gap)
         end = _content_end(group)
 
 
-def _block(tokens: Sequence[Token], growing: bool, gap: bool) -> Block:
+def _block(tokens: Sequence[Token], reading: Reading, gap: bool) -> Block:
     first = tokens[0]
     block: Block
     match first.type:
         case "paragraph_open":
-            block = Paragraph(parse_inline(tokens[1].content), gap)
+            block = Paragraph(parse_inline(tokens[1].content, reading.underscores), gap)
         case "heading_open":
-            block = Heading(int(first.tag[1]), parse_inline(tokens[1].content), gap)
+            block = Heading(int(first.tag[1]), parse_inline(tokens[1].content, reading.underscores), gap)
         case "fence":
-            block = Code(_code_lines(first), first.info.strip(), growing and not fence_is_closed(first), gap)
+            block = Code(_code_lines(first), first.info.strip(), reading.growing and not fence_is_closed(first), gap)
         case "code_block":
             block = Code(_code_lines(first), gap=gap)
         case "blockquote_open":
-            block = Quote(tuple(_blocks(tokens[1:-1], growing)), gap)
+            block = Quote(tuple(_blocks(tokens[1:-1], reading)), gap)
         case "table":
-            block = _table(first, gap)
+            block = _table(first, reading, gap)
         case "hr":
             block = Rule(gap)
         case _:
@@ -145,8 +154,8 @@ def _block(tokens: Sequence[Token], growing: bool, gap: bool) -> Block:
     return block
 
 
-def _item(tokens: Sequence[Token], growing: bool, previous: Numbering | None, *, gap: bool) -> Item:
-    children = tuple(_blocks(tokens[1:-1], growing))
+def _item(tokens: Sequence[Token], reading: Reading, previous: Numbering | None, *, gap: bool) -> Item:
+    children = tuple(_blocks(tokens[1:-1], reading))
     first = tokens[0]
     marker = f"{next_number(first, previous).shown}{first.markup}" if first.info else BULLET
     if children and isinstance(children[0], Paragraph) and (task := _TASK.match(_leading_text(children[0].spans))):
@@ -173,11 +182,11 @@ def fence_is_closed(token: Token) -> bool:
     return token.map[1] - token.map[0] - 1 > content_lines
 
 
-def _table(token: Token, gap: bool) -> TableBlock:
+def _table(token: Token, reading: Reading, gap: bool) -> TableBlock:
     head, rows = token.meta["head"], token.meta["rows"]
     return TableBlock(
-        tuple(parse_inline(cell) for cell in head),
+        tuple(parse_inline(cell, reading.underscores) for cell in head),
         tuple(token.meta["aligns"]),
-        tuple(tuple(parse_inline(cell) for cell in row) for row in rows),
+        tuple(tuple(parse_inline(cell, reading.underscores) for cell in row) for row in rows),
         gap,
     )

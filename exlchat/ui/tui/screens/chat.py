@@ -88,6 +88,7 @@ class ChatScreen(ChatView):
         self.composer.recall.older = self.services.typed.texts
         self.composer.use_vi(self.services.shelf.settings.editing == "vi")
         self.transcript.code_style = pygments_style(self.services.themes[self.services.theme])
+        self.transcript.underscores = self.services.shelf.settings.underscores
         self.use_keys(self.keys)
         self.status.facts = StatusFacts(model=self.model.name, activity="loading")
         last = self._last_written() if self.services.continue_last else None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from exlchat.app.chat.comparison import Comparison
+    from exlchat.config.schema import Underscores
     from exlchat.ui.render.markdown.styles import CodeStyle
 
 _EVERY_SECONDS = 0.1
@@ -89,10 +90,11 @@ class CompareScreen(ModalScreen[int | None]):
         *(Binding(str(number), f"keep_number({number})", show=False, priority=True) for number in range(1, 9)),
     ]
 
-    def __init__(self, comparison: Comparison, code_style: CodeStyle) -> None:
+    def __init__(self, comparison: Comparison, code_style: CodeStyle, underscores: Underscores) -> None:
         super().__init__()
         self._comparison = comparison
         self._code_style = code_style
+        self._underscores: Underscores = underscores
         self._at = 0
 
     def compose(self) -> ComposeResult:
@@ -106,6 +108,7 @@ class CompareScreen(ModalScreen[int | None]):
         frame.border_title = "Compare"
         for column in self._columns:
             column.code_style = self._code_style
+            column.underscores = self._underscores
         self._mark()
         self.set_interval(_EVERY_SECONDS, self._look)
         self._look()

@@ -35,7 +35,7 @@ class MessageLayout:
         unfolded: Container[int] = frozenset(),
     ) -> None:
         self.lines: list[Strip] = []
-        self._source: DocumentSource = Document() if role == "assistant" else PlainDocument()
+        self._source: DocumentSource = Document(renderer.styles.underscores) if role == "assistant" else PlainDocument()
         self._source.append(text)
         self._renderer = renderer
         self._folding = folding

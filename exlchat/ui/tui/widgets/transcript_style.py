@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
+    from exlchat.config.schema import Underscores
     from exlchat.ui.render.markdown.styles import CodeStyle
     from exlchat.ui.tui.widgets.transcript_items import Status
 
@@ -100,7 +101,7 @@ TranscriptStyles.UNSTYLED = TranscriptStyles(
 )
 
 
-def read_styles(widget: Widget, code_style: CodeStyle) -> TranscriptStyles:
+def read_styles(widget: Widget, code_style: CodeStyle, underscores: Underscores) -> TranscriptStyles:
     base = Style(color=widget.rich_style.color, bgcolor=widget.rich_style.bgcolor)
 
     def part(name: str) -> Style:
@@ -122,6 +123,7 @@ def read_styles(widget: Widget, code_style: CodeStyle) -> TranscriptStyles:
         code_block=part("code-block"),
         code_label=_own(widget, "code-label"),
         code_style=code_style,
+        underscores=underscores,
     )
     roles: dict[Role, Style] = {
         "user": part("user"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.selection import Selection
 
+    from exlchat.config.schema import Underscores
     from exlchat.ui.render.markdown.styles import CodeStyle
 
 MAX_TEXT_WIDTH: Final = 120
@@ -42,6 +43,8 @@ class MessageView(ScrollView, can_focus=True):
 
     code_style: reactive[CodeStyle] = reactive("default", init=False)
     """Pygments style, or the name of one, for the colours of code."""
+    underscores: reactive[Underscores] = reactive("text", init=False)
+    """What those around words of an answer are."""
     fold_key: reactive[str] = reactive("z", init=False)
     """The key that unfolds code, as folded code says."""
 
@@ -228,12 +231,16 @@ class MessageView(ScrollView, can_focus=True):
         if self.is_mounted:
             self.call_later(self._lay_out_anew)
 
+    def watch_underscores(self) -> None:
+        if self.is_mounted:
+            self._lay_out_anew()
+
     def watch_fold_key(self) -> None:
         if self.is_mounted:
             self._lay_out_anew()
 
     def _lay_out_anew(self) -> None:
-        looks = read_styles(self, self.code_style)
+        looks = read_styles(self, self.code_style, self.underscores)
         width = max(min(self.window.width - GUTTER_WIDTH, MAX_TEXT_WIDTH), MIN_WIDTH)
         same_width = width == self._messages.width
         unfolds = f"{self.fold_key} unfolds"
