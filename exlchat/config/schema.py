@@ -150,7 +150,7 @@ class Settings:
     )
     underscores: Underscores = _setting(
         *("text", "Look", Choice(get_args(Underscores)), "at once"),
-        "What _underscores_ around words of an answer are: text, as code models mean them, or emphasis.",
+        "What underscores around words of an answer are: text, as code models mean them, or emphasis.",
     )
     temperature: float | None = _control(
         "temperature", None, unset="0.7, and 0 for the bundled guide", example=CHAT_TEMPERATURE
