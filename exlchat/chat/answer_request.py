@@ -11,6 +11,7 @@ from exlchat.chat.prompt.answer_ids import encode_after
 from exlchat.chat.prompt.context import Seen
 from exlchat.chat.prompt.context_window import messages_seen
 from exlchat.chat.prompt.ids import prompt_ids
+from exlchat.chat.prompt.note import Note
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.llm.port import TextModel
 from exlchat.llm.sampling import SamplingSettings
@@ -46,6 +47,7 @@ def negative_ids(
     *,
     seen: Seen,
     summary: str | None,
+    note: Note | None,
     sampling: SamplingSettings,
     speech: AnswerOptions,
     begun: Sequence[int],
@@ -53,7 +55,7 @@ def negative_ids(
     """The prompt to lean away from: what the model sees, with another system prompt or none; empty without guidance.
 
     Args:
-        seen, summary: what the model sees of the conversation, and is told of the rest.
+        seen, summary, note: what the model sees of the conversation, and is told of the rest and beside it.
         begun: ids of the answer so far.
 
     Raises:
@@ -64,5 +66,5 @@ def negative_ids(
     told = [one for one in seen.messages if one.role != "system"]
     if speech.negative:
         told.insert(0, Message("", None, "system", speech.negative, 0.0))
-    messages, _ = messages_seen(engine, form, replace(seen, messages=tuple(told)), summary)
+    messages, _ = messages_seen(engine, form, replace(seen, messages=tuple(told)), summary, note)
     return (*prompt_ids(engine, messages, form), *begun)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from exlchat.chat.answer_options import PLAIN, AnswerOptions
+from exlchat.chat.prompt.note import Note
 from exlchat.chat.prompt.thought_meter import Thought
 from exlchat.llm.events import FinishReason, GenerationStats
 from exlchat.llm.sampling import SamplingSettings
@@ -37,6 +38,7 @@ class AnswerRecord:
     `thinking_on` is whether the format was told to have the model think; `None`: it was told nothing.
     `thinking` are the marks by which its thoughts are told from the answer; `None` where the format has none.
     `thought` says how long it thought; `None` when it did not, or before that was measured.
+    `note` is the author's note that stood in its prompt, with names in the place of macros.
     """
 
     model: str
@@ -55,6 +57,7 @@ class AnswerRecord:
     healed: tuple[int, ...] = ()
     speech: AnswerOptions = PLAIN
     chances: str | None = None
+    note: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def prompt_by_record(
     branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
     form = with_names(form, speaker_names(branch), engine.info)
     seen = seen_since(branch, record.seen_from)
-    messages, _ = messages_seen(engine, form, seen, record.summary)
+    messages, _ = messages_seen(engine, form, seen, record.summary, record.note)
     own = record.model == engine.info.name
     begun = message.token_ids[: record.begun_tokens] if own else ()
     ids = (*prompt_ids(engine, messages, form), *begun)
@@ -149,6 +149,7 @@ def request_again(store: ConversationStore, engine: Engine, message_id: str) -> 
             again.form,
             seen=again.seen,
             summary=record.summary,
+            note=record.note,
             sampling=record.sampling,
             speech=speech,
             begun=begun,

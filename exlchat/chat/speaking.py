@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from exlchat.chat.model import Message
+from exlchat.chat.model import Message, settings_of
+from exlchat.chat.prompt.note import Note, note_in
 
 if TYPE_CHECKING:
     from exlchat.chat.personas.lore_of_turn import KeepsTold
@@ -25,6 +26,15 @@ def speaker_names(branch: Sequence[Message]) -> dict[str, str]:
     spoken = _spoken(branch)
     names = {"user_name": spoken.get("user"), "assistant_name": spoken.get("char")}
     return {key: name for key, name in names.items() if isinstance(name, str) and name.strip()}
+
+
+def note_told(branch: Sequence[Message], settings: Mapping[str, Any] | None = None) -> Note | None:
+    """The author's note at the end of a branch, with the names of those who speak there.
+
+    `settings` is how the conversation is spoken to, where the branch does not say it.
+    """
+    note = note_in(settings_of(branch) if settings is None else settings)
+    return None if note is None else note.resolved(speaker_names(branch))
 
 
 def speaker_thinks(branch: Sequence[Message]) -> bool | None:

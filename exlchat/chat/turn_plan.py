@@ -20,7 +20,14 @@ from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.reproduce import prompt_hash
-from exlchat.chat.speaking import TurnError, speaker_name, speaker_names, speaker_thinks, with_lore_told
+from exlchat.chat.speaking import (
+    TurnError,
+    note_told,
+    speaker_name,
+    speaker_names,
+    speaker_thinks,
+    with_lore_told,
+)
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_events import Summarising
 from exlchat.llm.port import Cancellation, Engine, NamesWhatIsNotHeld
@@ -166,6 +173,7 @@ def planned(
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
     form = with_names(form, speaker_names(ground.branch), engine.info)
+    note = note_told(ground.branch, ground.settings)
     speech = options.speech
     thinking = speaker_thinks(ground.branch) if speech.think is None else speech.think
     if thinking is not None:
@@ -178,6 +186,7 @@ def planned(
         form,
         ground.branch,
         options.context_policy,
+        note=note,
         begun=kept,
         earlier=ground.earlier,
         max_new_tokens=options.max_new_tokens,
@@ -207,6 +216,7 @@ def planned(
             form,
             seen=seen_since(ground.branch, window.seen_from),
             summary=window.summary,
+            note=note,
             sampling=options.sampling,
             speech=speech,
             begun=kept,
@@ -232,6 +242,7 @@ def planned(
         thinking_on=thinking,
         thinking=marks,
         speech=speech,
+        note=note,
     )
     return TurnPlan(
         ground.parent_id,

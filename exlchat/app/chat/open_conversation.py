@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
+    from exlchat.chat.prompt.note import Note
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.config.layers import Resolved
     from exlchat.llm.sampling import SamplingSettings
@@ -176,6 +177,14 @@ class OpenConversation:
         """
         self._say(self.spoken.own.saying({"template": name}), ("template",))
 
+    def take_note(self, note: Note | None) -> None:
+        """Have an author's note stand in the prompts of this conversation; `None` takes it away.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        self._say(replace(self.spoken.own, note=note), ())
+
     def _say(self, own: OwnSettings, names: Iterable[str]) -> None:
         conversation, branch = self.conversation, self.branch
         if conversation is None or not branch:
@@ -212,7 +221,7 @@ class OpenConversation:
     def _begun_with(self) -> Mapping[str, Any] | None:
         """What a conversation in which nobody has said anything says itself from its first prompt on."""
         own = begun_with(self.defaults.held, self.spoken.own, self._overruled_in(self.conversation))
-        return own.as_json() if own.values else None
+        return own.as_json() if own else None
 
     def layered(self, defaults: Defaults) -> Resolved:
         """What would hold in the open conversation with other defaults."""
@@ -289,7 +298,7 @@ class OpenConversation:
 
     def _create(self) -> None:
         """Open what has been a new conversation as one on disk."""
-        own = self._new_own.as_json() if self._new_own.values else None
+        own = self._new_own.as_json() if self._new_own else None
         if self._new_persona is not None:
             # Most starts have no persona.
             from exlchat.chat.personas.opening import begin_conversation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from exlchat.chat.answer_option_values import ANSWER_OPTIONS
 from exlchat.chat.answer_options import unpack_answer_options
 from exlchat.chat.presets.control_values import from_plain, to_plain
 from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES
+from exlchat.chat.prompt.note import NOTE, Note, note_in
 from exlchat.config.layers import Layer, Resolved, resolve
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.limits import LARGEST_SEED
@@ -27,21 +28,30 @@ _MOST_TOKENS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """Values by the keys of `OWNED`; a `None` is said as well. `presets` names the preset that a value is of."""
+    """Values by the keys of `OWNED`; a `None` is said as well. `presets` names the preset that a value is of.
+
+    `note` is the author's note, which stands in every prompt.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, str] = field(default_factory=dict)
+    note: Note | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything is said."""
+        return bool(self.values) or self.note is not None
 
     def saying(self, values: Mapping[str, Any], presets: Mapping[str, str] | None = None) -> OwnSettings:
         rest = self.without(values)
         named = {name: one for name, one in (presets or {}).items() if name in values}
-        return OwnSettings({**rest.values, **values}, {**rest.presets, **named})
+        return replace(rest, values={**rest.values, **values}, presets={**rest.presets, **named})
 
     def without(self, names: Iterable[str]) -> OwnSettings:
         gone = frozenset(names)
-        return OwnSettings(
-            {name: value for name, value in self.values.items() if name not in gone},
-            {name: one for name, one in self.presets.items() if name not in gone},
+        return replace(
+            self,
+            values={name: value for name, value in self.values.items() if name not in gone},
+            presets={name: one for name, one in self.presets.items() if name not in gone},
         )
 
     @property
@@ -50,7 +60,8 @@ class OwnSettings:
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: _plain(name, value) for name, value in self.values.items()}
-        return {"values": plain, **({"presets": dict(self.presets)} if self.presets else {})}
+        note = {} if self.note is None else {NOTE: self.note.as_json()}
+        return {"values": plain, **({"presets": dict(self.presets)} if self.presets else {}), **note}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None) -> OwnSettings:
@@ -64,7 +75,8 @@ class OwnSettings:
             except (ValueError, TypeError, LookupError):
                 continue
         presets = named.items() if isinstance(named, dict) else ()
-        return cls(values, {name: one for name, one in presets if name in values and isinstance(one, str)})
+        own = {name: one for name, one in presets if name in values and isinstance(one, str)}
+        return cls(values, own, note_in(content))
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -103,11 +115,12 @@ class Spoken:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the conversation says itself and holds, each in a few words: a preset, or a value by itself."""
+        """What the conversation says itself and holds, each in a few words: a preset, a value by itself, a note."""
         own = [name for name in OWNED if name in self.own.values and self.held.source(name) == "conversation"]
         presets = dict.fromkeys(one_line(self.own.presets[name], 30) for name in own if name in self.own.presets)
         alone = (name for name in own if name not in self.own.presets)
-        return (*presets, *(f"{name} {one_line(self._shown(name), 30)}" for name in alone))
+        noted = () if self.own.note is None else ("author's note",)
+        return (*presets, *(f"{name} {one_line(self._shown(name), 30)}" for name in alone), *noted)
 
     def _shown(self, name: str) -> str:
         return (self.template or "model") if name == "template" else self.generation.shown(name)
@@ -175,4 +188,4 @@ def begun_with(held: Resolved, own: OwnSettings, overruled: Iterable[str]) -> Ow
             given |= said
             presets = {name: one for name, one in presets.items() if name not in said}
             presets |= dict.fromkeys(said, layer.name) if layer.place == "preset" else {}
-    return OwnSettings(given, presets).saying(own.values, own.presets)
+    return OwnSettings(given, presets, own.note).saying(own.values, own.presets)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.chat.model import settings_of
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line
 
@@ -49,7 +50,8 @@ def edit(session: ChatSession, message_id: str, text: str) -> Message:
     session.unkept.save()
     # What holds now goes on, whatever held when the message was written.
     own = session.spoken.own
-    message = session.store.edit(message_id, whole, settings=own.as_json() if own.values else None)
+    says = bool(own) or settings_of(session.branch) is not None
+    message = session.store.edit(message_id, whole, settings=own.as_json() if says else None)
     _changed(session)
     if message.role == "user":
         session.answer_tip()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.app.commands.cache import ask_cost
+from exlchat.chat.prompt.note import DEEPEST, USUAL_DEPTH, Note
 from exlchat.llm.info import ModelError
 from exlchat.untrusted.text import one_line
 
@@ -74,6 +77,47 @@ def persona(view: View, name: str) -> None:
     else:
         view.show_conversation()
     view.tell(f"{one_line(chosen.name)} speaks from here on{_meant_for(view, chosen.model)}")
+
+
+@command(
+    "note",
+    "Author's note",
+    "Put a text into every prompt, a few messages before its end; `depth N` says how many, `-` takes it away.",
+    "/note",
+    "[TEXT]",
+    is_typed=True,
+    aliases=("/authornote", "/an"),
+)
+def note(view: View, text: str) -> None:
+    session = view.session
+    held = session.spoken.own.note
+    if not text:
+        shown = f"{_placed(held)}: {held.text}" if held is not None else "There is no author's note"
+        view.note(f"{shown}\n/note TEXT sets it, /note depth N moves it, /note - takes it away")
+        return
+    if text == "depth":
+        raise NotPossibleError(f"/note depth N says how many messages stand behind the note, 0 to {DEEPEST}")
+    moved = re.fullmatch(r"depth\s+(-?\d{1,9})", text)
+    if (text == "-" or moved) and held is None:
+        raise NotPossibleError("there is no author's note; /note TEXT puts one into every prompt")
+    if text == "-":
+        session.take_note(None)
+        view.tell("The author's note is taken away")
+    elif moved and held is not None:
+        session.take_note(replace(held, depth=int(moved[1])))
+        view.tell(f"{_placed(session.spoken.own.note)} now")
+    else:
+        usual = USUAL_DEPTH if held is None else held.depth
+        session.take_note(Note(text, usual, view.shelf.settings.user_name))
+        view.tell(f"{_placed(session.spoken.own.note)} now, in every prompt")
+    if session.last_said is not None:
+        ask_cost(view, "With it" if session.spoken.own.note is not None else "Without it")
+
+
+def _placed(note: Note | None) -> str:
+    depth = 0 if note is None else note.depth
+    messages = "1 message" if depth == 1 else f"{depth} messages"
+    return f"The author's note stands {f'{messages} before' if depth else 'at'} the end"
 
 
 def _meant_for(view: View, model: str | None) -> str:

@@ -74,6 +74,7 @@ class Arguments:
                 (str(number), one_line(one.title, 60)) for number, one in enumerate(self._stored(listed), 1)
             ),
             "persona": _personas,
+            "note": lambda: (("depth 4", "how many messages stand behind it"), ("-", "takes it away")),
             "preset": _presets,
             "template": _templates,
             "theme": lambda: ((name, "dark" if theme.dark else "light") for name, theme in themes().items()),

@@ -13,7 +13,6 @@ _LINES = "shift+enter, alt+enter or ctrl+j make a new line"
 HERE: Final = {
     "/ask": "write the message; /persona NAME chooses who answers",
     "/attach": _FILES,
-    "/authornote": _NOTES,
     "/bg": "/theme NAME chooses the colours",
     "/compress": "/set context_policy summarise, and a full context is summarised; /summary shows it",
     "/continue_last": "exlchat -c opens the last conversation",
@@ -33,7 +32,6 @@ HERE: Final = {
     "/multi": _LINES,
     "/multiline": _LINES,
     "/n": "/compare N has N answers side by side",
-    "/note": _NOTES,
     "/nothink": "/think off",
     "/private": "exlchat ask --no-save keeps nothing of a question; /delete takes this conversation away",
     "/pull": "exlchat pull ORG/NAME fetches a model, in a shell; /models lists those there are",

@@ -190,6 +190,8 @@ def spoken_rows(spoken: Spoken) -> Iterator[tuple[str, str, str]]:
     if (source := spoken.held.source("template")) != "default":
         layer = spoken.held.origin("template")
         yield "template", one_line(spoken.template or "model", 60), layer.name or source
+    if (note := spoken.own.note) is not None:
+        yield "author's note", f"{note.depth} back: {one_line(note.text, 40)}", "conversation"
 
 
 def panel_lines(view: View) -> Iterator[str]:

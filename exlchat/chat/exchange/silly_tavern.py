@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from exlchat.chat.exchange.chain import Chain, Draft, no_empty
@@ -10,10 +11,13 @@ from exlchat.chat.exchange.importing import Importer, Notes
 from exlchat.chat.exchange.parse import Parsed
 from exlchat.chat.exchange.values import listing, mapping, name_of, rest, seconds_of, split_thinking, text_of
 from exlchat.chat.model import ConversationTree, Role
+from exlchat.chat.prompt.note import NOTE, USUAL_DEPTH, Note
 
 _KNOWN = ("name", "is_user", "send_date", "mes", "swipes", "swipe_id", "swipe_info", "extra")
 _KNOWN_EXTRA = ("model", "reasoning")
 _NARRATOR = "narrator"
+_IN_CHAT = 1
+"""Where SillyTavern's author's note stands in the chat, and not beside the character."""
 
 
 def _items(parsed: Parsed) -> Sequence[Any]:
@@ -52,6 +56,7 @@ def _convert(item: Any, notes: Notes) -> ConversationTree:
         elif not _is_header(value):
             others += 1
     _remark(notes, hidden, wrong, others)
+    _take_note(chain, mapping(header.get("chat_metadata")), notes)
     return notes.of_chain(
         "sillytavern",
         chain,
@@ -59,6 +64,22 @@ def _convert(item: Any, notes: Notes) -> ConversationTree:
         created_at=began,
         fields=rest(header, "create_date"),
     )
+
+
+def _take_note(chain: Chain, metadata: Mapping[str, Any], notes: Notes) -> None:
+    """The author's note of the chat, on what it begins with; `chat_metadata` stays as it is beside that."""
+    text = text_of(metadata.get("note_prompt"))
+    if text is None or not text.strip() or metadata.get("note_interval", 1) == 0:
+        return
+    depth = metadata.get("note_depth", USUAL_DEPTH)
+    note = Note.from_json({"text": text, "depth": depth})
+    if note is None:
+        notes.say("its author's note is too long, or its depth is no number of messages; it is kept and not followed")
+        return
+    if metadata.get("note_position", _IN_CHAT) != _IN_CHAT or metadata.get("note_interval", 1) != 1:
+        notes.say(f"its author's note stands {note.depth} messages before the end of every prompt here")
+    settings = {"values": {}, NOTE: note.as_json()}
+    chain.messages = [replace(one, settings=settings) if one.parent_id is None else one for one in chain.messages]
 
 
 def _remark(notes: Notes, hidden: int, wrong: int, others: int) -> None:

@@ -17,6 +17,7 @@ from exlchat.chat.prompt.context import (
 )
 from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids, prompt_messages
+from exlchat.chat.prompt.note import Note
 from exlchat.chat.prompt.summary import summarise, summary_possible, summary_room, with_summary
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.turn_events import Summarising
@@ -43,21 +44,21 @@ class ContextWindow:
 
 
 def messages_now(
-    engine: TextModel, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy
+    engine: TextModel, form: PromptFormat, branch: Sequence[Message], policy: ContextPolicy, note: Note | None
 ) -> list[PromptMessage]:
     """What of `branch` the model would be shown now: by the cut and the summary of its last answer."""
     record = newest_record(branch)
     if record is None or policy == "stop":
-        return prompt_messages(branch)
+        return prompt_messages(branch, note)
     seen = seen_since(branch, record.seen_from)
-    return messages_seen(engine, form, seen, record.summary if policy == "summarise" else None)[0]
+    return messages_seen(engine, form, seen, record.summary if policy == "summarise" else None, note)[0]
 
 
 def messages_seen(
-    engine: TextModel, form: PromptFormat, seen: Seen, summary: str | None
+    engine: TextModel, form: PromptFormat, seen: Seen, summary: str | None, note: Note | None
 ) -> tuple[list[PromptMessage], bool]:
     """What the model is shown, and whether the summary is in it."""
-    messages = prompt_messages(seen.messages)
+    messages = prompt_messages(seen.messages, note)
     told = with_summary(engine, messages, summary, form) if summary and seen.first_id is not None else None
     return (messages, False) if told is None else (told, True)
 
@@ -68,6 +69,7 @@ def fit_context(
     branch: Sequence[Message],
     policy: ContextPolicy,
     *,
+    note: Note | None = None,
     begun: Sequence[int] = (),
     earlier: Message | None = None,
     max_new_tokens: int | None = None,
@@ -82,6 +84,7 @@ def fit_context(
         form: how messages become a prompt.
         branch: the conversation, which ends with a message of the user.
         policy: what to do when it does not fit.
+        note: what stands in the prompt beside the messages.
         begun: ids that follow the prompt: those of the answer `earlier`, which goes on.
         earlier: an answer to the same message, whose summary is as good as a new one.
         max_new_tokens: the longest answer.
@@ -93,7 +96,7 @@ def fit_context(
         PromptError: the format cannot take the conversation.
         RequestError: the engine refuses.
     """
-    view = _View(engine, form, branch, begun=begun, earlier=earlier, max_new_tokens=max_new_tokens)
+    view = _View(engine, form, branch, note=note, begun=begun, earlier=earlier, max_new_tokens=max_new_tokens)
     if policy == "stop":
         _require_readable(branch, engine.info.max_seq_len)
         ids = view.ids(Seen(tuple(branch)), None)
@@ -124,6 +127,7 @@ class _View:
         form: PromptFormat,
         branch: Sequence[Message],
         *,
+        note: Note | None,
         begun: Sequence[int],
         earlier: Message | None,
         max_new_tokens: int | None,
@@ -131,6 +135,7 @@ class _View:
         self._engine = engine
         self._form = form
         self._branch = branch
+        self._note = note
         self._begun = begun
         self._max_new_tokens = max_new_tokens
         self._limit = engine.info.max_seq_len
@@ -140,7 +145,7 @@ class _View:
         self._known = [one.record for one in (*branch, *([earlier] if earlier else [])) if one.record is not None]
 
     def ids(self, seen: Seen, summary: str | None) -> list[int]:
-        messages, _ = messages_seen(self._engine, self._form, seen, summary)
+        messages, _ = messages_seen(self._engine, self._form, seen, summary, self._note)
         return prompt_ids(self._engine, messages, self._form) + list(self._begun)
 
     def plan(self, *, summarised: bool) -> Seen:
@@ -168,7 +173,7 @@ class _View:
             return self.window(seen, "", made)
 
     def window(self, seen: Seen, summary: str | None, made: str | None = None) -> ContextWindow:
-        messages, told = messages_seen(self._engine, self._form, seen, summary)
+        messages, told = messages_seen(self._engine, self._form, seen, summary, self._note)
         ids = prompt_ids(self._engine, messages, self._form) + list(self._begun)
         require_room(len(ids), self._limit, max_new_tokens=self._max_new_tokens)
         if summary and not told:

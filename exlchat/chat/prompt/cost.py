@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from exlchat.chat.model import Message
+from exlchat.chat.model import Message, settings_of
 from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
@@ -51,7 +51,8 @@ def prompt_cost(
         PromptError: the format cannot take these messages.
     """
     if system is not None:
-        branch = (*(one for one in branch if one.role != "system"), Message("", None, "system", system, 0.0))
+        told = Message("", None, "system", system, 0.0, settings=settings_of(branch))
+        branch = (*(one for one in branch if one.role != "system"), told)
     asked = to_ask(engine, branch, template=template, policy=policy, thinking=thinking)
     messages = asked.messages
     if not any(message.role == "user" for message in messages):

@@ -24,6 +24,7 @@ from exlchat.chat.model import Message
 from exlchat.chat.personas.lorebook import text_for_model
 from exlchat.chat.prompt.answer_ids import agreement, answer_ids, encode_after, ids_behind
 from exlchat.chat.prompt.errors import PromptError
+from exlchat.chat.prompt.note import Note
 from exlchat.chat.prompt.thinking import split_stored
 from exlchat.chat.prompt_format import MARK, PromptFormat
 from exlchat.llm.port import TextModel
@@ -52,29 +53,39 @@ class PromptMessage:
     thinking: ThinkingMarks | None = None
 
 
-def prompt_messages(branch: Sequence[Message]) -> list[PromptMessage]:
+def prompt_messages(branch: Sequence[Message], note: Note | None = None) -> list[PromptMessage]:
     """What of a branch goes into the prompt: the newest system message first, then everybody else in order.
 
     Messages of the user that follow each other (the answer between them came to nothing) become one, because many
     templates refuse anything but turns. For the same reason the user says a word before an answer that follows nothing
     of theirs, as the greeting of a persona. What was left out is not seen, but for what is to be answered.
+    A `note` goes with the message of the user beside its place, because few templates take anything between turns.
     """
     branch = [message for message in branch if not message.left_out or message is branch[-1]]
     system = [message.text for message in branch if message.role == "system"]
     found = [PromptMessage("system", system[-1])] if system and system[-1].strip() else []
-    for message in branch:
-        if message.role == "system":
-            continue
+    said = [message for message in branch if message.role != "system"]
+    place = None if note is None else note.place([message.role for message in said])
+    for number, message in enumerate(said):
+        noted = note.text if note is not None and number == place else ""
         if message.role == "assistant" and (not found or found[-1].role != "user"):
-            found.append(PromptMessage("user", OPENER))
+            found.append(PromptMessage("user", _joined(noted, OPENER)))
+        elif message.role == "assistant" and noted:
+            found[-1] = PromptMessage("user", _joined(found[-1].text, noted))
         # A persona's lore that was told with a message of the user stands before it.
-        text = text_for_model(message) if message.role == "user" else message.text
+        text = _joined(noted, text_for_model(message)) if message.role == "user" else message.text
         if message.role == "user" and found and found[-1].role == "user":
             found[-1] = PromptMessage("user", f"{found[-1].text}\n\n{text}")
         else:
             marks = message.record.thinking if message.record is not None else None
             found.append(PromptMessage(message.role, text, message.token_ids, marks))
+    if note is not None and place == len(said) and said:
+        found[-1] = PromptMessage("user", _joined(found[-1].text, note.text))
     return found
+
+
+def _joined(*texts: str) -> str:
+    return "\n\n".join(text for text in texts if text)
 
 
 def prompt_ids(

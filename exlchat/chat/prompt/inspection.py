@@ -13,7 +13,7 @@ from exlchat.chat.prompt.context_window import messages_now
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.layout import PromptLayout, lay_out
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
-from exlchat.chat.speaking import KeepsNothing, speaker_names, speaker_thinks, with_lore_told
+from exlchat.chat.speaking import KeepsNothing, note_told, speaker_names, speaker_thinks, with_lore_told
 from exlchat.llm.port import Engine, HasCache, TextModel
 
 
@@ -57,7 +57,7 @@ def to_ask(
         form = with_thinking(form, thinks)
     told = with_lore_told(KeepsNothing(), tuple(branch), lambda text: len(engine.encode(text)))
     own = [with_own_ids(one, engine.info) for one in told]
-    return ToAsk(form, tuple(messages_now(engine, form, own, policy)), notice)
+    return ToAsk(form, tuple(messages_now(engine, form, own, policy, note_told(branch))), notice)
 
 
 def inspected(

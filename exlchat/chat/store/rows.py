@@ -12,6 +12,7 @@ from typing import Any
 
 from exlchat.chat.answer_options import PLAIN, AnswerOptions, unpack_answer_options
 from exlchat.chat.model import UNTITLED, AnswerRecord, Message
+from exlchat.chat.prompt.note import Note
 from exlchat.chat.prompt.thinking import unpack_marks
 from exlchat.chat.prompt.thought_meter import Thought
 from exlchat.chat.store.database import RefusedError
@@ -92,6 +93,7 @@ def unpack_record(text: str | None) -> AnswerRecord | None:
             healed=tuple(content.get("healed", ())),
             speech=_speech(content),
             chances=content.get("chances"),
+            note=Note.from_json(content.get("note")),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from exlchat.chat.exchange.reading import detect
+from exlchat.chat.prompt.note import Note, note_in
 from tests.chat.exchange.trees import children, imported, is_whole, json_lines, said, with_text
 
 
@@ -326,6 +327,42 @@ def test_sillytavern_keeps_the_swipes(tmp_path: Path) -> None:
     assert with_text(tree, "Hello, who are you?").created_at == 1715352360.0
     assert with_text(tree, "Guess!").created_at == datetime(2024, 5, 10, 14, 46).timestamp()
     assert tree.foreign["sillytavern"]["chat_metadata"]["integrity"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("about", "wanted", "told"),
+    [
+        ({"note_prompt": "Rain.", "note_depth": 2, "note_position": 1, "note_interval": 1}, ("Rain.", 2), ()),
+        ({"note_prompt": "Rain."}, ("Rain.", 4), ()),
+        (
+            {"note_prompt": "Rain.", "note_depth": 3, "note_position": 0},
+            ("Rain.", 3),
+            ("its author's note stands 3 messages before the end of every prompt here",),
+        ),
+        ({"note_prompt": "Rain.", "note_interval": 0}, None, ()),
+        ({"note_prompt": " \n"}, None, ()),
+        (
+            {"note_prompt": "Rain.", "note_depth": "deep"},
+            None,
+            ("its author's note is too long, or its depth is no number of messages; it is kept and not followed",),
+        ),
+    ],
+)
+def test_sillytaverns_authors_note_is_the_conversations(
+    tmp_path: Path, about: dict[str, Any], wanted: tuple[str, int] | None, told: tuple[str, ...]
+) -> None:
+    lines = json_lines(
+        {"chat_metadata": about},
+        {"name": "Sera", "is_user": False, "mes": "Hi.", "swipe_id": 1, "swipes": ["Ho.", "Hi."]},
+        {"name": "Ada", "is_user": True, "mes": "Hello."},
+    )
+    found = imported(tmp_path, "a.jsonl", lines)
+    (tree,) = found.trees
+    notes = [note_in(with_text(tree, text).settings) for text in ("Ho.", "Hi.", "Hello.")]
+    note = None if wanted is None else Note(*wanted)
+    assert notes == [note, note, None]
+    assert tuple(line.split(": ", 1)[-1] for line in found.problems) == told
+    assert tree.foreign["sillytavern"]["chat_metadata"] == about
 
 
 def test_sillytavern_says_what_it_cannot_keep(tmp_path: Path) -> None:

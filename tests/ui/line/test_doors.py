@@ -54,6 +54,7 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "redo": says("Done again: "),
     "system": says("The system prompt is set"),
     "persona": says("/persona NAME changes that"),
+    "note": says("The author's note stands 4 messages before the end"),
     "preset": says("/preset NAME chooses one of these"),
     "template": says("model"),
     "theme": says("Theme: exlchat-dark"),

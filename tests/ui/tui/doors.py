@@ -383,6 +383,10 @@ EFFECTS: dict[str, Effect] = {
     "redo": Effect(_pinned, done("pin", "undo")),
     "system": Effect(lambda s: s.chat.session.system_prompt == "Be brief.", argument="Be brief."),
     "persona": Effect(lambda s: s.opened("PickScreen", "Personas")),
+    "note": Effect(
+        lambda s: s.chat.session.spoken.own.note is not None and s.chat.session.spoken.own.note.text == "It rains.",
+        argument="It rains.",
+    ),
     "preset": Effect(lambda s: s.opened("PickScreen", "Sampling presets")),
     "template": Effect(lambda s: s.opened("PickScreen", "Prompt formats")),
     "theme": Effect(lambda s: "Theme: exlchat-dark" in s.heard),
