@@ -15,7 +15,8 @@ from exlchat.chat.prompt.layout import single_texts, token_texts
 from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.chat.reproduce import changed, prompt_by_record
-from exlchat.chat.speaking import TurnError
+from exlchat.chat.speakers import char_of
+from exlchat.chat.speaking import TurnError, group_at
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.kept_chances import unpack_chances
 from exlchat.chat.turn_plan import Beginning
@@ -142,10 +143,11 @@ def _prompt(
     """The ids before an answer's first one, in which format, and what is to be said about them."""
     record = message.record
     branch = store.branch(message.parent_id)
-    if not any(one.role == "user" for one in branch):
+    if not any(one.role == "user" for one in branch) and char_of(message) is None:
         raise TurnError("this was not said by a model: it answers nothing")
     if record is None:
-        asked = to_ask(engine, branch, template=template, policy=policy)
+        speaker = char_of(message) if group_at(branch) is not None else None
+        asked = to_ask(engine, branch, template=template, policy=policy, speaker=speaker)
         told = "how this answer came to be was not kept; the prompt is what it would be now"
         return asked.form, tuple(prompt_ids(engine, asked.messages, asked.form)), (told,)
     again = prompt_by_record(store, engine, message, record)

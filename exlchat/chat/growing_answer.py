@@ -48,6 +48,7 @@ class GrowingAnswer:
             token_ids=plan.token_ids,
             record=plan.record,
             system=plan.system,
+            speaker=plan.speaker,
             settings=plan.settings,
             edited_from=edited_from,
             undoable=undoable,

@@ -16,7 +16,8 @@ from exlchat.chat.prompt.context_window import messages_seen
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
-from exlchat.chat.speaking import speaker_names
+from exlchat.chat.speakers import char_of
+from exlchat.chat.speaking import TurnError, group_at, heard, speaker_names
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.store.rows import pack_ids
 from exlchat.llm.port import Engine, TextModel
@@ -42,6 +43,7 @@ class PromptAgain:
         messages: the same as they are told.
         begun: ids that it went on from: the end of the prompt.
         ids: all of it.
+        others: what ended the answer beside that, because others of a group would begin to speak.
         same: whether these are the ids that the model saw; `None` where nothing tells.
     """
 
@@ -50,6 +52,7 @@ class PromptAgain:
     messages: tuple[PromptMessage, ...]
     begun: tuple[int, ...]
     ids: tuple[int, ...]
+    others: tuple[str, ...]
     same: bool | None
 
 
@@ -70,7 +73,7 @@ def prompt_again(store: ConversationStore, engine: TextModel, message: Message) 
     """The prompt that an answer had, by its record; in the tokens of `engine`, which may be another model's.
 
     Raises:
-        NotReproducibleError: no record.
+        NotReproducibleError: no record, or the group that it was given in is damaged.
         PromptError: its format is not there, or cannot take the conversation.
         StoreError: the conversation cannot be read.
     """
@@ -84,7 +87,12 @@ def prompt_by_record(
     form, _ = choose_format(engine.info, record.template, paths.folders().templates)
     if record.thinking_on is not None:
         form = with_thinking(form, record.thinking_on)
-    branch = tuple(with_own_ids(one, engine.info) for one in store.branch(message.parent_id))
+    whole = store.branch(message.parent_id)
+    try:
+        told = heard(whole, speaker=char_of(message) if group_at(whole) is not None else None)
+    except TurnError as error:
+        raise NotReproducibleError(str(error)) from error
+    branch = tuple(with_own_ids(one, engine.info) for one in told.branch)
     form = with_names(form, speaker_names(branch), engine.info)
     seen = seen_since(branch, record.seen_from)
     messages, _ = messages_seen(engine, form, seen, record.summary, record.note)
@@ -93,7 +101,7 @@ def prompt_by_record(
     ids = (*prompt_ids(engine, messages, form), *begun)
     known = own and record.prompt_hash is not None
     same = prompt_hash(ids) == record.prompt_hash if known else None
-    return PromptAgain(form, seen, tuple(messages), begun, ids, same)
+    return PromptAgain(form, seen, tuple(messages), begun, ids, told.others, same)
 
 
 def changed(record: AnswerRecord) -> str:
@@ -134,7 +142,7 @@ def request_again(store: ConversationStore, engine: Engine, message_id: str) -> 
     return GenerationRequest(
         prompt_ids=(*again.ids, *record.healed),
         sampling=record.sampling,
-        stop=(*speech.stop, *stop_conditions(engine, again.form)),
+        stop=(*speech.stop, *again.others, *stop_conditions(engine, again.form)),
         # An answer that was stopped or had a limit ends where it did.
         max_new_tokens=max(len(message.token_ids) - record.begun_tokens, new_tokens, 1),
         seed=None if record.stats is None else record.stats.seed,

@@ -23,6 +23,7 @@ def several_answers(
     *,
     seeds: Sequence[int | None],
     retry_of: str | None = None,
+    speaker: str | None = None,
     cancellation: Cancellation | None = None,
 ) -> Generator[SeveralEvent, None, None]:
     """Have the conversation answered at its tip several times over; the tip is at the last of them then.
@@ -34,11 +35,18 @@ def several_answers(
         options: how; its seed does not count.
         seeds: of 1 to 8 answers.
         retry_of: the id of an answer that the new ones stand beside.
+        speaker: as of `turn.answer`.
         cancellation: ends all of them.
     """
     cancellation = cancellation or Cancellation()
     ground = ground_of(
-        store, conversation_id, retry_of=retry_of, continue_from=None, beginning=None, model=engine.info.name
+        store,
+        conversation_id,
+        retry_of=retry_of,
+        continue_from=None,
+        beginning=None,
+        model=engine.info.name,
+        speaker=speaker,
     )
     if not isinstance(engine, AnswersSeveral):
         raise TurnError("this model gives one answer at a time; ask for one, and have it given again")

@@ -26,6 +26,7 @@ def answer(
     retry_of: str | None = None,
     continue_from: str | None = None,
     beginning: Beginning | None = None,
+    speaker: str | None = None,
     only_another: bool = False,
     cancellation: Cancellation | None = None,
 ) -> Generator[TurnEvent, None, None]:
@@ -44,6 +45,8 @@ def answer(
         continue_from: the id of an answer that was cut; the new one stands beside it and begins with its text.
         beginning: with what it begins instead, because another token was taken in that answer. It is kept even if it
             is stopped at once, and an undo shows the old one.
+        speaker: who of a group answers; `None` takes whose turn it is. An answer that is given again, or goes on,
+            stays its speaker's.
         only_another: give no answer that would be the one of `retry_of` to the letter.
         cancellation: ends it, whatever it is at.
 
@@ -63,6 +66,7 @@ def answer(
         continue_from=continue_from,
         beginning=beginning,
         model=engine.info.name,
+        speaker=speaker,
         settings=options.settings,
     )
     if beginning is not None and beginning.ended:
@@ -132,6 +136,7 @@ def _ended(
         text=begun_text(engine, ids),
         token_ids=ids,
         record=record,
+        speaker=ground.told.speaker,
         settings=ground.settings,
         edited_from=ground.earlier.id,
         undoable=True,

@@ -20,8 +20,12 @@ from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import opens_thinking
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
 from exlchat.chat.reproduce import prompt_hash
+from exlchat.chat.speakers import char_of
 from exlchat.chat.speaking import (
+    Heard,
     TurnError,
+    group_at,
+    heard,
     note_told,
     speaker_name,
     speaker_names,
@@ -79,7 +83,8 @@ class Beginning:
 class TurnPlan:
     """What is settled before a word is generated. `text` and `token_ids` are those of a cut answer that goes on.
 
-    `taken`: another token was taken there, so that they are worth keeping without a word more.
+    `taken`: another token was taken there, so that they are worth keeping without a word more. `speaker`: who of a
+    group gives it.
     """
 
     parent_id: str
@@ -90,6 +95,7 @@ class TurnPlan:
     context_notice: str | None
     system: Message | None
     settings: Mapping[str, Any] | None = field(default=None, hash=False)
+    speaker: str | None = None
     text: str = ""
     token_ids: tuple[int, ...] = ()
     taken: bool = False
@@ -97,14 +103,14 @@ class TurnPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What is to be answered. `system`: a prompt that is not on the branch yet; `settings`: how the conversation is
-    spoken to, where the branch does not say it.
+    """What is to be answered, as whoever answers hears it. `system`: a prompt that is not on the branch yet;
+    `settings`: how the conversation is spoken to, where the branch does not say it.
 
     `earlier`: an answer given to it before; `goes_on`: the new one begins with its text, or with `beginning`.
     """
 
     parent_id: str
-    branch: tuple[Message, ...]
+    told: Heard
     system: Message | None
     earlier: Message | None
     goes_on: bool
@@ -120,12 +126,13 @@ def ground_of(
     continue_from: str | None,
     beginning: Beginning | None,
     model: str,
+    speaker: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Ground:
     """What is there to be answered by the model of this name; other arguments as of `turn.answer`.
 
     Raises:
-        TurnError: nothing, or the token that was taken is another model's.
+        TurnError: nothing, the token that was taken is another model's, or nobody of a group is there to answer.
     """
     conversation = store.load(conversation_id)
     old = retry_of or continue_from
@@ -141,20 +148,35 @@ def ground_of(
     before = _speaker(branch)
     if system is not None and before is not None and (system.text, system.persona) == (before.text, before.persona):
         system = None
+    who = None if earlier is None else char_of(earlier)
+    if who is not None and system is not None and not _has(system, who):
+        # Whoever has left since gives the answer again as one of those who were there.
+        system = None
+    if who is not None and group_at(branch if system is None else (system,)) is not None:
+        speaker = who
     told = branch if system is None else (*branch, system)
-    last = next((one for one in reversed(told) if one.role != "system"), None)
+    wanted = settings_of(conversation.branch) if settings is None else settings
+    as_heard = heard(told, speaker=speaker, settings=wanted)
+    last = next((one for one in reversed(as_heard.branch) if one.role != "system"), None)
     if parent_id is None or last is None or last.role != "user":
         raise TurnError("there is no message to answer; write one, or have the last answer given again")
-    wanted = settings_of(conversation.branch) if settings is None else settings
     return Ground(
         parent_id,
-        told,
+        as_heard,
         system,
         earlier,
         goes_on=continue_from is not None,
         beginning=beginning,
         settings=None if wanted == settings_of(branch) else wanted,
     )
+
+
+def _has(system: Message, name: str) -> bool:
+    try:
+        group = group_at((system,))
+    except TurnError:
+        return False
+    return group is not None and group.member(name) is not None
 
 
 def _speaker(branch: Sequence[Message]) -> Message | None:
@@ -172,19 +194,20 @@ def planned(
 ) -> Generator[Summarising, None, TurnPlan]:
     """The request, and what is noted of it; raises as `turn.answer`."""
     form, notice = choose_format(engine.info, options.template, paths.folders().templates)
-    form = with_names(form, speaker_names(ground.branch), engine.info)
-    note = note_told(ground.branch, ground.settings)
+    told = ground.told
+    form = with_names(form, speaker_names(told.branch), engine.info)
+    note = note_told(told.branch, ground.settings)
     speech = options.speech
-    thinking = speaker_thinks(ground.branch) if speech.think is None else speech.think
+    thinking = speaker_thinks(told.branch) if speech.think is None else speech.think
     if thinking is not None:
         form = with_thinking(form, thinking)
-    told = with_lore_told(store, ground.branch, lambda text: len(engine.encode(text)))
-    ground = replace(ground, branch=tuple(with_own_ids(one, engine.info) for one in told))
+    with_lore = with_lore_told(store, told, lambda text: len(engine.encode(text)))
+    branch = tuple(with_own_ids(one, engine.info) for one in with_lore)
     text, kept = _begun(engine, ground, speech.begin)
     window = yield from fit_context(
         engine,
         form,
-        ground.branch,
+        branch,
         options.context_policy,
         note=note,
         begun=kept,
@@ -195,15 +218,15 @@ def planned(
     if window.made is not None and window.seen_from is not None:
         # Before the answer: one that is stopped or fails without a word is removed, with its record.
         store.keep_summary(window.seen_from, window.made)
-    marks = _marks(engine, form, ground)
+    marks = _marks(engine, form, ground, branch)
     request = GenerationRequest(
         prompt_ids=window.ids,
         sampling=options.sampling,
-        stop=(*speech.stop, *stop_conditions(engine, form)),
+        stop=(*speech.stop, *told.others, *stop_conditions(engine, form)),
         max_new_tokens=options.max_new_tokens,
         seed=options.seed,
         owner=owner,
-        beginning=shared_beginning(engine, prompt_messages(ground.branch), form),
+        beginning=shared_beginning(engine, prompt_messages(branch), form),
         begun=len(kept),
         # A token that somebody took stays the one that it is.
         heal=speech.heal and bool(kept) and ground.beginning is None,
@@ -214,7 +237,7 @@ def planned(
         guidance_ids=negative_ids(
             engine,
             form,
-            seen=seen_since(ground.branch, window.seen_from),
+            seen=seen_since(branch, window.seen_from),
             summary=window.summary,
             note=note,
             sampling=options.sampling,
@@ -238,7 +261,7 @@ def planned(
         summary=window.summary,
         begun_tokens=len(kept),
         prompt_hash=prompt_hash(window.ids),
-        persona=speaker_name(ground.branch),
+        persona=speaker_name(branch),
         thinking_on=thinking,
         thinking=marks,
         speech=speech,
@@ -253,6 +276,7 @@ def planned(
         window.notice,
         ground.system,
         ground.settings,
+        told.speaker,
         text,
         kept,
         taken=bool(text and ground.beginning),
@@ -286,11 +310,11 @@ def _begun(engine: Engine, ground: Ground, wanted: str) -> tuple[str, tuple[int,
     return cut.text, answer_ids(engine, cut.text, cut.token_ids)
 
 
-def _marks(engine: Engine, form: PromptFormat, ground: Ground) -> ThinkingMarks | None:
+def _marks(engine: Engine, form: PromptFormat, ground: Ground, branch: Sequence[Message]) -> ThinkingMarks | None:
     """How thoughts are marked in the answer. One that goes on began as the one that was cut."""
     if ground.goes_on and ground.earlier is not None and ground.earlier.record is not None:
         return ground.earlier.record.thinking
     if form.thinking is None:
         return None
-    asked = prompt_text(engine, prompt_messages(ground.branch), form)
+    asked = prompt_text(engine, prompt_messages(branch), form)
     return replace(form.thinking, opened=opens_thinking(asked, form.thinking))

@@ -47,6 +47,7 @@ def build_parser() -> Parser:
         type=some_id,
         help="ask at the end of this conversation: the beginning of its id, or last",
     )
+    there.add_argument("--speaker", metavar="NAME", help="who of the conversation's group answers")
     again = there.add_mutually_exclusive_group()
     again.add_argument(
         "--retry",
@@ -104,6 +105,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
             conversation=typed.conversation,
             again=typed.again,
             answers=typed.answers,
+            speaker=typed.speaker,
         )
     )
 
@@ -115,8 +117,15 @@ def _require_sense(parser: argparse.ArgumentParser, typed: argparse.Namespace, p
         parser.error("--logprobs are printed with --jsonl; add that")
     if typed.answers > 1 and typed.again == "continue":
         parser.error("--continue goes on with one answer; leave out --answers, or take --retry")
-    if typed.again is None:
-        return
+    if typed.speaker is not None and (typed.conversation is None or typed.persona is not None):
+        parser.error("--speaker is one of a group of a conversation: give that with -c, and no --persona")
+    if typed.again is not None:
+        _require_sense_again(parser, typed, prompt)
+
+
+def _require_sense_again(parser: argparse.ArgumentParser, typed: argparse.Namespace, prompt: str | None) -> None:
+    if typed.speaker is not None:
+        parser.error(f"--{typed.again} stays with whoever gave the answer; leave out --speaker")
     if typed.begin is not None and typed.again == "continue":
         parser.error("--begin begins an answer, and --continue goes on with one; leave one of them out")
     if typed.conversation is None:

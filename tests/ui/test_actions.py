@@ -90,7 +90,7 @@ def test_the_commands_of_the_product_exist() -> None:
         "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
         "/models /stats /copy /pin /unpin /leave-out /take-in /summary /cache /cost /sidebar /settings /quit "
         "/messages /edit /alternative "
-        "/note /branch /cut /redo /find /tree /search /compare /prompt /history /editor "
+        "/note /group /speak /branch /cut /redo /find /tree /search /compare /prompt /history /editor "
         "/save /tab /close /tag /folder /ontop /archive /archived /import /code /source /probabilities /sampling /log "
         "/schema /regex /choice /grammar /ban /stop /begin /think /negative /draft /logprobs"
     )

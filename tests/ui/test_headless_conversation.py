@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 from exlchat.chat.model import Conversation
+from exlchat.chat.personas.frozen import FrozenPersona
+from exlchat.chat.personas.group import Group, begin_group
 from exlchat.chat.personas.opening import persona_of
+from exlchat.chat.speakers import char_of
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.cli import main as cli
 from tests.endless_model import save_endless_llama
@@ -327,3 +330,41 @@ def test_a_database_that_another_program_holds_for_long_is_one_line(
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert last(store).branch == before.branch
+
+
+# Group chats
+
+
+def group(store: ConversationStore, **settings: object) -> str:
+    members = (FrozenPersona("Ada", "Ada", "Sam", 0), FrozenPersona("Ben", "Ben", "Sam", 0))
+    return begin_group(store, Group(members), settings={"values": {}, **settings}).id
+
+
+def test_who_of_a_group_answers_is_whoever_is_named_or_given(ask: Any, store: ConversationStore) -> None:
+    ident = group(store)
+    assert ask("-c", ident, "Ben?")[0] == 0
+    assert ask("-c", ident, "Ben?", "--speaker", "ada")[0] == 0
+    assert ask("-c", ident, "--retry", "--temperature", "1")[0] == 0
+    assert [char_of(one) for one in store.load(ident).branch if one.role == "assistant"] == ["Ben", "Ada"]
+    assert len(store.read_tree(ident).messages) == 6
+
+
+def test_where_it_is_not_settled_who_answers_a_line_says_so_and_nothing_is_written(
+    ask: Any, store: ConversationStore
+) -> None:
+    chosen, plain = group(store, speaks="chosen"), store.create_conversation().id
+    store.add_message(plain, "user", "Hi.")
+    before = store.load(chosen).branch
+    for words, line in (
+        (("-c", chosen, "Ben?"), "you choose who speaks in this group, one of Ada, Ben"),
+        (("-c", chosen, "Ben?", "--speaker", "Zoe"), "there is no Zoe in this group; there are Ada, Ben"),
+        (("-c", plain, "Ben?", "--speaker", "Ada"), "no group speaks here"),
+    ):
+        code, out, err = ask(*words)
+        assert (code, out) == (1, "")
+        assert line in err
+        assert len(err.splitlines()) == 1
+    assert store.load(chosen).branch == before
+    for words in (("Hi", "--speaker", "Ada"), ("-c", chosen, "--retry", "--speaker", "Ada")):
+        with pytest.raises(SystemExit, match="2"):
+            ask(*words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from exlchat.chat.speakers import char_of, is_group
 from exlchat.llm.events import TextDelta
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def was_cut(message: Message) -> bool:
 
 
 def can_go_on(branch: Sequence[Message], message: Message) -> bool:
-    """Whether an answer of this branch was cut and stands behind a message of the user: a greeting answers nothing."""
+    """Whether an answer of this branch was cut and answers something, in a group anybody; a greeting does not."""
     said = [one for one in branch if one.role != "system"]
     at = next((place for place, one in enumerate(said) if one.id == message.id), 0)
-    return was_cut(message) and at > 0 and said[at - 1].role == "user"
+    answers = at > 0 and said[at - 1].role == "user"
+    in_group = char_of(message) is not None and any(is_group(one) for one in branch)
+    return was_cut(message) and (answers or in_group)

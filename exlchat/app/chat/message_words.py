@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.answering import was_cut
 from exlchat.chat.model import newest_record
+from exlchat.chat.speakers import GROUP, is_group, label_of, said_by
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from exlchat.chat.model import AnswerRecord, Message
     from exlchat.llm.info import ModelInfo
@@ -27,28 +27,29 @@ _CUT_BY = {
 
 
 def names_over(branch: Sequence[Message]) -> dict[str, str]:
-    """Who says each message where a persona speaks, by id: its name, and what it calls the user; one line, cleaned."""
-    spoken: Mapping[str, Any] = {}
-    names: dict[str, str] = {}
-    for message in branch:
-        if message.role == "system":
-            spoken = message.persona or {}
-            continue
-        name = spoken.get("user" if message.role == "user" else "char")
-        if isinstance(name, str) and (shown := one_line(name, _NAME_CELLS)):
-            names[message.id] = shown
-    return names
+    """Who says each message where a persona or a group speaks, by id; one line, cleaned."""
+    return {one.id: name for one, name in zip(branch, said_by(branch), strict=True) if name is not None}
 
 
 def persona_line(message: Message) -> str:
     """What stands for the system prompt of a persona, which may be pages; empty where that is none of a persona."""
     if message.role != "system" or message.persona is None:
         return ""
+    if is_group(message):
+        return _group_line(message)
     name = message.persona.get("name")
     who = one_line(name, _NAME_CELLS) if isinstance(name, str) else ""
     lines = message.text.strip().splitlines()
     more = f" … {len(lines)} lines" if len(lines) > 1 else ""
     return f"{who or 'a persona'} · {one_line(lines[0], _FOLDED_CELLS) if lines else 'no system prompt'}{more}"
+
+
+def _group_line(message: Message) -> str:
+    members = (message.persona or {}).get(GROUP)
+    told = [one.get("char") for one in members if isinstance(one, dict)] if isinstance(members, list) else []
+    names = ", ".join(label_of(one) for one in told if isinstance(one, str))
+    scene = one_line(message.text, _FOLDED_CELLS)
+    return " · ".join(part for part in (f"a group: {names}", scene) if part)
 
 
 def greeting_ids(branch: Sequence[Message]) -> frozenset[str]:

@@ -9,6 +9,7 @@ from exlchat.app.chat.own_settings import OwnSettings, Spoken, begun_with, layer
 from exlchat.app.chat.unkept import UnkeptAnswers
 from exlchat.app.generation_settings import NAMES
 from exlchat.chat.model import settings_of
+from exlchat.chat.speakers import is_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
+    from exlchat.chat.personas.group import Group
     from exlchat.chat.prompt.note import Note
+    from exlchat.chat.speakers import SpeaksNext
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.config.layers import Resolved
     from exlchat.llm.sampling import SamplingSettings
@@ -185,6 +188,14 @@ class OpenConversation:
         """
         self._say(replace(self.spoken.own, note=note), ())
 
+    def settle_speaker_by(self, speaks: SpeaksNext) -> None:
+        """Have it settled so who of the group speaks next.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        self._say(replace(self.spoken.own, speaks=speaks), ())
+
     def _say(self, own: OwnSettings, names: Iterable[str]) -> None:
         conversation, branch = self.conversation, self.branch
         if conversation is None or not branch:
@@ -208,15 +219,18 @@ class OpenConversation:
         own = OwnSettings.from_json(settings_of(branch)) if branch else self._new_own
         persona = _persona_of(branch) if conversation is not None else self._new_persona
         defaults = self.defaults
+        group = _group_of(branch)
         try:
-            return spoken_to(defaults.held, defaults.model, own, persona, self._overruled_in(conversation))
+            spoken = spoken_to(defaults.held, defaults.model, own, persona, self._overruled_in(conversation))
+            return replace(spoken, group=group)
         except ValueError as error:
             # What can be read of it is not lost: it holds again where it goes with the rest.
             problem = f"how this conversation is spoken to does not go with what holds now: {error}"
         try:
-            return replace(spoken_to(defaults.held, defaults.model, OwnSettings(), persona), own=own, problem=problem)
+            spoken = spoken_to(defaults.held, defaults.model, OwnSettings(), persona)
         except ValueError:
-            return replace(spoken_to(defaults.held, defaults.model, OwnSettings(), None), own=own, problem=problem)
+            spoken = spoken_to(defaults.held, defaults.model, OwnSettings(), None)
+        return replace(spoken, own=own, problem=problem, group=group)
 
     def _begun_with(self) -> Mapping[str, Any] | None:
         """What a conversation in which nobody has said anything says itself from its first prompt on."""
@@ -296,6 +310,28 @@ class OpenConversation:
         self.store.rename(conversation_id, title)
         self.reload()
 
+    def _gather(self, group: Group, scene: str, own: OwnSettings) -> None:
+        """Have a group speak from here on, in a new conversation where nobody has said anything in this one."""
+        from exlchat.chat.personas.group import begin_group
+
+        settings = own.as_json() if own else None
+        if self.conversation is not None and any(one.role == "user" or one.record for one in self.branch):
+            self.store.add_message(
+                self.conversation.id,
+                "system",
+                scene,
+                persona=group.as_json(),
+                settings=None if own == self.spoken.own else own.as_json(),
+                change="group",
+            )
+            self.reload()
+            return
+        said = self._overruled_in(self.conversation)
+        self._overruled.pop(None, None)
+        conversation = begin_group(self.store, group, scene=scene, settings=settings)
+        self._overruled[conversation.id] = said
+        self.open(conversation.id)
+
     def _create(self) -> None:
         """Open what has been a new conversation as one on disk."""
         own = self._new_own.as_json() if self._new_own else None
@@ -324,4 +360,17 @@ def _persona_of(branch: Sequence[Message]) -> FrozenPersona | None:
     try:
         return persona_of(branch)
     except PersonaError:
+        return None
+
+
+def _group_of(branch: Sequence[Message]) -> Group | None:
+    """Which group speaks at the end of a branch; none where it is damaged, which the next answer says."""
+    if not any(is_group(one) for one in branch):
+        return None
+    # Most conversations have none.
+    from exlchat.chat.speaking import TurnError, group_at
+
+    try:
+        return group_at(branch)
+    except TurnError:
         return None

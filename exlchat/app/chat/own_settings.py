@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from exlchat.app.generation_settings import NAMES, GenerationSettings, drawn_by
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
@@ -13,6 +13,7 @@ from exlchat.chat.answer_options import unpack_answer_options
 from exlchat.chat.presets.control_values import from_plain, to_plain
 from exlchat.chat.prompt.context_policy import CONTEXT_POLICIES
 from exlchat.chat.prompt.note import NOTE, Note, note_in
+from exlchat.chat.speakers import SPEAKS, SpeaksNext, speaks_next
 from exlchat.config.layers import Layer, Resolved, resolve
 from exlchat.llm.controls import CONTROLS
 from exlchat.llm.limits import LARGEST_SEED
@@ -20,9 +21,16 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.chat.personas.frozen import FrozenPersona
+    from exlchat.chat.personas.group import Group
 
 OWNED = (*NAMES, "template")
 """What a conversation can say."""
+SETTLED: Final[dict[SpeaksNext, str]] = {
+    "named": "whoever is named speaks, else by turn",
+    "turn": "by turn",
+    "chosen": "whoever you choose speaks",
+}
+"""How it is settled who of a group speaks next, in words."""
 _MOST_TOKENS = 10**9
 
 
@@ -30,16 +38,17 @@ _MOST_TOKENS = 10**9
 class OwnSettings:
     """Values by the keys of `OWNED`; a `None` is said as well. `presets` names the preset that a value is of.
 
-    `note` is the author's note, which stands in every prompt.
+    `note` is the author's note, which stands in every prompt. `speaks` is how it is settled who of a group speaks next.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, str] = field(default_factory=dict)
     note: Note | None = None
+    speaks: SpeaksNext | None = None
 
     def __bool__(self) -> bool:
         """Whether anything is said."""
-        return bool(self.values) or self.note is not None
+        return bool(self.values) or self.note is not None or self.speaks is not None
 
     def saying(self, values: Mapping[str, Any], presets: Mapping[str, str] | None = None) -> OwnSettings:
         rest = self.without(values)
@@ -60,8 +69,8 @@ class OwnSettings:
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: _plain(name, value) for name, value in self.values.items()}
-        note = {} if self.note is None else {NOTE: self.note.as_json()}
-        return {"values": plain, **({"presets": dict(self.presets)} if self.presets else {}), **note}
+        told = {"presets": dict(self.presets) or None, NOTE: self.note and self.note.as_json(), SPEAKS: self.speaks}
+        return {"values": plain, **{key: one for key, one in told.items() if one is not None}}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None) -> OwnSettings:
@@ -76,7 +85,7 @@ class OwnSettings:
                 continue
         presets = named.items() if isinstance(named, dict) else ()
         own = {name: one for name, one in presets if name in values and isinstance(one, str)}
-        return cls(values, own, note_in(content))
+        return cls(values, own, note_in(content), speaks_next(content))
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -105,13 +114,34 @@ def _value(name: str, plain: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """How a conversation is spoken to, and of which layers. `problem` is why what it says itself does not hold."""
+    """How a conversation is spoken to, and of which layers. `problem` is why what it says itself does not hold.
+
+    `persona` speaks in it, or a `group` does.
+    """
 
     held: Resolved
     own: OwnSettings
     generation: GenerationSettings
     persona: FrozenPersona | None = None
     problem: str = ""
+    group: Group | None = None
+
+    @property
+    def who(self) -> str:
+        """What whoever speaks is called: of a group all, in the order of their turns; empty where nobody does."""
+        if self.group is not None:
+            return ", ".join(self.group.names)
+        return "" if self.persona is None else self.persona.name
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the user chooses each time who of a group speaks."""
+        return self.group is not None and self.speaks == "chosen"
+
+    @property
+    def speaks(self) -> SpeaksNext:
+        """How it is settled who of a group speaks next."""
+        return self.own.speaks or "named"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -188,4 +218,4 @@ def begun_with(held: Resolved, own: OwnSettings, overruled: Iterable[str]) -> Ow
             given |= said
             presets = {name: one for name, one in presets.items() if name not in said}
             presets |= dict.fromkeys(said, layer.name) if layer.place == "preset" else {}
-    return OwnSettings(given, presets, own.note).saying(own.values, own.presets)
+    return replace(own, values=given, presets=presets).saying(own.values, own.presets)

@@ -15,8 +15,10 @@ from exlchat.app.chat.under_way import UnderWay
 from exlchat.app.generation_settings import NAMES
 from exlchat.app.runtime.jobs import JobEnded, JobEvent
 from exlchat.app.runtime.requests import Questions, several_job, title_job, turn_job
+from exlchat.chat.speaking import choose_line
 from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, TitleMade
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from exlchat.app.runtime.requests import JobQueue
     from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
+    from exlchat.chat.personas.group import Group
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.chat.turn_plan import Beginning
@@ -203,7 +206,10 @@ class ChatSession(OpenConversation):
         if self.conversation is None:
             self._new_system, self._new_persona = text, None
         else:
-            self.store.add_message(self.conversation.id, "system", text, change="system prompt")
+            # What it says to a group is said to all of them.
+            group = self.spoken.group
+            persona = None if group is None else group.as_json()
+            self.store.add_message(self.conversation.id, "system", text, persona=persona, change="system prompt")
             self.reload()
             self.deleted_last = False
 
@@ -248,6 +254,54 @@ class ChatSession(OpenConversation):
             self._create()
         self._ask_whether_possible(before)
 
+    def let_group_speak(self, group: Group) -> None:
+        """Have several characters speak in the open conversation, from here on; who of them is settled each time.
+
+        It is recorded in the tree, where an undo takes it back. What all of a group were told, they go on being told.
+
+        Raises:
+            NotPossibleError: an answer is on its way.
+            StoreError: it could not be written.
+        """
+        self.require_quiet()
+        self.unkept.save()
+        scene = (self.system_prompt or "") if self.persona is None else ""
+        self._gather(group, scene, self.spoken.own)
+        self.deleted_last = False
+
+    def end_group(self) -> None:
+        """Have nobody play anybody from here on, which an undo takes back.
+
+        Raises:
+            NotPossibleError: no group speaks, or an answer is on its way.
+            StoreError: it could not be written.
+        """
+        self.require_quiet()
+        if self.spoken.group is None:
+            raise NotPossibleError("no group speaks here; /group NAME NAME begins one")
+        self.store.add_message(self.require_open(), "system", self.system_prompt or "", change="group")
+        self.reload()
+        self.deleted_last = False
+
+    def let_answer(self, name: str | None) -> None:
+        """Have one of the group answer what was said last, whoever said that; `None` takes whose turn it is.
+
+        Raises:
+            NotPossibleError: no group speaks, it has nobody of that name, or an answer is on its way.
+            StoreError: what is not on disk cannot be written.
+        """
+        self.require_quiet()
+        self.unkept.save()
+        group = self.spoken.group
+        if group is None:
+            raise NotPossibleError("no group speaks here; /group NAME NAME begins one")
+        member = group.next(self.branch, self.spoken.speaks) if name is None else group.member(name)
+        if member is None:
+            raise NotPossibleError(
+                f"there is no {one_line(name or '', 40)} in this group; there are {', '.join(group.names)}"
+            )
+        self._submit(self.require_open(), prompt=None, speaker=member.char)
+
     def retry(self) -> None:
         """Have the last prompt answered again, beside the answer that is there.
 
@@ -261,6 +315,7 @@ class ChatSession(OpenConversation):
         if self.conversation is None or last is None:
             raise NotPossibleError("there is nothing to answer yet")
         if last.role == "user":
+            self._require_speaker()
             self._submit(self.conversation.id, prompt=None)
         else:
             self._submit(self.conversation.id, prompt=None, retry_of=last.id)
@@ -433,6 +488,8 @@ class ChatSession(OpenConversation):
         """
         self.require_quiet()
         conversation_id = self.require_open()
+        if retry_of is None:
+            self._require_speaker()
         self.unkept.save()
         job = several_job(
             self.store, conversation_id, self.generation, template=self.template, seeds=seeds, retry_of=retry_of
@@ -462,10 +519,14 @@ class ChatSession(OpenConversation):
         retry_of: str | None = None,
         continue_from: str | None = None,
         beginning: Beginning | None = None,
+        speaker: str | None = None,
         generation: GenerationSettings | None = None,
         own: OwnSettings | None = None,
     ) -> None:
         spoken = self._spoken_there(conversation_id)
+        if spoken.chosen and speaker is None and retry_of is None and continue_from is None:
+            self.on_refused(_choose(spoken))
+            return
         settings = None
         if own is not None and own != spoken.own:
             overruled = self._overruled_in(self.conversation)
@@ -480,8 +541,18 @@ class ChatSession(OpenConversation):
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,
+            speaker=speaker,
         )
         self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
+
+    def _require_speaker(self) -> None:
+        """Refuse to answer where the user chooses who does.
+
+        Raises:
+            NotPossibleError: so it is.
+        """
+        if self.spoken.chosen:
+            raise NotPossibleError(_choose(self.spoken))
 
     def _spoken_there(self, conversation_id: str) -> Spoken:
         """How a conversation is spoken to, whether it is the open one or not."""
@@ -501,3 +572,7 @@ class ChatSession(OpenConversation):
             self.places = self.store.places(self.conversation.id)
         else:
             self.reload()
+
+
+def _choose(spoken: Spoken) -> str:
+    return choose_line(() if spoken.group is None else spoken.group.names)

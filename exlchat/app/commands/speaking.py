@@ -62,7 +62,12 @@ def persona(view: View, name: str) -> None:
 
     session = view.session
     if not name:
-        who = f"Persona: {one_line(session.persona.name)}" if session.persona is not None else "No persona speaks"
+        group = session.spoken.group is not None
+        who = (
+            f"{'Group' if group else 'Persona'}: {one_line(session.spoken.who)}"
+            if session.spoken.who
+            else "No persona speaks"
+        )
         ids = ", ".join(one.id for one in PERSONAS.all().entries)
         view.note(f"{who}; /persona NAME changes that: {ids}")
         return
@@ -72,11 +77,16 @@ def persona(view: View, name: str) -> None:
         raise NotPossibleError(str(error)) from error
     before = session.conversation_id
     session.let_speak(chosen)
-    if before in (None, session.conversation_id):
+    show_from(view, before)
+    view.tell(f"{one_line(chosen.name)} speaks from here on{_meant_for(view, chosen.model)}")
+
+
+def show_from(view: View, before: str | None) -> None:
+    """Show what the open conversation begins with, or what came to it; `before` is the one that was open."""
+    if before in (None, view.session.conversation_id):
         view.show_messages()
     else:
         view.show_conversation()
-    view.tell(f"{one_line(chosen.name)} speaks from here on{_meant_for(view, chosen.model)}")
 
 
 @command(

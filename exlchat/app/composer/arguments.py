@@ -10,6 +10,7 @@ from exlchat import paths
 from exlchat.app.chat.numbered import WHO, about, numbered_back
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands.actions import BY_NAME
+from exlchat.app.commands.groups import BY
 from exlchat.app.commands.settings import DEFAULT
 from exlchat.app.composer.file_names import FileNames
 from exlchat.app.generation_settings import EXPLAINED
@@ -74,6 +75,7 @@ class Arguments:
                 (str(number), one_line(one.title, 60)) for number, one in enumerate(self._stored(listed), 1)
             ),
             "persona": _personas,
+            "speak": self._members,
             "note": lambda: (("depth 4", "how many messages stand behind it"), ("-", "takes it away")),
             "preset": _presets,
             "template": _templates,
@@ -93,13 +95,10 @@ class Arguments:
         return typed, _matching(self._offered(known.id, typed), typed)
 
     def _offered(self, action_id: str, typed: str) -> Iterable[Offered]:
+        by_words = {"settings": self._settings, "set": self._values, "model": self._models, "group": self._with_persona}
+        if (offered := by_words.get(action_id)) is not None:
+            return offered(typed)
         match action_id:
-            case "settings":
-                return self._settings(typed)
-            case "set":
-                return self._values(typed)
-            case "model":
-                return self._models(typed)
             case "save-code":
                 number, space, name = typed.partition(" ")
                 return self._paths(name, f"{number} ") if space else self._with_code()
@@ -115,6 +114,23 @@ class Arguments:
         for number, message in reversed(numbered_back(self._session.branch)):
             if number:
                 yield str(number), about(message, self._session.places)
+
+    def _members(self) -> Iterator[Offered]:
+        group = self._session.spoken.group
+        for name in () if group is None else group.names:
+            yield name, "speaks now"
+
+    def _with_persona(self, typed: str) -> Iterator[Offered]:
+        """What /group takes: behind the names that are typed one more."""
+        before, space, _ = typed.rpartition(" ")
+        if not space:
+            yield from (("add", "NAME joins"), ("remove", "NAME leaves"), ("-", "the group ends"))
+            yield from ((f"by {word}", "how it is settled who speaks next") for word in BY)
+        elif before == "remove":
+            yield from ((f"remove {name}", "leaves") for name, _ in self._members())
+            return
+        for ident, name in _personas():
+            yield f"{before}{space}{ident}", name
 
     def _with_code(self) -> Iterator[Offered]:
         marks = ("```", "~~~", "\n    ", "\n\t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from exlchat.app.chat.own_settings import SETTLED
 from exlchat.app.generation_settings import EXPLAINED, NAMES, usual_value
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
 from exlchat.chat import answer_option_values
@@ -187,6 +188,8 @@ def spoken_rows(spoken: Spoken) -> Iterator[tuple[str, str, str]]:
         yield "persona", one_line(persona.name, 40), "conversation"
         if persona.model is not None:
             yield "meant for", one_line(persona.model, 60), persona.source
+    if spoken.group is not None:
+        yield "group", one_line(f"{spoken.who} · {SETTLED[spoken.speaks]}", 80), "conversation"
     if (source := spoken.held.source("template")) != "default":
         layer = spoken.held.origin("template")
         yield "template", one_line(spoken.template or "model", 60), layer.name or source

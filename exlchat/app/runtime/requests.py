@@ -58,6 +58,7 @@ def turn_job(
     retry_of: str | None = None,
     continue_from: str | None = None,
     beginning: Beginning | None = None,
+    speaker: str | None = None,
 ) -> EngineJob:
     """The job that answers a conversation; arguments as of `turn.answer` and its options."""
 
@@ -73,6 +74,7 @@ def turn_job(
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,
+            speaker=speaker,
             only_another=retry_of is not None,
             cancellation=cancellation,
         )

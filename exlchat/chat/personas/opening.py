@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from exlchat.chat.model import Conversation, ConversationTree, Message, Role
 from exlchat.chat.personas.frozen import FrozenPersona
+from exlchat.chat.speakers import GROUP
 
 
 class BeginningStore(Protocol):
@@ -73,13 +74,13 @@ def takes_over(persona: FrozenPersona, *, parent_id: str | None, now: float) -> 
 
 
 def persona_of(messages: Sequence[Message]) -> FrozenPersona | None:
-    """Who speaks at the end of a branch; `None` where no persona does, or a plain system prompt came after it.
+    """Who speaks at the end of a branch; `None` where no persona does, a group, or a plain system prompt after it.
 
     Raises:
         PersonaError: what was kept of it is damaged.
     """
     last = next((one for one in reversed(messages) if one.role == "system"), None)
-    if last is None or last.persona is None:
+    if last is None or last.persona is None or GROUP in last.persona:
         return None
     return FrozenPersona.from_json(last.persona)
 

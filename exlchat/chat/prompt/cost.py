@@ -11,6 +11,7 @@ from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt.inspection import cached_tokens, to_ask
 from exlchat.chat.prompt_format import PromptFormat
+from exlchat.chat.speakers import GROUP
 from exlchat.llm.port import Engine
 
 _SOME_TEXTS = ("a", "1")
@@ -51,7 +52,9 @@ def prompt_cost(
         PromptError: the format cannot take these messages.
     """
     if system is not None:
-        told = Message("", None, "system", system, 0.0, settings=settings_of(branch))
+        group = next((one.persona for one in reversed(branch) if one.role == "system"), None)
+        group = group if group is not None and GROUP in group else None
+        told = Message("", None, "system", system, 0.0, persona=group, settings=settings_of(branch))
         branch = (*(one for one in branch if one.role != "system"), told)
     asked = to_ask(engine, branch, template=template, policy=policy, thinking=thinking)
     messages = asked.messages

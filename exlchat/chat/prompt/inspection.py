@@ -13,7 +13,15 @@ from exlchat.chat.prompt.context_window import messages_now
 from exlchat.chat.prompt.ids import PromptMessage
 from exlchat.chat.prompt.layout import PromptLayout, lay_out
 from exlchat.chat.prompt_format import PromptFormat, choose_format, with_names, with_thinking
-from exlchat.chat.speaking import KeepsNothing, note_told, speaker_names, speaker_thinks, with_lore_told
+from exlchat.chat.speaking import (
+    KeepsNothing,
+    heard,
+    heard_at_end,
+    note_told,
+    speaker_names,
+    speaker_thinks,
+    with_lore_told,
+)
 from exlchat.llm.port import Engine, HasCache, TextModel
 
 
@@ -40,8 +48,9 @@ def to_ask(
     template: str | None,
     policy: ContextPolicy,
     thinking: bool | None = None,
+    speaker: str | None = None,
 ) -> ToAsk:
-    """What would be asked at the end of a branch.
+    """What would be asked at the end of a branch, of `speaker` where a group speaks.
 
     Unless `thinking` says it, the persona that speaks there decides whether the model is to think; what its last answer
     no longer saw is left out, or summarised as it was.
@@ -51,13 +60,14 @@ def to_ask(
         TurnError: what was kept of the persona is damaged.
     """
     form, notice = choose_format(engine.info, template, paths.folders().templates)
-    form = with_names(form, speaker_names(branch), engine.info)
-    thinks = speaker_thinks(branch) if thinking is None else thinking
+    told = heard_at_end(branch) if speaker is None else heard(branch, speaker=speaker)
+    form = with_names(form, speaker_names(told.branch), engine.info)
+    thinks = speaker_thinks(told.branch) if thinking is None else thinking
     if thinks is not None:
         form = with_thinking(form, thinks)
-    told = with_lore_told(KeepsNothing(), tuple(branch), lambda text: len(engine.encode(text)))
-    own = [with_own_ids(one, engine.info) for one in told]
-    return ToAsk(form, tuple(messages_now(engine, form, own, policy, note_told(branch))), notice)
+    with_lore = with_lore_told(KeepsNothing(), told, lambda text: len(engine.encode(text)))
+    own = [with_own_ids(one, engine.info) for one in with_lore]
+    return ToAsk(form, tuple(messages_now(engine, form, own, policy, note_told(told.branch))), notice)
 
 
 def inspected(

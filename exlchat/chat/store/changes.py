@@ -32,6 +32,7 @@ What = Literal[
     "archive",
     "settings",
     "persona",
+    "group",
     "system prompt",
 ]
 Step = dict[str, Any]

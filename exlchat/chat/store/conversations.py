@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from exlchat.chat.model import AnswerRecord, Conversation, ConversationTree, Message, MessageStatus, Role, clean_title
+from exlchat.chat.speakers import speaks_as
 from exlchat.chat.store import changes, kept_settings, statements, tree_rows
 from exlchat.chat.store.branches import Branches
 from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
@@ -120,6 +121,7 @@ class ConversationStore(Branches, Listing):
         token_ids: Sequence[int] = (),
         record: AnswerRecord | None = None,
         system: Message | None = None,
+        speaker: str | None = None,
         settings: Mapping[str, Any] | None = None,
         edited_from: str | None = None,
         undoable: bool = False,
@@ -133,6 +135,7 @@ class ConversationStore(Branches, Listing):
             token_ids: the ids of `text`.
             record: what is known already, so that an answer cut by a crash still says who wrote it.
             system: what is said by whoever speaks, persona and text of it, to put between `parent_id` and the answer.
+            speaker: who of a group gives it.
             settings: how the conversation is spoken to from it on, where that was said on another branch.
             edited_from: the answer that it goes on from.
             undoable: another token was taken than in `edited_from`; an undo shows what was shown before.
@@ -154,6 +157,7 @@ class ConversationStore(Branches, Listing):
                 "streaming",
                 tuple(token_ids),
                 record,
+                persona=None if speaker is None else speaks_as(speaker),
                 edited_from=edited_from,
                 settings=settings,
             )

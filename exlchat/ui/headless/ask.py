@@ -17,7 +17,7 @@ from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.several_answers import several_answers
-from exlchat.chat.speaking import TurnError
+from exlchat.chat.speaking import TurnError, heard
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.turn import answer
 from exlchat.chat.turn_plan import TurnOptions
@@ -65,6 +65,7 @@ class AskOptions:
         conversation: the one to go on with, as typed; `None` begins a new one.
         again: give its last answer again, or go on with that, instead of asking a prompt.
         answers: so many, from one reading of the prompt.
+        speaker: who of its group answers; `None` leaves that to how it is settled there.
     """
 
     app: AppOptions
@@ -74,6 +75,7 @@ class AskOptions:
     conversation: str | None = None
     again: Again | None = None
     answers: int = 1
+    speaker: str | None = None
 
 
 class _Telling(Protocol):
@@ -124,7 +126,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             # Before the model is loaded, which takes its time: what cannot be is said at once.
             store = opened.enter_context(closing(open_store()))
             conversation = find(store, options.conversation)
-            check(conversation, options.again)
+            _check(conversation, options)
             there = AnsweredConversation(store, conversation.id)
             options = replace(options, app=_as_spoken_in(conversation, options.app))
         memory = ModelMemory(paths.folders().model_memory)
@@ -153,6 +155,13 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             place = _begin_new(AskedPrompt(prompt, held.value("system"), options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
         return _answer(engine, place, wishes, options, lines=lines, memory=memory)
+
+
+def _check(conversation: Conversation, options: AskOptions) -> None:
+    check(conversation, options.again)
+    if options.again is None and options.app.persona is None and options.app.given("system") is None:
+        # Who of a group speaks has to be settled, and what can be wrong with that is in what is there.
+        heard(conversation.branch, speaker=options.speaker)
 
 
 def _as_spoken_in(conversation: Conversation, app: AppOptions) -> AppOptions:
@@ -195,7 +204,14 @@ def _answer(
         seeds = [None if wishes.seed is None else wishes.seed + number for number in range(many)]
         telling = SeveralTelling(lines, many=many, jsonl=options.jsonl, engine=engine, memory=memory, kept=kept)
         turn: Generator[Any] = several_answers(
-            store, engine, ident, wishes, seeds=seeds, retry_of=place.retry_of, cancellation=cancellation
+            store,
+            engine,
+            ident,
+            wishes,
+            seeds=seeds,
+            retry_of=place.retry_of,
+            speaker=options.speaker,
+            cancellation=cancellation,
         )
     else:
         output: AnswerOutput = JsonLinesOutput() if options.jsonl else TextOutput()
@@ -207,6 +223,7 @@ def _answer(
             wishes,
             retry_of=place.retry_of,
             continue_from=place.continue_from,
+            speaker=options.speaker,
             cancellation=cancellation,
         )
     code = ExitCode.OK

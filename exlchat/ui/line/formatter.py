@@ -40,6 +40,9 @@ class Formatter(Protocol):
 
     def head(self, part: Part, speaker: str) -> list[Fragments]: ...
 
+    def name_over(self, speaker: str) -> list[Fragments]:
+        """Who of a group says the answer below, where its head does not."""
+
     def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]: ...
 
     def code_lines(self, part: Part, lines: Iterable[str], info: str) -> list[Fragments]:

@@ -30,6 +30,11 @@ class PlainFormatter:
     def head(self, part: Part, speaker: str) -> list[Fragments]:
         return [_plain(f"{clean_name(speaker)} thinks:" if part == "thinking" else f"{clean_name(speaker)} says:")]
 
+    def name_over(self, speaker: str) -> list[Fragments]:
+        """Nothing: the head says it."""
+        del speaker
+        return []
+
     def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
         del part, previous
         return [_plain(getattr(block, "text", ""))]

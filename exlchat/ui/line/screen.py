@@ -312,11 +312,10 @@ class LineScreen:
             return self._hint
         if chat.editing.active:
             return f"Editing {chat.editing.what} · Enter keeps it beside the old one · Esc leaves it as it is"
-        persona = chat.session.persona
         normal = self.app.editing_mode == EditingMode.VI and self.app.vi_state.input_mode == InputMode.NAVIGATION
         return toolbar_text(
             chat.facts,
-            persona=persona.name if persona is not None else None,
+            persona=chat.session.spoken.who or None,
             own=chat.session.spoken.words,
             place=chat.place,
             typed=" · ".join(part for part in ("NORMAL" if normal else "", self._count.told()) if part),

@@ -15,6 +15,7 @@ from exlchat.app.chat.message_words import (
 from exlchat.app.presenter import waits_for
 from exlchat.chat.model import newest_record
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.speakers import char_of, label_of
 from exlchat.llm.events import TextDelta
 from exlchat.ui.line.answer import AnswerLines
 from exlchat.untrusted.text import one_line
@@ -70,8 +71,7 @@ class Scrollback:
 
     @property
     def speaker(self) -> str:
-        persona = self._session.persona
-        return one_line(persona.name if persona is not None else self._model.name, 40) or "The model"
+        return one_line(self._session.spoken.who or self._model.name, 40) or "The model"
 
     def put(self, lines: list[Fragments]) -> None:
         """Lines behind what an answer has brought so far."""
@@ -186,11 +186,13 @@ class Scrollback:
     def go_on(self, answering: PendingAnswer, *, written: bool = False) -> None:
         """Show an answer that grows, from its beginning; `written` is whether its text so far is on the console."""
         assert answering.message is not None
-        self._lines = AnswerLines(self._console.formatter, self.speaker)
+        speaker = self._speaker(answering.message)
+        self._lines = AnswerLines(self._console.formatter, speaker)
         self._message_id = answering.message.id
         self.mark_written(answering.message.id)
+        self._console.put(self._name_over(answering.message))
         if written:
-            self._console.put(self._console.formatter.head("answer", self.speaker))
+            self._console.put(self._console.formatter.head("answer", speaker))
             self._lines.go_on_from(answering.so_far)
         else:
             for piece in answering.so_far:
@@ -232,7 +234,11 @@ class Scrollback:
         if said.thinking:
             lines.add(TextDelta(said.thinking, channel="thought"))
         lines.add(TextDelta(said.answer))
-        self.put([*lines.close(), *self.end_of(message)])
+        self.put([*self._name_over(message), *lines.close(), *self.end_of(message)])
+
+    def _name_over(self, message: Message) -> list[Fragments]:
+        in_group = char_of(message) is not None
+        return self._console.formatter.name_over(self._speaker(message)) if in_group else []
 
     def end_of(self, message: Message) -> list[Fragments]:
         """What is said behind a message, and what separates it from the next."""
@@ -244,6 +250,8 @@ class Scrollback:
 
     def _speaker(self, message: Message) -> str:
         record = message.record
+        if (char := char_of(message)) is not None:
+            return label_of(char)
         if record is not None and record.persona:
             return one_line(record.persona, 40)
         if record is not None and record.model:

@@ -55,6 +55,9 @@ class StyledFormatter:
         """Thoughts are named; an answer needs no name."""
         return [[("class:quiet", f"{_THOUGHT_MARK}{clean_name(speaker)} thinks:")]] if part == "thinking" else []
 
+    def name_over(self, speaker: str) -> list[Fragments]:
+        return [[("class:prompt", f"{clean_name(speaker)}:")]]
+
     def block(self, part: Part, block: Block, previous: Block | None) -> list[Fragments]:
         """The block with the blank line before it."""
         return self._marked(part, self._renderer_of(part).render(block, previous))

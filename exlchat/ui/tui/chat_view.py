@@ -297,8 +297,7 @@ class ChatView(Screen[None]):
 
     def show_spoken(self) -> None:
         spoken = self.session.spoken
-        name = spoken.persona.name if spoken.persona is not None else ""
-        self.status.who = WhoSpeaks(name, spoken.words, self.services.kept)
+        self.status.who = WhoSpeaks(spoken.who, spoken.words, self.services.kept)
 
     def refresh_around(self) -> None:
         session = self.session

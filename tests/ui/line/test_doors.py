@@ -55,6 +55,8 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "system": says("The system prompt is set"),
     "persona": says("/persona NAME changes that"),
     "note": says("The author's note stands 4 messages before the end"),
+    "group": says("Narrator, Teacher speak from here on"),
+    "speak": says("no group speaks here"),
     "preset": says("/preset NAME chooses one of these"),
     "template": says("model"),
     "theme": says("Theme: exlchat-dark"),

@@ -387,6 +387,8 @@ EFFECTS: dict[str, Effect] = {
         lambda s: s.chat.session.spoken.own.note is not None and s.chat.session.spoken.own.note.text == "It rains.",
         argument="It rains.",
     ),
+    "group": Effect(lambda s: s.chat.session.spoken.who == "Narrator, Teacher", argument="narrator teacher"),
+    "speak": Effect(lambda s: "no group speaks here" in s.heard, argument="Ada"),
     "preset": Effect(lambda s: s.opened("PickScreen", "Sampling presets")),
     "template": Effect(lambda s: s.opened("PickScreen", "Prompt formats")),
     "theme": Effect(lambda s: "Theme: exlchat-dark" in s.heard),
