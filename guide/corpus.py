@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from guide.facts import Fact, load_facts
+from exlchat.app.guide.facts import Fact, load_facts
 from guide.held_out import load_held_out, normalised
 from guide.patterns import expand
 from guide.wording import AFTER_REFUSAL, LINKS, MORE, REPEAT, SYSTEM_PROMPTS, ask, follow_up

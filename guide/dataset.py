@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from exlchat.app.guide.facts import Fact
 from guide.corpus import dialogs
 from guide.encoding import Encoder
-from guide.facts import Fact
 
 _CHUNK = 5000
 

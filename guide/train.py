@@ -22,12 +22,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
+from exlchat.app.guide.facts import Fact, load_facts
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2_writer import EIGHT_BITS, SIX_BITS, write_model
 from guide.corpus import dialogs, split_by_wording
 from guide.dataset import Batch, Dataset
 from guide.encoding import BOS, IM_END, Encoder, train_tokenizer, write_tokenizer_files
-from guide.facts import Fact, load_facts
 from guide.held_out import HeldOut, load_held_out
 from guide.model import Guide, Size, greedy
 from guide.wording import ask

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from random import Random
 
-from guide.facts import Fact, load_slots
+from exlchat.app.guide.facts import Fact, load_slots
 from guide.patterns import expand
 
 _WORDS = tomllib.loads(Path(__file__).with_name("wording.toml").read_text("utf-8"))

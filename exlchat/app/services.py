@@ -13,6 +13,7 @@ from exlchat.app.chat.open_conversation import Defaults
 from exlchat.app.chat.open_tabs import OpenTabs
 from exlchat.app.composer.history import TypedHistory
 from exlchat.app.generation_settings import at_start
+from exlchat.app.guide.quoting import Quoting
 from exlchat.app.keys.keymap import Keymap, keymap
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf, shown_name
@@ -60,6 +61,7 @@ class Services:
         log: what the program says.
         typed: what was typed and sent, in earlier runs too.
         tabs: conversations that are open beside each other in the app.
+        quoting: what the bundled guide says; it says what it learnt where there is none.
         first_message: taken as if it were typed as soon as the chat is there.
     """
 
@@ -83,6 +85,7 @@ class Services:
     typed: TypedHistory = field(default_factory=lambda: TypedHistory(None))
     first_message: str | None = None
     tabs: OpenTabs = field(default_factory=lambda: OpenTabs(None))
+    quoting: Quoting | None = None
 
     def close(self) -> None:
         """Remove for good what was deleted long ago, and let go of the database."""
@@ -136,6 +139,7 @@ def open_services(options: AppOptions) -> Services:
         typed=TypedHistory(folders.state / "line_history" if kept else None),
         first_message=options.first_message,
         tabs=OpenTabs(folders.state / "tabs.json" if kept else None),
+        quoting=Quoting(),
     )
 
 

@@ -270,3 +270,15 @@ def test_guidance_leans_away_behind_a_healed_token_as_well(guide: LocalEngine) -
         mine = guide.logits([*question, *answer])[-1].double().log_softmax(0)
         theirs = guide.logits([*other, *answer])[-1].double().log_softmax(0)
         assert spoken[at] == int(torch.argmax(1.5 * mine - 0.5 * theirs))
+
+
+def test_a_cut_answer_that_has_a_form_goes_on_in_it_wherever_it_was_cut(guide: LocalEngine) -> None:
+    text = "A token is the piece of text that a model reads."
+    question = guide.encode("What is a token?")
+    held = GenerationRequest(question, constraint=Constraint("grammar", f'start: "{text}"'))
+    ids = finish(guide.generate(held)).token_ids
+    for cut in range(1, len(ids)):
+        said = ids[:cut]
+        goes_on = dataclasses.replace(held, prompt_ids=[*question, *said], begun=cut, heal=True)
+        last = finish(guide.generate(goes_on))
+        assert guide.decode(said) + last.text == text

@@ -11,6 +11,7 @@ import pytest
 
 from exlchat.app.commands.actions import ACTIONS, BY_SLASH
 from exlchat.app.generation_settings import NAMES
+from exlchat.app.guide.facts import load_facts
 from exlchat.app.keys.names import EDITING
 from exlchat.cli import main as cli
 from exlchat.cli.ask import build_parser as ask_parser
@@ -31,7 +32,6 @@ from exlchat.config.schema import Settings
 from exlchat.ext.kv_formats import KINDS
 from exlchat.paths import bundled_model
 from guide.corpus import dialogs
-from guide.facts import load_facts
 from guide.held_out import load_held_out, normalised
 
 KEYS = {key for action in ACTIONS for key in action.keys}
@@ -79,7 +79,7 @@ def test_the_folder_is_small() -> None:
 
 @pytest.mark.timeout(600)
 def test_it_answers_what_it_never_saw() -> None:
-    """An eighth of the questions; `python -m guide.evaluate` asks all of them, which takes minutes."""
+    """The model alone, with nothing quoted: an eighth of the questions, because all of them take minutes."""
     from guide.asking import answer_held_out, load_on_cpu
 
     model = load_on_cpu(bundled_model())

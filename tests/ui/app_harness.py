@@ -15,6 +15,7 @@ from exlchat.app.chat.drafts import Drafts
 from exlchat.app.chat.open_conversation import Defaults
 from exlchat.app.chat.open_tabs import OpenTabs
 from exlchat.app.generation_settings import GenerationSettings, at_start
+from exlchat.app.guide.quoting import Quoting
 from exlchat.app.keys.keymap import Keymap
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf
@@ -56,6 +57,7 @@ def services(
     keys: Keymap | None = None,
     theme: str = "exlchat-dark",
     first_message: str | None = None,
+    quoting: Quoting | None = None,
 ) -> Services:
     """Those of a start whose database, drafts and themes lie in `folder`; `loader` loads every model but the first."""
     port = engine or ScriptedEngine()
@@ -82,6 +84,7 @@ def services(
         titles=titles,
         keys=keys or Keymap(),
         tabs=OpenTabs(folder / "tabs.json"),
+        quoting=quoting,
     )
 
 

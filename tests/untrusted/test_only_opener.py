@@ -56,6 +56,8 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ): "in a folder that is ours alone; proved plain before",
     ("engine/placement.py", "free_memory", "Path('/proc/meminfo').read_text"): KERNEL,
     ("engine/placement.py", "_statm", "Path('/proc/self/statm').read_text"): KERNEL,
+    ("app/guide/facts.py", "_contents", "path.read_text"): PACKAGED,
+    ("app/guide/lookup.py", "Lookup.__init__", "sqlite3.connect"): "a database in memory",
     ("ext/compiling.py", "compile_library", "log.open"): BUILT,
     ("ext/compiling.py", "_start", "job.output.open"): BUILT,
     ("ext/compiling.py", "_finish", "entry.job.output.read_bytes"): BUILT,

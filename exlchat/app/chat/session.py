@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from exlchat.app.chat.open_conversation import Defaults
     from exlchat.app.chat.own_settings import OwnSettings, Spoken
     from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.guide.quoting import Quoting
     from exlchat.app.runtime.requests import JobQueue
     from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
@@ -59,8 +60,10 @@ class ChatSession(OpenConversation):
         defaults: Defaults,
         persona: FrozenPersona | None = None,
         titles: bool = False,
+        quoting: Quoting | None = None,
     ) -> None:
         super().__init__(store, defaults=defaults, persona=persona)
+        self._quoting = quoting
         self.questions = Questions(store, jobs)
         self._jobs = jobs
         self._under_way = UnderWay(jobs)
@@ -542,6 +545,7 @@ class ChatSession(OpenConversation):
             continue_from=continue_from,
             beginning=beginning,
             speaker=speaker,
+            quoting=self._quoting,
         )
         self._under_way.begin(job, prompt=prompt, replaces=retry_of or continue_from)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from exlchat.app.generation_settings import GenerationSettings
+    from exlchat.app.guide.quoting import Quoting
     from exlchat.chat.answer_chances import AnswerChances
     from exlchat.chat.prompt.context_policy import ContextPolicy
     from exlchat.chat.prompt.cost import PromptCost
@@ -59,18 +60,34 @@ def turn_job(
     continue_from: str | None = None,
     beginning: Beginning | None = None,
     speaker: str | None = None,
+    quoting: Quoting | None = None,
 ) -> EngineJob:
-    """The job that answers a conversation; arguments as of `turn.answer` and its options."""
+    """The job that answers a conversation; arguments as of `turn.answer` and its options.
+
+    Args:
+        quoting: what the bundled guide says, should it answer; it says what it learnt unless given.
+    """
 
     def work(engine: Engine, cancellation: Cancellation) -> Iterator[TurnEvent]:
         # No start needs it, here and below.
         from exlchat.chat.turn import answer
 
+        options = replace(_options(generation, template), settings=settings)
+        if quoting is not None and beginning is None and speaker is None:
+            speech = quoting.held(
+                store,
+                engine,
+                conversation_id,
+                options.speech,
+                earlier=retry_of or continue_from,
+                goes_on=continue_from is not None,
+            )
+            options = replace(options, speech=speech)
         return answer(
             store,
             engine,
             conversation_id,
-            replace(_options(generation, template), settings=settings),
+            options,
             retry_of=retry_of,
             continue_from=continue_from,
             beginning=beginning,

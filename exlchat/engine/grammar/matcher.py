@@ -336,16 +336,18 @@ def begun_matcher(
     vocabulary: GrammarVocabulary,
     stop_ids: Collection[int],
     decode: Callable[[Sequence[int]], str],
+    *,
+    healed: bool,
 ) -> GrammarMatcher:
     """Of a request with a constraint: behind what its answer has said already, thoughts left out.
+
+    `healed`: the last token of that is taken back, for one that begins with its text.
 
     Raises:
         ConstraintError: no answer can be held to it, or what was said does not match.
     """
     assert request.constraint is not None
     begun = list(request.prompt_ids[len(request.prompt_ids) - request.begun :])
-    if request.heal:
-        begun = begun[:-1]
     spoken = begun[_thoughts(request, begun, decode) :]
     at_start = not request.thoughts and len(spoken) == len(begun)
     matcher = GrammarMatcher(request.constraint, vocabulary, stop_ids, at_start=at_start)
@@ -356,6 +358,8 @@ def begun_matcher(
             raise ConstraintError(
                 "the answer so far does not match what it has to be; have it given again, or leave the constraint out"
             ) from None
+    if healed and spoken:
+        matcher.back(1)
     return matcher
 
 

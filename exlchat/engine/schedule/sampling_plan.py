@@ -79,7 +79,9 @@ class SamplingPlans:
             healing = healing_of(begun, self.vocabulary.texts, self._tokenizer.decode, stops)
         if request.constraint is not None:
             try:
-                grammar = begun_matcher(request, self._grammars, stops, self._tokenizer.decode)
+                grammar = begun_matcher(
+                    request, self._grammars, stops, self._tokenizer.decode, healed=healing is not None
+                )
             except ValueError as error:
                 raise RequestError(str(error)) from None
         first = None if healing is None else healing.allowed

@@ -73,20 +73,19 @@ class TokenRules:
     @property
     def allowed(self) -> Tensor | None:
         """bool `[vocab]` on the CPU, the only ones that may come next; `None` where all may."""
-        if self._count == 0 and self._first is not None:
-            return self._first
-        if self._grammar is not None and self.grammar_holds:
-            return self._grammar.allowed()
-        return None
+        first = self._first if self._count == 0 else None
+        if self._grammar is None or not self.grammar_holds:
+            return first
+        # What was said keeps to the grammar, so the two have a token in common: the one that was taken back.
+        return self._grammar.allowed() if first is None else self._grammar.allowed() & first
 
     def bar(self, token: int) -> None:
         """It may not come next, as long as the tokens before stay the same."""
         self._barred.setdefault(self._count, set()).add(token)
 
     def accept(self, token: int) -> None:
-        """The next token of the answer. One that the first rule chose is none of the grammar's."""
-        healed = self._count == 0 and self._first is not None
-        if self._grammar is not None and self.grammar_holds and not healed:
+        """The next token of the answer."""
+        if self._grammar is not None and self.grammar_holds:
             self._grammar.accept(token)
             self._matched.append(self._count)
         self._count += 1

@@ -65,6 +65,7 @@ class LineView:
             defaults=services.defaults,
             persona=services.persona,
             titles=services.titles,
+            quoting=services.quoting,
         )
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
         self.console = console(self)

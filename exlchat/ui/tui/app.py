@@ -56,6 +56,7 @@ class ChatApp(TerminalApp, inherit_bindings=False):
             defaults=services.defaults,
             persona=services.persona,
             titles=services.titles,
+            quoting=services.quoting,
         )
         self.chat_screen = ChatScreen(self.session, services, self.engine_thread)
         self._loop_of_signals: asyncio.AbstractEventLoop | None = None

@@ -1,6 +1,7 @@
 """The facts the guide knows: one list, in facts/*.toml, read into checked values.
 
-A `[[fact]]` table has the fields of `Fact`; `[ways]` adds questions to facts by id; `[slots]` names word lists.
+A `[[fact]]` table has the fields of `Fact`; `[ways]` adds questions to facts by id, `[words]` the words of other
+programs and everyday ones; `[slots]` names word lists.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "facts"
-FIELDS = {"id", "key", "answers", "goals", "topics", "names", "asks", "more", "then"}
+FIELDS = {"id", "page", "key", "answers", "goals", "topics", "names", "asks", "more", "then"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Fact:
         asks: patterns of whole questions.
         more: what to add when asked for more.
         then: follow-up questions that only make sense after this fact, by the fact that answers them.
+        page: the page of the docs that has more, with its section behind a `#`; empty for small talk.
+        words: what people who never saw the docs say for it. The lookup goes by them, the corpus does not.
     """
 
     id: str
@@ -40,6 +43,8 @@ class Fact:
     asks: tuple[str, ...] = ()
     more: str = ""
     then: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    page: str = ""
+    words: tuple[str, ...] = ()
 
     @property
     def out_of_scope(self) -> bool:
@@ -55,19 +60,14 @@ def load_facts() -> dict[str, Fact]:
         ValueError: a fact that contradicts itself, in one line.
     """
     facts: dict[str, Fact] = {}
-    ways: list[tuple[str, object]] = []
-    for path in sorted(FOLDER.glob("*.toml")):
-        content = tomllib.loads(path.read_text("utf-8"))
-        ways += content.get("ways", {}).items()
+    for name, content in _contents().items():
         for entry in content.get("fact", []):
-            fact = _fact(entry, path.name)
+            fact = _fact(entry, name)
             if fact.id in facts:
-                raise ValueError(f"{path.name}: two facts are called {fact.id}")
+                raise ValueError(f"{name}: two facts are called {fact.id}")
             facts[fact.id] = fact
-    for name, asks in ways:
-        if name not in facts:
-            raise ValueError(f"there are more ways to ask for {name}, which does not exist")
-        facts[name] = replace(facts[name], asks=(*facts[name].asks, *_strings(asks)))
+    for content in _contents().values():
+        _add(facts, content)
     for fact in facts.values():
         for target in fact.then:
             if target not in facts:
@@ -79,9 +79,26 @@ def load_facts() -> dict[str, Fact]:
 def load_slots() -> dict[str, list[str]]:
     """The word lists behind `<slot>`."""
     slots: dict[str, list[str]] = {}
-    for path in sorted(FOLDER.glob("*.toml")):
-        slots |= tomllib.loads(path.read_text("utf-8")).get("slots", {})
+    for content in _contents().values():
+        slots |= content.get("slots", {})
     return slots
+
+
+@cache
+def _contents() -> dict[str, dict[str, Any]]:
+    """Of each file, by its name."""
+    return {path.name: tomllib.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def _add(facts: dict[str, Fact], content: dict[str, Any]) -> None:
+    """The `[ways]` and `[words]` of a file."""
+    for name in (*content.get("ways", {}), *content.get("words", {})):
+        if name not in facts:
+            raise ValueError(f"there are more ways to ask for {name}, which does not exist")
+    for name, asks in content.get("ways", {}).items():
+        facts[name] = replace(facts[name], asks=(*facts[name].asks, *_strings(asks)))
+    for name, words in content.get("words", {}).items():
+        facts[name] = replace(facts[name], words=(*facts[name].words, *_strings(words)))
 
 
 def _fact(entry: dict[str, Any], file: str) -> Fact:
@@ -94,7 +111,7 @@ def _fact(entry: dict[str, Any], file: str) -> Fact:
         if key in entry
     }
     then = {target: tuple(_strings(asks)) for target, asks in entry.get("then", {}).items()}
-    fact = Fact(id=name, more=str(entry.get("more", "")), then=then, **listed)
+    fact = Fact(id=name, page=str(entry.get("page", "")), more=str(entry.get("more", "")), then=then, **listed)
     for answer in fact.answers:
         if not any(key.lower() in answer.lower() for key in fact.key):
             raise ValueError(f"{file}: an answer of fact {name} contains none of its keys")
