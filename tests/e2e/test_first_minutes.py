@@ -79,7 +79,7 @@ def test_sillytavern(tmp_path: Path) -> None:
             ("/swipe", r"2/2"),
             ("/impersonate", "yourself"),
             ("/world lore", "character card"),
-            ("/trigger", "another"),
+            ("/trigger", "no group speaks here"),
             ("/bg forest", "/theme"),
             ("/branches", "Type to narrow"),
         )

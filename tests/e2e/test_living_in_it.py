@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from exlchat import paths
 from exlchat.chat.store.conversations import ConversationStore
+from tests.chat.personas.test_card_files import png_card
 from tests.e2e.test_first_minutes import SAID, closes, exlchat, quits, say
 from tests.e2e.test_journey import LOAD_SECONDS, READY
 from tests.e2e.tmux import Tmux, needs_tmux
@@ -111,4 +116,53 @@ def test_conversations_are_put_in_order_and_go_out_and_in(tmp_path: Path) -> Non
         say(terminal, ("/import all.jsonl", r"1 conversation, 2 messages"))
         screen = terminal.wait_for("▌On formats #work")
         assert "What is EXL2?" in screen
+        quits(terminal, "/quit")
+
+
+CARD = {
+    "spec": "chara_card_v2",
+    "spec_version": "2.0",
+    "data": {
+        "name": "Ada",
+        "description": "{{char}} keeps the lighthouse.",
+        "first_mes": "Come in, {{user}}.",
+        "alternate_greetings": ["Who is there?"],
+        "character_book": {"entries": [{"keys": ["EXL2"], "content": "LORE OF ADA", "enabled": True}]},
+    },
+}
+
+
+def test_a_card_with_a_lorebook_and_a_group_chat(tmp_path: Path) -> None:
+    (tmp_path / "ada.png").write_bytes(png_card(CARD))
+    (tmp_path / "ben.json").write_text(json.dumps({"name": "Ben", "description": "x", "first_mes": ""}))
+    for card in ("ada.png", "ben.json"):
+        command = [sys.executable, "-m", "exlchat", "personas", "import", str(tmp_path / card)]
+        environment = {**os.environ, "EXLCHAT_HOME": str(tmp_path / "home")}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    with exlchat(tmp_path, "guide") as terminal:
+        opened(terminal)
+        say(
+            terminal,
+            ("/persona ada", r" Ada\n.* Come in, User\."),
+            ("What is EXL2?", SAID),
+            ("/prompt", "LORE OF ADA"),
+        )
+        closes(terminal, "Esc closes")
+        say(
+            terminal,
+            ("/note {{char}} is tired.", "The author's note stands 4 messages before the end"),
+            ("/group add ben", "Ada, Ben speak from here on"),
+            ("How do I quit, Ben?", r" Ben\n"),
+        )
+        terminal.wait_for(r"(?i)ctrl\+q")
+        say(terminal, ("/prompt", r"Ben is tired\.[\s\S]*Ada: "))
+        closes(terminal, "Esc closes")
+        say(terminal, ("/speak Ada", r" Ben\n[\s\S]* Ada\n"))
+        terminal.wait_for("context ")
+        quits(terminal, "/quit")
+    # All of it is there in the next start.
+    with exlchat(tmp_path, "guide", "--continue") as terminal:
+        terminal.wait_for(r" Ben\n[\s\S]* Ada\n", LOAD_SECONDS)
+        say(terminal, ("/group by turn", "From now on by turn"), ("/undo", "Undone: settings"))
+        say(terminal, ("/group", "whoever is named speaks, else by turn, Ben next"))
         quits(terminal, "/quit")

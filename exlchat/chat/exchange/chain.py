@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from exlchat.chat.model import Message, Role
+from exlchat.chat.speakers import label_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,17 @@ class Chain:
             draft.text,
             at,
             thinking=draft.thinking,
+            persona=_named(draft),
             foreign=foreign,
         )
         self.messages.append(message)
+
+
+def _named(draft: Draft) -> dict[str, Any] | None:
+    """Who says it by the file's own word, for its name to stand over it."""
+    name = draft.foreign.get("name")
+    label = label_of(name) if isinstance(name, str) and draft.role != "system" else ""
+    return {"user" if draft.role == "user" else "char": label} if label else None
 
 
 def no_empty(**fields: Any) -> dict[str, Any]:

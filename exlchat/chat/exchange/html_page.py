@@ -22,6 +22,7 @@ from exlchat.chat.exchange.markdown import about, alternative, heading, speaker
 from exlchat.chat.exchange.values import shown_time
 from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.speakers import said_by
 from exlchat.untrusted.text import visible
 
 _LIGHT, _DARK = "default", "github-dark"
@@ -94,12 +95,15 @@ def _contents(trees: Sequence[ConversationTree]) -> str:
 def _conversation(tree: ConversationTree, number: int) -> str:
     where = places(tree)
     branch = active_branch(tree)
-    messages = "".join(_message(message, alternative(where.get(message.id))) for message in branch)
+    messages = "".join(
+        _message(message, name, alternative(where.get(message.id)))
+        for message, name in zip(branch, said_by(branch), strict=True)
+    )
     head = f'<h1>{escaped(heading(tree))}</h1>\n<p class="about">{escaped(about(tree, branch))}</p>\n'
     return f'<article id="c{number}">\n{head}{messages}</article>\n'
 
 
-def _message(message: Message, remark: str) -> str:
+def _message(message: Message, name: str | None, remark: str) -> str:
     when = shown_time(message.created_at)
     notes = [note for note in (remark, "cut short" if message.status != "complete" else "") if note]
     which = f' <span class="which">{escaped(", ".join(notes))}</span>' if notes else ""
@@ -108,7 +112,7 @@ def _message(message: Message, remark: str) -> str:
         thinking = f"<details><summary>Thinking</summary>\n{rendered(said.thinking)}</details>\n"
     return (
         f'<section class="message {message.role}">\n'
-        f'<h2>{escaped(speaker(message))} <span class="when">{escaped(when)}</span>{which}</h2>\n'
+        f'<h2>{escaped(speaker(message, name))} <span class="when">{escaped(when)}</span>{which}</h2>\n'
         f"{thinking}{rendered(said.answer) if said.answer else ''}</section>\n"
     )
 

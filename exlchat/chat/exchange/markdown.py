@@ -12,6 +12,7 @@ from exlchat.chat.exchange.branch import AlternativePlace, active_branch, model_
 from exlchat.chat.exchange.values import shown_time
 from exlchat.chat.model import ConversationTree, Message
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.speakers import said_by
 from exlchat.untrusted.text import one_line, visible
 
 UNTITLED = "Conversation"
@@ -32,8 +33,8 @@ def _conversation(tree: ConversationTree) -> str:
     where = places(tree)
     branch = active_branch(tree)
     parts = [f"# {_SPECIAL.sub(_escaped, heading(tree))}", f"*{_SPECIAL.sub(_escaped, about(tree, branch))}*"]
-    for message in branch:
-        parts.append(f"## {_SPECIAL.sub(_escaped, speaker(message))}")
+    for message, name in zip(branch, said_by(branch), strict=True):
+        parts.append(f"## {_SPECIAL.sub(_escaped, speaker(message, name))}")
         remark = alternative(where.get(message.id))
         if remark:
             parts.append(f"*{remark}*")
@@ -73,11 +74,13 @@ def about(tree: ConversationTree, branch: Sequence[Message]) -> str:
     return " · ".join(part for part in told if part)
 
 
-def speaker(message: Message) -> str:
-    """Who says it: the name that a file gave, the model of an answer, or the role."""
-    name = message.foreign.get("name")
-    if isinstance(name, str) and name.strip():
-        return one_line(name, 80)
+def speaker(message: Message, name: str | None) -> str:
+    """Who says it: its name, the model of an answer, or the role."""
+    given = message.foreign.get("name")
+    if isinstance(given, str) and given.strip():
+        return one_line(given, 80)
+    if name is not None:
+        return name
     model = model_of(message)
     if message.role == "assistant" and model:
         return f"{SPEAKERS['assistant']} ({one_line(model, 80)})"

@@ -27,6 +27,7 @@ from exlchat.chat.exchange.values import (
 )
 from exlchat.chat.model import ConversationTree, Role
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.speakers import char_of
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -61,7 +62,10 @@ def dumps(trees: Sequence[ConversationTree]) -> str:
 def _exported(tree: ConversationTree) -> dict[str, Any]:
     branch = active_branch(tree)
     models = [model for message in branch if (model := model_of(message)) is not None]
-    messages = [{"role": message.role, "content": answer_parts(message).answer} for message in branch]
+    messages = [
+        {"role": message.role, **no_empty(name=char_of(message)), "content": answer_parts(message).answer}
+        for message in branch
+    ]
     return no_empty(title=tree.title, model=models[-1] if models else None) | {"messages": messages}
 
 

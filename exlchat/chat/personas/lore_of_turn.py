@@ -40,7 +40,7 @@ def with_lore(
     if place is not None and not noted_lore(told[place]) and told[place].id:
         lore = lore_to_tell(told[: place + 1], count_tokens=count_tokens)
         if lore:
-            note = lore_note(lore)
+            note = {**(told[place].persona or {}), **lore_note(lore)}
             store.keep_told(told[place].id, note)
             told[place] = replace(told[place], persona=note)
     return tuple(told)

@@ -281,3 +281,13 @@ async def test_a_first_persona_joins_no_group_by_itself(tmp_path: Path) -> None:
         await pilot.press("ctrl+n")
         await pilot.pause()
         assert chat.session.spoken.who == "Ada"
+
+
+async def test_its_members_are_offered_behind_the_commands_that_take_one(tmp_path: Path) -> None:
+    chat = app(tmp_path)
+    async with chat.run_test(size=(110, 40)) as pilot:
+        await say(pilot, "/group ada ben")
+        composer, menu = chat.chat_screen.composer, chat.chat_screen.prompt.menu
+        for typed, taken in (("/speak B", "/speak Ben"), ("/group remove A", "/group remove Ada")):
+            composer.set_text(typed)
+            await until(pilot, lambda taken=taken: menu.chosen_id == taken)  # type: ignore[misc]

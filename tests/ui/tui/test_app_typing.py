@@ -147,6 +147,9 @@ async def test_what_follows_a_command_is_offered_and_tab_takes_it(tmp_path: Path
         for typed, taken in (
             ("/persona narr", "/persona narrator"),
             ("/preset ste", "/preset steady"),
+            ("/group narrator tea", "/group narrator teacher"),
+            ("/group by ch", "/group by choice"),
+            ("/note dep", "/note depth 4"),
             ("/set tempe", "/set temperature"),
             ("/set context_policy su", "/set context_policy summarise"),
             ("/settings title_by fi", "/settings title_by first line"),
