@@ -125,9 +125,11 @@ class Arguments:
         before, space, _ = typed.rpartition(" ")
         if not space:
             yield from (("add", "NAME joins"), ("remove", "NAME leaves"), ("-", "the group ends"))
+        if before in ("", "by"):
             yield from ((f"by {word}", "how it is settled who speaks next") for word in BY)
-        elif before == "remove":
+        if before == "remove":
             yield from ((f"remove {name}", "leaves") for name, _ in self._members())
+        if before in ("by", "remove"):
             return
         for ident, name in _personas():
             yield f"{before}{space}{ident}", name
