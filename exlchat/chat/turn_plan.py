@@ -215,7 +215,7 @@ def planned(
         max_new_tokens=options.max_new_tokens,
         cancellation=cancellation,
     )
-    if window.made is not None and window.seen_from is not None:
+    if window.made is not None and window.seen_from:
         # Before the answer: one that is stopped or fails without a word is removed, with its record.
         store.keep_summary(window.seen_from, window.made)
     marks = _marks(engine, form, ground, branch)

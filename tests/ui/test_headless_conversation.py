@@ -368,3 +368,12 @@ def test_where_it_is_not_settled_who_answers_a_line_says_so_and_nothing_is_writt
     for words in (("Hi", "--speaker", "Ada"), ("-c", chosen, "--retry", "--speaker", "Ada")):
         with pytest.raises(SystemExit, match="2"):
             ask(*words)
+
+
+def test_a_system_prompt_is_told_to_all_of_a_group(ask: Any, store: ConversationStore) -> None:
+    ident = group(store)
+    for question in ("Ben?", "And?"):
+        assert ask("-c", ident, question, "--system", "It rains.")[0] == 0
+    branch = store.load(ident).branch
+    assert [one.text for one in branch if one.role == "system"] == ["", "It rains."]
+    assert [char_of(one) for one in branch if one.role == "assistant"] == ["Ben", "Ada"]

@@ -205,7 +205,7 @@ def _exchange(add: _Add) -> None:
         "--format",
         metavar="NAME",
         choices=get_args(Format),
-        help="jsonl (loses nothing), md, html or openai (default: as the file's name ends, else jsonl)",
+        help="jsonl (loses nothing), md, html, openai or sillytavern (default: as the file's name ends, else jsonl)",
     )
     where.add_argument("-o", "--output", metavar="FILE", default="-", help="- is standard output, the default")
     where.add_argument("--force", action="store_true", help="replace the file if it is there")

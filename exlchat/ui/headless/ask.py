@@ -159,7 +159,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
 
 def _check(conversation: Conversation, options: AskOptions) -> None:
     check(conversation, options.again)
-    if options.again is None and options.app.persona is None and options.app.given("system") is None:
+    if options.again is None and options.app.persona is None:
         # Who of a group speaks has to be settled, and what can be wrong with that is in what is there.
         heard(conversation.branch, speaker=options.speaker)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from exlchat import paths
 from exlchat.app.chat.answering import was_cut
 from exlchat.app.chat.list_order import ASKED, FOLDER_MARK
+from exlchat.chat.speakers import is_group
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 
@@ -146,7 +147,10 @@ def go_on(
         return _again(store, conversation, again)
     parent_id = conversation.tip_id
     if said.persona is not None or _is_new(said.system, conversation):
-        frozen = None if said.persona is None else said.persona.as_json()
+        now = next((one for one in reversed(conversation.branch) if one.role == "system"), None)
+        # What a system prompt says to a group is said to all of them.
+        group = None if now is None or not is_group(now) else now.persona
+        frozen = group if said.persona is None else said.persona.as_json()
         told = store.add_message(conversation_id, "system", said.system or "", parent_id=parent_id, persona=frozen)
         parent_id = told.id
     prompt = store.add_message(conversation_id, "user", said.prompt or "", parent_id=parent_id)
@@ -158,7 +162,7 @@ def _is_new(system: str | None, conversation: Conversation) -> bool:
     if system is None:
         return False
     now = next((one for one in reversed(conversation.branch) if one.role == "system"), None)
-    return bool(system) if now is None else now.text != system or now.persona is not None
+    return bool(system) if now is None else now.text != system or (now.persona is not None and not is_group(now))
 
 
 def _again(store: ConversationStore, conversation: Conversation, again: Again) -> AnsweredConversation:

@@ -7,18 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from exlchat.chat.exchange.branch import active_branch
+from exlchat.chat.exchange.limits import ExchangeError
 from exlchat.chat.exchange.writing import Format, written
-from exlchat.chat.model import ConversationTree
+from exlchat.chat.model import AnswerRecord, ConversationTree, settings_of
 from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.group import Group, begin_group, group_of
+from exlchat.chat.prompt.note import Note, note_in
+from exlchat.chat.prompt.thinking import THINK
 from exlchat.chat.speakers import said_by
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn import answer
 from exlchat.chat.turn_plan import TurnOptions
-from exlchat.llm.sampling import GREEDY
-from tests.chat.exchange.trees import imported, json_lines
+from exlchat.llm.sampling import GREEDY, SamplingSettings
+from tests.chat.exchange.trees import imported, json_lines, trees
 from tests.chat.scripted_engine import ScriptedEngine
 
 LINES = json_lines(
@@ -87,3 +91,48 @@ def test_a_group_of_the_same_names_takes_an_imported_chat_over(
     assert "Ada: Come in.\n\nSam: Hi." in prompt
     assert "Ben: Cold." not in prompt
     assert "[2JEve: Dry.\n\nAssistant: Who am I?" in prompt
+
+
+def test_a_chat_of_sillytavern_comes_back_as_it_went_out(store: ConversationStore, tmp_path: Path) -> None:
+    members = (FrozenPersona("Ada", "Ada", "Sam", 0, greetings=("Come in.",)), FrozenPersona("Ben", "Ben", "Sam", 0))
+    ident = begin_group(store, Group(members), scene="It rains.").id
+    note = {"text": "{{char}} is tired.", "depth": 2, "user": "Sam"}
+    store.add_message(ident, "user", "Hi.", settings={"values": {}, "note": note})
+    told = store.load(ident).branch[-1]
+    record = AnswerRecord("tiny", "chatml", SamplingSettings(), None, "stop_token", thinking=THINK)
+    for text in ("Cold.", "<think>Hm.</think>Warm."):
+        begun = store.begin_answer(ident, told.id, speaker="Ben", record=record)
+        store.close_answer(begun.id, text, (), "complete", record=record)
+    tree = store.read_tree(ident)
+    text = written([tree], "sillytavern")
+    header, *messages = [json.loads(line) for line in text.splitlines()]
+    assert (header["user_name"], header["character_name"]) == ("unused", "unused")
+    assert header["chat_metadata"]["note_depth"] == 2
+    assert [(one["name"], one["is_user"], one["mes"]) for one in messages] == [
+        ("System", False, "It rains."),
+        ("Ada", False, "Come in."),
+        ("Sam", True, "Hi."),
+        ("Ben", False, "Warm."),
+    ]
+    assert (messages[-1]["swipes"], messages[-1]["swipe_id"]) == (["Cold.", "Warm."], 1)
+    assert messages[-1]["extra"] == {"model": "tiny", "reasoning": "Hm."}
+    found = imported(tmp_path, "chat.jsonl", text)
+    assert found.problems == ()
+    back = active_branch(found.trees[0])
+    assert [(one.role, one.text) for one in back] == [
+        ("system", "It rains."),
+        ("assistant", "Come in."),
+        ("user", "Hi."),
+        ("assistant", "Warm."),
+    ]
+    assert said_by(back) == [None, "Ada", "Sam", "Ben"]
+    assert note_in(settings_of(back)) == Note("{{char}} is tired.", 2)
+    assert [round(one.created_at, 2) for one in back[1:3]] == [round(one.created_at, 2) for one in tree.messages[1:3]]
+    with pytest.raises(ExchangeError, match="a file of SillyTavern holds one chat, and these are 2; name one"):
+        written([tree, tree], "sillytavern")
+
+
+@given(trees())
+def test_any_conversation_can_be_written_for_sillytavern(tree: ConversationTree) -> None:
+    for line in written([tree], "sillytavern").splitlines():
+        assert isinstance(json.loads(line), dict)

@@ -14,6 +14,7 @@ from exlchat.chat.personas.frozen import FrozenPersona
 from exlchat.chat.personas.group import Group, begin_group, group_of, next_speaker
 from exlchat.chat.personas.lorebook import Lorebook, LoreEntry
 from exlchat.chat.personas.persona import PersonaError
+from exlchat.chat.prompt.context_policy import ContextPolicy
 from exlchat.chat.prompt.cost import prompt_cost
 from exlchat.chat.prompt.inspection import inspected
 from exlchat.chat.reproduce import NotReproducibleError, prompt_again, request_again
@@ -381,3 +382,23 @@ def test_an_answer_in_a_group_that_was_damaged_since_says_so_when_it_is_asked_fo
     assert copy.text == message.text
     with pytest.raises(NotReproducibleError, match="damaged"):
         request_again(store, table.engine, copy.id)
+
+
+@pytest.mark.parametrize("policy", ["drop", "summarise"])
+def test_one_that_goes_on_alone_until_the_context_is_full_is_not_lost(
+    store: ConversationStore, policy: ContextPolicy
+) -> None:
+    table = Table(store, Group((BEN, CLEO)))
+    table.engine = ScriptedEngine(chat_template=templates.CHATML, max_seq_len=600)
+    table.say("Hi.")
+    for _ in range(8):
+        table.engine.replies.clear()
+        for _ in range(3):
+            table.engine.will_say("The fox jumps over the lazy dog. " * 6)
+        options = replace(TurnOptions(WARM, max_new_tokens=200), context_policy=policy)
+        *_, last = answer(store, table.engine, table.id, options, speaker="Ben")
+        assert isinstance(last, AnswerClosed)
+        assert char_of(last.message) == "Ben Nevis"
+        assert last.error is None
+    seen = [one.record.seen_from for one in table.branch if one.record is not None]
+    assert any(one is not None for one in seen), seen
