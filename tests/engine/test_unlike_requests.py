@@ -17,7 +17,7 @@ from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, TextDelta
 from exlchat.llm.port import Failed
 from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
-from tests.engine.test_several import Passes
+from tests.engine.test_several import Passes, drawing
 from tests.random_models import edit_json, save_random_llama
 
 WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
@@ -106,6 +106,27 @@ def in_one_pass(scheduler: Scheduler) -> None:
     scheduler._together = BatchedHostDraws(cast("Any", passes), cast("Any", None))
     cast("Any", scheduler._together).draw = lambda logits, state: state.draw(logits)
     cast("Any", scheduler).passes = passes
+
+
+def test_a_guided_answer_beside_another_is_drawn_by_who_knows_its_guide(engine: LocalEngine, folder: Path) -> None:
+    """The device, which runs ahead for answers that it knows all about, does not know the other prompt."""
+    guided = GenerationRequest(
+        list(range(10, 30)),
+        SamplingSettings(1.0, guidance_scale=2.0),
+        max_new_tokens=20,
+        seed=3,
+        guidance_ids=[7, 8, 9],
+    )
+    requests = [guided, GenerationRequest(list(range(30, 50)), WARM, max_new_tokens=20, seed=4)]
+    wanted = [alone(folder, request) for request in requests]
+    scheduler, sinks = engine._parts.scheduler, [Listener() for _ in requests]
+    in_one_pass(scheduler)
+    with drawing(engine):
+        for request, sink in zip(requests, sinks, strict=True):
+            scheduler.add(request, sink)
+        while scheduler.step():
+            pass
+    assert [said(sink.last) for sink in sinks] == [said(last) for last in wanted]
 
 
 @pytest.mark.parametrize("way", [by_turns, in_one_pass])
