@@ -62,6 +62,17 @@ class Log:
         yield "Warnings", str(self.path) if self.path is not None else "not written: nothing of this run is kept"
 
 
+class UnwrittenLog(Log):
+    """Of what is kept nowhere, beside a run that has a file: its lines stay out of that, which goes on."""
+
+    def __init__(self) -> None:
+        self.path = None
+        self._said = deque(maxlen=_MOST_LINES)
+
+    def say(self, line: str, *, warning: bool) -> None:
+        self._said.append(LogLine(time.time(), line, warning))
+
+
 class _PrivateFile(RotatingFileHandler):
     """Made at the first record, for its owner alone; a full one becomes `….1`. A full disk is no reason to stop."""
 

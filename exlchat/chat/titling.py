@@ -64,6 +64,7 @@ def make_title(
         yield TitleMade(None)
         return
     yield Titling()
+    request = replace(request, keep_pages=store.is_kept)
     said: list[str] = []
     finished: Finished | None = None
     with (cancellation or Cancellation()).over(engine.generate(request)) as events:

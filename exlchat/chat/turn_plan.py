@@ -213,6 +213,7 @@ def planned(
         begun=kept,
         earlier=ground.earlier,
         max_new_tokens=options.max_new_tokens,
+        keep_pages=store.is_kept,
         cancellation=cancellation,
     )
     if window.made is not None and window.seen_from:
@@ -247,6 +248,7 @@ def planned(
         stop_repeating=speech.stop_repeating,
         alternatives=speech.logprobs,
         draft=speech.drafted_by(draft_model=engine.capabilities.draft_model),
+        keep_pages=store.is_kept,
     )
     not_held = None
     if speech.constraint is not None and isinstance(engine, NamesWhatIsNotHeld):

@@ -42,6 +42,8 @@ class GenerationRequest:
         draft: who guesses tokens ahead, which are all checked: the answer is the same. `ngram` guesses what stood
             behind the last tokens before, `model` asks the draft model; `auto` is `ngram` where a pass of several
             tokens costs little and computes the same bits as single ones.
+        keep_pages: what was computed for it may be written to the disk, where the model keeps such pages. What lies
+            there already is read in any case.
     """
 
     prompt_ids: Sequence[int]
@@ -61,6 +63,7 @@ class GenerationRequest:
     stop_repeating: bool = False
     alternatives: int = 0
     draft: DraftKind = "off"
+    keep_pages: bool = True
 
 
 @dataclass(frozen=True, slots=True)

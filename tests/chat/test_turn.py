@@ -15,6 +15,7 @@ from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.speaking import TurnError
 from exlchat.chat.store.conversations import ConversationStore, StoreError
+from exlchat.chat.titling import make_title
 from exlchat.chat.turn import answer
 from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, TurnEvent
 from exlchat.chat.turn_plan import TurnOptions
@@ -147,6 +148,17 @@ def test_a_notice_tells_which_format_stands_in(store: ConversationStore, asked: 
     assert first.model_notice is not None
     assert first.model_notice.startswith(wanted)
     assert not first.notices
+
+
+def test_what_lies_in_memory_only_leaves_no_pages_either(path: Path) -> None:
+    for store in (ConversationStore(path), ConversationStore(None)):
+        engine = ScriptedEngine(chat_template=templates.CHATML)
+        conversation = store.create_conversation()
+        ask(store, engine, conversation.id, "Hello?", "Hi there")
+        engine.will_say("A greeting")
+        list(make_title(store, engine, conversation.id, template=None))
+        assert [one.keep_pages for one in engine.requests] == [store.path is not None] * 2
+        store.close()
 
 
 def test_a_notice_tells_what_of_a_schema_is_not_held(store: ConversationStore, asked: str) -> None:

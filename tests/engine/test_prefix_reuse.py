@@ -178,6 +178,27 @@ def test_a_restart_with_the_disk_costs_a_token(model_dir: Path, tmp_path: Path, 
     assert computed.by(third, [*conversation, *whole.token_ids[:19], 1, 2, 3]) == 3
 
 
+def test_what_is_not_to_be_kept_is_not_written_but_serves_in_memory(
+    model_dir: Path, tmp_path: Path, computed: Computed
+) -> None:
+    engine = open_engine(model_dir, page_folder=tmp_path, page_bytes=10**9)
+    prompt = SYSTEM + ids(1, 700)
+    request = GenerationRequest(prompt, max_new_tokens=20, keep_pages=False)
+    finish(engine.generate(request))
+    list(engine.generate_several(request, [1, 2]))
+    assert computed.by(engine, [*prompt, 1, 2, 3]) == 3
+    engine.close()
+    # What was written is of the request that may be kept: 1,004 tokens, and none of the answers.
+    report = engine.cache_report().disk
+    assert report is not None
+    assert report.written == 4
+    private = open_engine(model_dir, page_folder=tmp_path / "none", page_bytes=10**9)
+    finish(private.generate(request))
+    list(private.generate_several(request, [1, 2]))
+    private.close()
+    assert not [file for file in (tmp_path / "none").rglob("*") if file.is_file() and file.stat().st_size]
+
+
 def test_nothing_comes_back_for_another_model_or_another_cache(
     model_dir: Path, tmp_path: Path, computed: Computed
 ) -> None:

@@ -12,19 +12,12 @@ from tests.ext.reference import activated
 
 
 def route(x: Tensor, router: Tensor, rules: RouteRules, *, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """float64 logits `[tokens, rows]`; int64 numbers and float64 weights of those chosen, `[tokens, slots]` each, the
-    best first.
-    """
-    logits = x.double() @ router.double().T
+    """float64 logits `[rows]`; int64 numbers and float64 weights of those chosen, `[slots]` each, the best first."""
+    logits = router.double() @ x.flatten().double()
     if bias is not None:
         logits += bias.double()
-    chosen, weights = zip(*(choose(row, rules) for row in logits), strict=True)
-    return logits, torch.stack(chosen), torch.stack(weights)
-
-
-def row_of_each(x: Tensor, chosen: Tensor) -> Tensor:
-    """`[slots, width]` of x, each row of which is of as many slots."""
-    return x.repeat_interleave(chosen.numel() // len(x), dim=0)
+    chosen, weights = choose(logits, rules)
+    return logits, chosen, weights
 
 
 def choose(logits: Tensor, rules: RouteRules) -> tuple[Tensor, Tensor]:
@@ -44,9 +37,10 @@ def expert_product(
     activation: ExpertActivation = "silu",
     limit: float = OAI_LIMIT,
 ) -> Tensor:
-    """float64 `[slots, outputs]` in the order of the columns, of x `[rows, features]` in that of the features."""
+    """float64 `[slots, outputs]` in the order of the columns, of x `[1 or slots, features]` in that of the features."""
     rows = []
-    for row, expert in zip(row_of_each(x, chosen).double(), chosen.flatten().tolist(), strict=True):
+    for slot, expert in enumerate(chosen.tolist()):
+        row = x[slot if len(x) > 1 else 0].double()
         parts = [_one_product(matrix, row) for matrix in experts.experts[expert]]
         rows.append(parts[0] if len(parts) == 1 else gated(parts[0], parts[1], activation, limit))
     return torch.stack(rows)
@@ -58,7 +52,7 @@ def to_places(experts: ExpertMatrices, chosen: Tensor, y: Tensor) -> Tensor:
     if into is None:
         return y
     placed = y.new_zeros(len(y), into.stored)
-    for slot, expert in enumerate(chosen.flatten().tolist()):
+    for slot, expert in enumerate(chosen.tolist()):
         placed[slot, unsigned(into.experts[expert][0].scatter)] = y[slot]
     return placed
 
@@ -72,7 +66,8 @@ def dense_expert_product(
     limit: float = OAI_LIMIT,
 ) -> Tensor:
     """float64 `[slots, outputs]`."""
-    numbers, rows = chosen.flatten().long(), row_of_each(x, chosen).double()
+    numbers = chosen.long()
+    rows = x.double().expand(len(numbers), -1)
     parts = []
     for index, weight in enumerate(experts.weights):
         part = torch.einsum("soi,si->so", weight[numbers].double(), rows)

@@ -91,7 +91,8 @@ def test_the_commands_of_the_product_exist() -> None:
         "/models /stats /copy /pin /unpin /leave-out /take-in /summary /cache /cost /sidebar /settings /quit "
         "/messages /edit /alternative "
         "/note /group /speak /branch /cut /redo /find /tree /search /compare /prompt /history /editor "
-        "/save /tab /close /tag /folder /ontop /archive /archived /import /code /source /probabilities /sampling /log "
+        "/save /tab /close /incognito /keep /tag /folder /ontop /archive /archived /import /code /source "
+        "/probabilities /sampling /log "
         "/schema /regex /choice /grammar /ban /stop /begin /think /negative /draft /logprobs"
     )
     assert set(named.split()) == {action.slash for action in ACTIONS if action.slash}

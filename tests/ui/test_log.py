@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.app.log import Log
+from exlchat.app.log import Log, UnwrittenLog
 from exlchat.app.runtime.errors import told_error
 from exlchat.chat.store.conversations import StoreError
 
@@ -57,3 +57,14 @@ def test_what_a_stranger_wrote_steers_no_terminal_that_shows_the_file(tmp_path: 
     log = Log(tmp_path / "log")
     log.say("a model called \x1b]52;c;aGk=\x07", warning=True)
     assert not set((tmp_path / "log").read_text()) & set("\x1b\x07")
+
+
+def test_lines_of_what_is_kept_nowhere_stay_out_of_the_file_that_goes_on(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    beside = UnwrittenLog()
+    beside.say("told beside", warning=True)
+    told_error(ZeroDivisionError("beside"), logged=False)
+    log.say("told after", warning=True)
+    assert "beside" not in (tmp_path / "log").read_text()
+    assert "told after" in (tmp_path / "log").read_text()
+    assert any("told beside" in right for _, right in beside.rows())

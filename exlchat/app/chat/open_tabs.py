@@ -57,10 +57,6 @@ class OpenTabs:
             self._idents.insert(self._at + 1, ident)
         self._at = self._idents.index(ident)
 
-    def beside(self, by: int) -> str | None:
-        """The conversation of the tab that many places on; behind the last comes the first."""
-        return self._idents[(self._at + by) % len(self._idents)]
-
     def close(self) -> None:
         """Close the tab that is shown, of several; the next one is shown, or the last."""
         del self._idents[self._at]

@@ -91,6 +91,35 @@ command("close-tab", "Close the tab", "Close this tab; its conversation stays on
 command("next-tab", "Next tab", "Go to the next tab.", keys=("alt+n",))
 command("previous-tab", "Previous tab", "Go to the tab before.", keys=("alt+p",))
 
+NOTHING_KEPT = "nothing of this start is kept"
+
+
+@command(
+    "incognito",
+    "Incognito",
+    "Go to conversations that are kept nowhere, in tabs of their own; again goes back to the others.",
+    "/incognito",
+    in_lines="Say how to start it so that nothing is kept.",
+    aliases=("/private", "/tempchat"),
+)
+def incognito(view: View, _: str) -> None:
+    if not view.session.store.is_kept:
+        raise NotPossibleError(f"{NOTHING_KEPT} already")
+    view.tell("exlchat --incognito --line keeps nothing; this start keeps all")
+
+
+@command(
+    "keep",
+    "Keep this conversation",
+    "Put a conversation that is kept nowhere among the others after all.",
+    "/keep",
+    when=lambda now: now.has_messages,
+)
+def keep(view: View, _: str) -> None:
+    if view.session.store.is_kept:
+        raise NotPossibleError("this conversation is kept")
+    raise NotPossibleError(f"{NOTHING_KEPT}; /save FILE writes this conversation to a file")
+
 
 @command(
     "rename",

@@ -203,6 +203,15 @@ class SettingsCommands:
 
     # Having a change hold
 
+    def catch_up(self) -> None:
+        """Have hold what was changed in another front, since this one was last in sight."""
+        before, self.reading = self.held, self._shelf.reading
+        self.held = self._held(self.reading)
+        self._front.session.use(self._defaults(self.reading))
+        for key in SETTINGS:
+            if before.value(key) != self.held.value(key):
+                self._apply(key)
+
     def _apply(self, key: str) -> None:
         session, value = self._front.session, self.held.value(key)
         match key:

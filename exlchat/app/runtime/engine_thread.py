@@ -247,7 +247,7 @@ class EngineThread:
         try:
             self._post(Answered(question, question.ask(self._engine), None))
         except Exception as failure:
-            self._post(Answered(question, None, told_error(failure)))
+            self._post(Answered(question, None, told_error(failure, logged=question.kept)))
 
     def _do(self, job: EngineJob) -> None:
         if self._engine is None:
@@ -258,5 +258,5 @@ class EngineThread:
             for event in job.work(self._engine, job.cancellation):
                 self._post(JobEvent(job, event))
         except Exception as failure:
-            error = told_error(failure)
+            error = told_error(failure, logged=job.kept)
         self._post(JobEnded(job, error))

@@ -8,9 +8,12 @@ _OURS = "exlchat."
 _LOGGER = logging.getLogger("exlchat")
 
 
-def told_error(error: Exception) -> str:
-    """As `error_line`; an error that is none of ours goes to the log with its traceback, because nobody expected it."""
-    if not type(error).__module__.startswith(_OURS):
+def told_error(error: Exception, *, logged: bool = True) -> str:
+    """As `error_line`; an error that is none of ours goes to the log with its traceback, because nobody expected it.
+
+    Not `logged` is one that may tell of what is kept nowhere.
+    """
+    if logged and not type(error).__module__.startswith(_OURS):
         _LOGGER.error("%s", error_line(error), exc_info=error)
     return error_line(error)
 

@@ -26,12 +26,14 @@ class EngineJob:
         conversation_id: which one.
         work: runs on the engine thread.
         idle: nobody waits for it: it is given up as soon as there is anything else to do.
+        kept: whether what goes wrong in it may be written to the log.
         cancellation: ends it.
     """
 
     conversation_id: str
     work: Callable[[Engine, Cancellation], Iterator[JobStep]]
     idle: bool = False
+    kept: bool = True
     cancellation: Cancellation = field(default_factory=Cancellation, compare=False)
 
 
@@ -43,12 +45,14 @@ class Question:
         ask: runs on the engine thread.
         tell: takes what it gave; whoever receives the reports calls it, on its own thread.
         fail: takes the one-line reason why it gave nothing, where somebody waits for that; else it is told as any line.
+        kept: as of `EngineJob`.
         cancellation: ends a long one.
     """
 
     ask: Callable[[Engine], Any]
     tell: Callable[[Any], None]
     fail: Callable[[str], None] | None = None
+    kept: bool = True
     cancellation: Cancellation = field(default_factory=Cancellation, compare=False)
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ModelSwitch:
-    """Belongs to the session's thread.
+    """Belongs to the thread of the sessions.
 
     Args:
-        session: takes over how the next model is wanted.
+        session: takes over how the next model is wanted, as do those that join it.
         shelf: the models there are.
         load: has the engine thread load one.
         tell: takes a line for whoever waits.
@@ -29,29 +29,35 @@ class ModelSwitch:
     def __init__(
         self, session: ChatSession, shelf: Shelf, load: Callable[[Load], None], tell: Callable[[str], None]
     ) -> None:
-        self._session = session
+        self._sessions = [session]
         self._shelf = shelf
         self._load = load
         self._tell = tell
-        self._before: Defaults | None = None
+        self._before: dict[ChatSession, Defaults] = {}
+
+    def join(self, session: ChatSession) -> None:
+        self._sessions.append(session)
+
+    def part(self, session: ChatSession) -> None:
+        self._sessions.remove(session)
+        self._before.pop(session, None)
 
     def change_to(self, path: Path) -> None:
         """Have a model take the place of the present one, when the answers that are asked for have ended."""
-        session = self._session
-        if self._before is None:
-            self._before = session.defaults
         held = self._shelf.held(path)
-        # What is said in conversations goes on with the next model.
-        session.use(Defaults(held, path, held.value("system")))
+        for session in self._sessions:
+            self._before.setdefault(session, session.defaults)
+            # What is said in conversations goes on with the next model.
+            session.use(Defaults(held, path, held.value("system")))
         self._load(self._shelf.load(path))
-        if session.being_written is not None:
+        if any(session.being_written is not None for session in self._sessions):
             self._tell(f"{shown_name(path)} is loaded when the answer has ended; Esc or ctrl+c stops that")
 
     def take_back(self) -> None:
         """The model before goes on: what was taken over for the other one goes as well."""
-        if self._before is not None:
-            before, self._before = self._before, None
-            self._session.use(before)
+        before, self._before = self._before, {}
+        for session, defaults in before.items():
+            session.use(defaults)
 
     def settled(self) -> None:
-        self._before = None
+        self._before = {}

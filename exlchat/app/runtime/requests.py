@@ -96,7 +96,7 @@ def turn_job(
             cancellation=cancellation,
         )
 
-    return EngineJob(conversation_id, work)
+    return EngineJob(conversation_id, work, kept=store.is_kept)
 
 
 def several_job(
@@ -118,7 +118,7 @@ def several_job(
             store, engine, conversation_id, options, seeds=seeds, retry_of=retry_of, cancellation=cancellation
         )
 
-    return EngineJob(conversation_id, work)
+    return EngineJob(conversation_id, work, kept=store.is_kept)
 
 
 def _options(generation: GenerationSettings, template: str | None) -> TurnOptions:
@@ -145,7 +145,7 @@ def title_job(store: ConversationStore, conversation_id: str, *, template: str |
 
         return make_title(store, engine, conversation_id, template=template, cancellation=cancellation)
 
-    return EngineJob(conversation_id, work, idle=True)
+    return EngineJob(conversation_id, work, idle=True, kept=store.is_kept)
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class Questions:
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
             return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
 
-        self._jobs.ask(Question(ask, tell))
+        self._jobs.ask(Question(ask, tell, kept=self._store.is_kept))
 
     def prompt(
         self,
@@ -206,7 +206,7 @@ class Questions:
             branch = self._store.load(conversation_id).branch
             return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
 
-        self._jobs.ask(Question(ask, tell))
+        self._jobs.ask(Question(ask, tell, kept=self._store.is_kept))
 
     def chances(
         self,
@@ -234,7 +234,7 @@ class Questions:
                 computing.done, computing.total = event.done, event.total
             return None
 
-        self._jobs.ask(Question(ask, tell, fail, computing.cancellation))
+        self._jobs.ask(Question(ask, tell, fail, self._store.is_kept, computing.cancellation))
         return computing
 
     def check(self, generation: GenerationSettings, refuse: Callable[[str], None]) -> None:
@@ -254,7 +254,7 @@ class Questions:
             if line:
                 refuse(line)
 
-        self._jobs.ask(Question(ask, told, lambda _: None))
+        self._jobs.ask(Question(ask, told, lambda _: None, self._store.is_kept))
 
     def cache(self, tell: Callable[[CacheReport], None]) -> None:
         """Ask about the pages of the cache, if that is not asked already."""

@@ -73,6 +73,7 @@ def fit_context(
     begun: Sequence[int] = (),
     earlier: Message | None = None,
     max_new_tokens: int | None = None,
+    keep_pages: bool = True,
     cancellation: Cancellation,
 ) -> Generator[Summarising, None, ContextWindow]:
     """Choose what of `branch` the model sees, and have the rest summarised if the policy says so.
@@ -88,6 +89,7 @@ def fit_context(
         begun: ids that follow the prompt: those of the answer `earlier`, which goes on.
         earlier: an answer to the same message, whose summary is as good as a new one.
         max_new_tokens: the longest answer.
+        keep_pages: as of `GenerationRequest`, for a summary.
         cancellation: of the turn.
 
     Raises:
@@ -106,7 +108,7 @@ def fit_context(
     _require_readable(turns_of(branch)[-1], engine.info.max_seq_len)
     if policy == "drop":
         return view.window(view.plan(summarised=False), None)
-    return (yield from view.summarised(cancellation))
+    return (yield from view.summarised(cancellation, keep_pages=keep_pages))
 
 
 def _require_readable(branch: Sequence[Message], max_seq_len: int) -> None:
@@ -157,7 +159,9 @@ class _View:
         previous = self._previous.seen_from if self._previous else None
         return plan_context(self._branch, size, self._limit, previous=previous, max_new_tokens=self._max_new_tokens)
 
-    def summarised(self, cancellation: Cancellation) -> Generator[Summarising, None, ContextWindow]:
+    def summarised(
+        self, cancellation: Cancellation, *, keep_pages: bool
+    ) -> Generator[Summarising, None, ContextWindow]:
         try:
             seen = self.plan(summarised=True)
         except ContextFull:
@@ -165,7 +169,9 @@ class _View:
         summary, made = self._summary_of(seen), None
         if seen.first_id is not None and summary is None and self._can_summarise:
             before, told = self._told(seen)
-            summary = made = yield from summarise(self._engine, self._form, seen.before[told:], before, cancellation)
+            summary = made = yield from summarise(
+                self._engine, self._form, seen.before[told:], before, cancellation, keep_pages=keep_pages
+            )
         try:
             return self.window(seen, summary, made)
         except ContextFull:

@@ -90,11 +90,19 @@ def _words(text: str) -> str:
 
 
 def summarise(
-    engine: Engine, form: PromptFormat, messages: Sequence[Message], before: str, cancellation: Cancellation
+    engine: Engine,
+    form: PromptFormat,
+    messages: Sequence[Message],
+    before: str,
+    cancellation: Cancellation,
+    *,
+    keep_pages: bool = True,
 ) -> Generator[Summarising, None, str | None]:
     """Have the model summarise `messages`, and `before`, a summary of what came before them ("" if there is none).
 
     What does not fit into the context at once is summarised in parts, each with the summary of those before it.
+    `keep_pages` is as of `GenerationRequest`.
+
     Returns the summary, "" when the model gave none; `None` when the context is too small for making one.
 
     Raises:
@@ -121,7 +129,12 @@ def summarise(
             return None
         text = text[len(part) :]
         request = GenerationRequest(
-            tuple(ids_of(part)), sampling=GREEDY, stop=stop, max_new_tokens=limit, thoughts=Thoughts(marks)
+            tuple(ids_of(part)),
+            sampling=GREEDY,
+            stop=stop,
+            max_new_tokens=limit,
+            thoughts=Thoughts(marks),
+            keep_pages=keep_pages,
         )
         # Thoughts that filled the whole summary are none.
         summary = (yield from _said(engine, request, cancellation)).strip() or summary

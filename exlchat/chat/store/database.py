@@ -85,6 +85,9 @@ def _opened(path: Path | None, *, alone: bool) -> sqlite3.Connection:
                 database.execute("PRAGMA query_only = ON")
                 _version(database, path)
                 return database
+            if path is None:
+                # Else what is sorted there may go into a file of SQLite's own.
+                database.execute("PRAGMA temp_store = MEMORY")
             database.execute("PRAGMA foreign_keys = ON")
             database.execute("PRAGMA synchronous = FULL")
             # The first migration that needs titles is of a file that only knows texts.

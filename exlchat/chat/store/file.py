@@ -43,6 +43,11 @@ class StoreFile:
         self._files = OpenFiles(path)
         self._seen_version = self._data_version()
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it lies on a disk; else it goes with the program, and so must all that is made of it."""
+        return self.path is not None
+
     def changed_elsewhere(self) -> bool:
         """Whether another connection, as another program has, has written since this was asked last.
 

@@ -113,11 +113,14 @@ class AnswerDisplay:
         self._screen.note(line)
 
     def model_changed(self, report: ModelReport, told: str | None) -> None:
-        """In the transcript; an empty conversation shows in the place of its first line why there is no model."""
+        """In the transcript; an empty conversation shows in the place of its first line why there is no model.
+
+        Of two screens the one that is in sight says what has no place in a transcript.
+        """
         screen = self._screen
         if isinstance(report, Loaded):
             self._recount()
-        if told is not None and (screen.session.branch or not isinstance(report, LoadFailed)):
+        if told is not None and (screen.session.branch or (screen.in_sight and not isinstance(report, LoadFailed))):
             screen.note(told)
         screen.show_waiting()
         screen.refresh_around()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.binding import Binding, BindingType
 
 from exlchat.app.chat.leaving import closing_seconds, kept_or_why
@@ -23,13 +24,12 @@ from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.terminal.interrupts import signals_taken
 from exlchat.ui.terminal.terminal_state import APP, TerminalState
 from exlchat.ui.tui.chat_view import NARROW_CELLS
+from exlchat.ui.tui.incognito import KEPT, Incognito
 from exlchat.ui.tui.screens.chat import ChatScreen, EngineReport
 from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
-    from textual.screen import Screen
-
     from exlchat.app.options import AppOptions
     from exlchat.app.runtime.jobs import Report
 
@@ -43,6 +43,7 @@ class ChatApp(TerminalApp, inherit_bindings=False):
     CSS_PATH = "exlchat.tcss"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = set()
+    DEFAULT_MODE = KEPT
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "leave", "Quit", show=False, priority=True, id="quit")]
 
     def __init__(self, services: Services) -> None:
@@ -59,15 +60,16 @@ class ChatApp(TerminalApp, inherit_bindings=False):
             quoting=services.quoting,
         )
         self.chat_screen = ChatScreen(self.session, services, self.engine_thread)
+        self.incognito = Incognito(self, self.chat_screen, self.engine_thread)
+        self.chat_screen.sides = self.incognito
+        self.add_mode(KEPT, lambda: self.chat_screen)
         self._loop_of_signals: asyncio.AbstractEventLoop | None = None
         self._ended = False
-        self._warned_of_loss = False
+        self._warned_of: str | None = None
+        """What would be lost, as somebody who wants to quit has read."""
         self._leaving = False
         self.not_kept: str | None = None
         """Why something that was written until the end is not on disk."""
-
-    def get_default_screen(self) -> Screen[None]:
-        return self.chat_screen
 
     def on_mount(self) -> None:
         """Load the model once the first screen has been painted."""
@@ -102,9 +104,10 @@ class ChatApp(TerminalApp, inherit_bindings=False):
 
     def leave(self) -> None:
         problem = kept_or_why(self.session, self.chat_screen.unsent)
-        if problem is not None and not self._warned_of_loss:
-            self._warned_of_loss = True
-            self.chat_screen.tell(problem, warning=True)
+        loss = problem or self.incognito.loss()
+        if loss is not None and loss != self._warned_of:
+            self._warned_of = loss
+            self.chat_screen.tell(loss, warning=True)
             return
         self._go(problem)
 
@@ -137,12 +140,19 @@ class ChatApp(TerminalApp, inherit_bindings=False):
             ) if self._leaving:
                 # The screen, which would show it, is on its way out.
                 self.not_kept = error
-        self.chat_screen.post_message(EngineReport(report))
+        # A screen that may be gone when it comes cannot take it from another thread: the app hands it on.
+        taker = self if self.incognito.owns(report) else self.chat_screen
+        taker.post_message(EngineReport(report))
+
+    @on(EngineReport)
+    def _reported_incognito(self, event: EngineReport) -> None:
+        self.incognito.take(event.report)
 
     def watch_theme(self, name: str) -> None:
         if name in self.themes.themes:
-            for transcript in self.chat_screen.query(Transcript):
-                transcript.code_style = pygments_style(self.themes.themes[name])
+            for screen in (self.chat_screen, self.incognito.screen):
+                for transcript in () if screen is None else screen.query(Transcript):
+                    transcript.code_style = pygments_style(self.themes.themes[name])
 
 
 def run_app(options: AppOptions) -> int:

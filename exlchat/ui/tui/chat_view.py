@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from exlchat.ui.tui.items import (
     waiting_item,
     waiting_key,
 )
-from exlchat.ui.tui.tab_commands import ConversationTabs
+from exlchat.ui.tui.tab_commands import ConversationTabs, Sides
 from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.composer import Composer
 from exlchat.ui.tui.widgets.find_bar import FindBar
@@ -75,6 +76,8 @@ class ChatView(Screen[None]):
 
     change_settings: Callable[[str], None]
     """As of `View`; set by who makes the screen of them."""
+    sides: Sides
+    """This screen and the one beside it; set by who makes them."""
 
     transcript = getters.query_one("#transcript", Transcript)
     welcome = getters.query_one("#welcome", Welcome)
@@ -87,7 +90,7 @@ class ChatView(Screen[None]):
     status = getters.query_one("#status", StatusLine)
 
     def __init__(self, session: ChatSession, services: Services, engine_thread: EngineThread) -> None:
-        super().__init__(id="chat")
+        super().__init__()
         self.count_tokens = engine_thread.count
         self.session = session
         self.services = services
@@ -139,6 +142,17 @@ class ChatView(Screen[None]):
         app = self.app
         assert isinstance(app, TerminalApp)
         return app
+
+    @property
+    def in_sight(self) -> bool:
+        """Whether it is the one of two such screens that is shown, by itself or below others."""
+        return self in self.app.screen_stack
+
+    def share_model(self, other: ChatView) -> None:
+        """Begin with the model as another screen knows it, and change it for both."""
+        self.model = copy(other.model)
+        self.models = other.models
+        self.models.join(self.session)
 
     @property
     def theme_in_use(self) -> str:

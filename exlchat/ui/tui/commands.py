@@ -50,6 +50,8 @@ class ScreenCommands(Commands):
             "stop": lambda _: self._stop(),
             "tab": screen.tabs.open_new,
             "close-tab": lambda _: screen.tabs.close(),
+            "incognito": lambda _: screen.sides.turn(),
+            "keep": lambda _: screen.sides.keep(),
             "next-tab": lambda _: screen.tabs.step(1),
             "previous-tab": lambda _: screen.tabs.step(-1),
             "sidebar": lambda _: self._sidebar(),

@@ -16,14 +16,50 @@ from exlchat.untrusted.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from textual.screen import Screen
+
     from exlchat.app.chat.session import ChatSession
+    from exlchat.app.runtime.jobs import Report
     from exlchat.app.services import Services
     from exlchat.chat.model import ConversationSummary
     from exlchat.ui.tui.widgets.composer import Composer
     from exlchat.ui.tui.widgets.tab_row import TabRow
     from exlchat.ui.tui.widgets.transcript import Transcript
 
+_INCOGNITO = "incognito"
+_KEPT = "kept conversations"
 _ONLY_ONE = "only one conversation is open; /tab opens another one beside it"
+
+
+OTHER_SIDE = "other-side"
+"""The tab that stands for the other screen, in the place of the id of a conversation."""
+
+
+class Sides(Protocol):
+    """The screen of conversations that are kept, and beside it that of those that are not."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a second one."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer grows on the one that is not shown."""
+
+    def arrived(self, screen: Screen[None]) -> None:
+        """One of them is there."""
+
+    def heard(self, report: Report) -> None:
+        """The first one has heard of the model."""
+
+    def turn(self) -> None:
+        """Show the other one, which is made if need be."""
+
+    def keep(self) -> None:
+        """Put the open conversation among those that are kept."""
+
+    def close(self) -> None:
+        """Forget what is kept nowhere."""
 
 
 class TabbedView(Protocol):
@@ -31,6 +67,7 @@ class TabbedView(Protocol):
 
     session: ChatSession
     services: Services
+    sides: Sides
 
     @property
     def transcript(self) -> Transcript: ...
@@ -118,16 +155,26 @@ class ConversationTabs:
     def step(self, by: int) -> None:
         """Go to the tab that many places on."""
         self._require_several()
-        self.go_to(self._open.beside(by))
+        row = self._row()
+        self.go_to(row[(row.index(self._open.shown) + by) % len(row)])
 
     def go_to(self, ident: str | None) -> None:
-        if ident != self._open.shown:
+        if ident == OTHER_SIDE:
+            self._screen.sides.turn()
+        elif ident != self._open.shown:
             self._screen.leave_conversation()
             self._go(ident)
 
     def close(self) -> None:
-        """Close the tab that is shown; its conversation stays on the list, and an answer in it goes on."""
-        self._require_several()
+        """Close the tab that is shown; its conversation stays on the list, and an answer in it goes on.
+
+        With the last one that is kept nowhere, all of those go.
+        """
+        if not self._open.are_several and not self._screen.services.kept and self._screen.sides.is_there:
+            self._screen.sides.close()
+            return
+        if not self._open.are_several:
+            raise NotPossibleError(_ONLY_ONE)
         self._screen.leave_conversation()
         self._open.close()
         self._go(self._open.shown)
@@ -141,8 +188,13 @@ class ConversationTabs:
         self._open.show(session.conversation_id)
         self._screen.show_conversation()
 
+    def _row(self) -> list[str | None]:
+        """What the tabs stand for, in their order: what is kept comes before what is not."""
+        own, other = list(self._open.idents), [OTHER_SIDE] if self._screen.sides.is_there else []
+        return [*own, *other] if self._screen.services.kept else [*other, *own]
+
     def _require_several(self) -> None:
-        if not self._open.are_several:
+        if len(self._row()) < 2:
             raise NotPossibleError(_ONLY_ONE)
 
     def _require_room(self, ident: str | None) -> None:
@@ -190,8 +242,15 @@ class ConversationTabs:
                 title = one_line(self._titles.get(ident, UNTITLED), TITLE_CELLS)
                 self._screen.tell(f"“{title}” was deleted, so its tab is closed")
         tabs.keep()
-        row = [Shown(one, self._title(one), session.under_way_in(one or "") is not None) for one in tabs.idents]
-        self._screen.tab_row.show(row, tabs.idents.index(tabs.shown))
+        row = self._row()
+        self._screen.tab_row.show(list(map(self._shown, row)), row.index(tabs.shown))
+
+    def _shown(self, ident: str | None) -> Shown:
+        kept = self._screen.services.kept
+        if ident == OTHER_SIDE:
+            return Shown(ident, _INCOGNITO if kept else _KEPT, self._screen.sides.is_answering)
+        answered = self._screen.session.under_way_in(ident or "") is not None
+        return Shown(ident, self._title(ident), answered, mark="" if kept else f"{_INCOGNITO}: ")
 
     def _title(self, ident: str | None) -> str:
         if ident is None:

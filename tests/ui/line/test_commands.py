@@ -435,3 +435,13 @@ async def test_a_theme_file_that_changes_colours_new_lines_and_a_broken_one_is_t
         file.write_text('[roles]\nuser = "#708090"\n')
         await line.sees("dusk.toml can be used again")
         await line.until(lambda: "#708090" in colour())
+
+
+async def test_what_keeps_nothing_is_said_where_it_cannot_be_had(tmp_path: Path) -> None:
+    async with line_mode(tmp_path, ScriptedEngine("one")) as line:
+        await line.say("1?")
+        await line.idle()
+        await line.say("/incognito")
+        await line.sees("exlchat --incognito --line keeps nothing")
+        await line.say("/keep")
+        await line.sees("this conversation is kept")

@@ -30,6 +30,8 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "open": says("/open N opens one of these:"),
     "tab": says("one conversation is open at a time here"),
     "close-tab": says("one conversation is open at a time here"),
+    "incognito": says("nothing of this start is kept already"),
+    "keep": says("/save FILE writes this conversation to a file"),
     "retry": lambda line, written: "ok" in written and _texts(line)[-1] == "ok",
     "continue": lambda line, written: "ok" in written and _texts(line)[-1] == "Two.ok",
     "pin": lambda line, _: line.chat.session.branch[-1].pinned,

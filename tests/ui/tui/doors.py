@@ -110,6 +110,9 @@ class Stage:
         assert await self.until(lambda: not chat.session.busy)
         # A screen that is taken away in the middle of a key would not find its own parts.
         await settled(chat)
+        if chat.incognito.is_shown:
+            chat.incognito.close()
+            await settled(chat)
         while chat.screen is not screen:
             await chat.pop_screen()
         if screen.find_bar.display:
@@ -159,7 +162,7 @@ class Stage:
             "texts": tuple(self.texts),
             "pinned": tuple(one.pinned for one in session.branch),
             "many": len(session.store.list_conversations()),
-            "screen": type(chat.screen).__name__,
+            "screen": (chat.current_mode, type(chat.screen).__name__),
             "focus": chat.focused.id if chat.focused is not None else None,
             "heard": self.heard,
             "scroll": screen.transcript.scroll_y,
@@ -451,6 +454,8 @@ EFFECTS: dict[str, Effect] = {
     "tab-selected": Effect(lambda s: s.texts == ["other?"], other_chosen),
     "tab": Effect(lambda s: len(s.screen.services.tabs.idents) > 1),
     "close-tab": Effect(lambda s: len(s.screen.services.tabs.idents) == 1, two_tabs),
+    "incognito": Effect(lambda s: s.chat.incognito.is_shown),
+    "keep": Effect(lambda s: "kept" in s.heard),
     "next-tab": Effect(lambda s: s.texts == [], two_tabs),
     "previous-tab": Effect(lambda s: s.texts == [], two_tabs),
     "rename-selected": Effect(lambda s: s.opened("InputScreen"), other_chosen),

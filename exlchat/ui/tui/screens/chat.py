@@ -19,7 +19,7 @@ from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
 from exlchat.app.panels.figures import StatusFacts
 from exlchat.app.presenter import Presenter
-from exlchat.app.runtime.jobs import Report
+from exlchat.app.runtime.jobs import Answered, JobEnded, JobEvent, Report
 from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.render.themes import pygments_style
 from exlchat.ui.tui.answer_display import AnswerDisplay
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class EngineReport(Message):
+class EngineReport(Message, bubble=False):
     report: Report
 
 
@@ -82,15 +82,18 @@ class ChatScreen(ChatView):
 
     def on_mount(self) -> None:
         """Show what is on disk; the model is loaded once this has been painted."""
+        self.sides.arrived(self)
         self.prompt.situation = self.situation
         self.prompt.count = self.count_tokens
         self.prompt.arguments = self._arguments
         self.composer.recall.older = self.services.typed.texts
         self.composer.use_vi(self.services.shelf.settings.editing == "vi")
-        self.transcript.code_style = pygments_style(self.services.themes[self.services.theme])
+        self.transcript.code_style = pygments_style(self.terminal.themes.themes[self.services.theme])
         self.transcript.underscores = self.services.shelf.settings.underscores
         self.use_keys(self.keys)
-        self.status.facts = StatusFacts(model=self.model.name, activity="loading")
+        info = self.model.info
+        context = None if info is None else info.max_seq_len
+        self.status.facts = StatusFacts(model=self.model.name, activity=self.model.activity, context_max=context)
         last = self._last_written() if self.services.continue_last else None
         restored = self.tabs.restore()
         if self.services.first_message is not None and restored:
@@ -213,6 +216,8 @@ class ChatScreen(ChatView):
     @on(EngineReport)
     def _engine_reported(self, event: EngineReport) -> None:
         self.presenter.take(event.report)
+        if self.services.kept and not isinstance(event.report, JobEvent | JobEnded | Answered):
+            self.sides.heard(event.report)
 
     # Actions
 

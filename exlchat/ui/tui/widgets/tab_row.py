@@ -24,11 +24,13 @@ ANSWERING_MARK = "…"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A tab: the conversation (`None` is the new one), its title, and whether it is being answered."""
+    """A tab: the conversation (`None` is the new one), its title, whether it is being answered, and what stands before
+    the title."""
 
     ident: str | None
     title: str
     answering: bool
+    mark: str = ""
 
 
 class TabRow(Container):
@@ -77,4 +79,5 @@ def _dom_id(one: Shown) -> str:
 
 
 def _label(one: Shown) -> Content:
-    return Content(f"{printable(one_line(one.title, _TITLE_CELLS))}{f' {ANSWERING_MARK}' if one.answering else ''}")
+    title = printable(one_line(one.title, _TITLE_CELLS))
+    return Content(f"{one.mark}{title}{f' {ANSWERING_MARK}' if one.answering else ''}")
