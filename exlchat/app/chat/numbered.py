@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.speakers import char_of, label_of
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -37,4 +38,10 @@ def about(message: Message, places: Mapping[str, tuple[int, int]]) -> str:
     more += ["pinned"] if message.pinned else []
     more += ["left out"] if message.left_out else []
     state = f" ({', '.join(more)})" if more else ""
-    return f"{WHO[message.role]}: {said}{state}"
+    return f"{who_says(message)}: {said}{state}"
+
+
+def who_says(message: Message) -> str:
+    """Whose message it is: of a group the name of who gave the answer."""
+    name = char_of(message)
+    return (label_of(name) if name is not None else "") or WHO[message.role]

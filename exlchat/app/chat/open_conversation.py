@@ -310,22 +310,28 @@ class OpenConversation:
         self.store.rename(conversation_id, title)
         self.reload()
 
-    def _gather(self, group: Group, scene: str, own: OwnSettings) -> None:
-        """Have a group speak from here on, in a new conversation where nobody has said anything in this one."""
+    def gather(self, group: Group, scene: str) -> None:
+        """Have a group speak from here on, in a new conversation where nobody has said anything in this one.
+
+        `scene` is what all of them are told.
+
+        Raises:
+            StoreError: it could not be written.
+        """
         from exlchat.chat.personas.group import begin_group
 
-        settings = own.as_json() if own else None
         if self.conversation is not None and any(one.role == "user" or one.record for one in self.branch):
             self.store.add_message(
                 self.conversation.id,
                 "system",
                 scene,
                 persona=group.as_json(),
-                settings=None if own == self.spoken.own else own.as_json(),
                 change="group",
             )
             self.reload()
             return
+        own = self.spoken.own
+        settings = own.as_json() if own else None
         said = self._overruled_in(self.conversation)
         self._overruled.pop(None, None)
         conversation = begin_group(self.store, group, scene=scene, settings=settings)

@@ -18,7 +18,6 @@ from exlchat.app.runtime.requests import Questions, several_job, title_job, turn
 from exlchat.chat.speaking import choose_line
 from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, TitleMade
-from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from exlchat.app.runtime.requests import JobQueue
     from exlchat.chat.model import Conversation, Message
     from exlchat.chat.personas.frozen import FrozenPersona
-    from exlchat.chat.personas.group import Group
     from exlchat.chat.prompt.cost import PromptCost
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.chat.turn_plan import Beginning
@@ -257,54 +255,6 @@ class ChatSession(OpenConversation):
             self._create()
         self._ask_whether_possible(before)
 
-    def let_group_speak(self, group: Group) -> None:
-        """Have several characters speak in the open conversation, from here on; who of them is settled each time.
-
-        It is recorded in the tree, where an undo takes it back. What all of a group were told, they go on being told.
-
-        Raises:
-            NotPossibleError: an answer is on its way.
-            StoreError: it could not be written.
-        """
-        self.require_quiet()
-        self.unkept.save()
-        scene = (self.system_prompt or "") if self.persona is None else ""
-        self._gather(group, scene, self.spoken.own)
-        self.deleted_last = False
-
-    def end_group(self) -> None:
-        """Have nobody play anybody from here on, which an undo takes back.
-
-        Raises:
-            NotPossibleError: no group speaks, or an answer is on its way.
-            StoreError: it could not be written.
-        """
-        self.require_quiet()
-        if self.spoken.group is None:
-            raise NotPossibleError("no group speaks here; /group NAME NAME begins one")
-        self.store.add_message(self.require_open(), "system", self.system_prompt or "", change="group")
-        self.reload()
-        self.deleted_last = False
-
-    def let_answer(self, name: str | None) -> None:
-        """Have one of the group answer what was said last, whoever said that; `None` takes whose turn it is.
-
-        Raises:
-            NotPossibleError: no group speaks, it has nobody of that name, or an answer is on its way.
-            StoreError: what is not on disk cannot be written.
-        """
-        self.require_quiet()
-        self.unkept.save()
-        group = self.spoken.group
-        if group is None:
-            raise NotPossibleError("no group speaks here; /group NAME NAME begins one")
-        member = group.next(self.branch, self.spoken.speaks) if name is None else group.member(name)
-        if member is None:
-            raise NotPossibleError(
-                f"there is no {one_line(name or '', 40)} in this group; there are {', '.join(group.names)}"
-            )
-        self._submit(self.require_open(), prompt=None, speaker=member.char)
-
     def retry(self) -> None:
         """Have the last prompt answered again, beside the answer that is there.
 
@@ -468,12 +418,15 @@ class ChatSession(OpenConversation):
             raise NotPossibleError("this conversation is new; write in it first")
         return self.conversation.id
 
-    def answer_tip(self, *, retry_of: str | None = None, own: OwnSettings | None = None) -> None:
+    def answer_tip(
+        self, *, retry_of: str | None = None, speaker: str | None = None, own: OwnSettings | None = None
+    ) -> None:
         """Have the last message of the open branch answered, or an answer given again beside itself.
 
-        `own` is what held before the branch was moved to that message, and goes on holding.
+        `speaker` is who of a group answers. `own` is what held before the branch was moved to that message, and goes on
+        holding.
         """
-        self._submit(self.require_open(), prompt=None, retry_of=retry_of, own=own)
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of, speaker=speaker, own=own)
 
     def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> PendingAnswer:
         """Have the last message of the open branch answered several times over, or an answer given again so.

@@ -5,17 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from exlchat.app.chat import group_actions
 from exlchat.app.chat.own_settings import SETTLED
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.app.commands.speaking import show_from
-from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.view import View
     from exlchat.chat.personas.frozen import FrozenPersona
-    from exlchat.chat.personas.group import Group
     from exlchat.chat.speakers import SpeaksNext
 
 command = partial(action.command, topic="Personas and prompt formats")
@@ -41,7 +40,7 @@ def group(view: View, text: str) -> None:
         case []:
             view.note(_told(session))
         case ["-"]:
-            session.end_group()
+            group_actions.end(session)
             view.show_messages()
             view.tell("The group has ended: nobody plays anybody from here on")
         case ["by", *how]:
@@ -51,7 +50,9 @@ def group(view: View, text: str) -> None:
             before = there.members if there is not None else () if now is None else (now,)
             _gather(view, (*before, *_frozen(view, new, user=before[0].user if before else None)))
         case ["remove", *gone] if gone:
-            _gather(view, _without(_there(session), gone))
+            there = group_actions.group_here(session)
+            leaving = [group_actions.member_called(there, name) for name in gone]
+            _gather(view, tuple(one for one in there.members if one not in leaving))
         case ["add"] | ["remove"]:
             raise NotPossibleError(f"/group {names[0]} needs the NAME of a persona")
         case _:
@@ -68,7 +69,7 @@ def group(view: View, text: str) -> None:
     aliases=("/trigger",),
 )
 def speak(view: View, name: str) -> None:
-    view.session.let_answer(name or None)
+    group_actions.speak(view.session, name)
     view.show_messages()
 
 
@@ -79,13 +80,6 @@ def _names(text: str) -> list[str]:
         return text.split()
     leads = first in ("add", "remove")
     return [*([first] if leads else []), *(one.strip() for one in (rest if leads else text).split(",") if one.strip())]
-
-
-def _there(session: ChatSession) -> Group:
-    there = session.spoken.group
-    if there is None:
-        raise NotPossibleError("no group speaks here; /group NAME NAME begins one")
-    return there
 
 
 def _told(session: ChatSession) -> str:
@@ -113,18 +107,6 @@ def _frozen(view: View, names: list[str], *, user: str | None = None) -> tuple[F
         raise NotPossibleError(str(error)) from error
 
 
-def _without(there: Group, names: list[str]) -> tuple[FrozenPersona, ...]:
-    gone = []
-    for name in names:
-        member = there.member(name)
-        if member is None:
-            raise NotPossibleError(
-                f"there is no {one_line(name, 40)} in this group; there are {', '.join(there.names)}"
-            )
-        gone.append(member)
-    return tuple(one for one in there.members if one not in gone)
-
-
 def _gather(view: View, members: tuple[FrozenPersona, ...]) -> None:
     from exlchat.chat.personas.group import Group
     from exlchat.chat.personas.persona import PersonaError
@@ -135,13 +117,13 @@ def _gather(view: View, members: tuple[FrozenPersona, ...]) -> None:
     except PersonaError as error:
         raise NotPossibleError(str(error)) from error
     before = session.conversation_id
-    session.let_group_speak(together)
+    group_actions.gather(session, together)
     show_from(view, before)
     view.tell(f"{', '.join(together.names)} speak from here on; {SETTLED[session.spoken.speaks]}")
 
 
 def _settle(view: View, how: list[str]) -> None:
-    _there(view.session)
+    group_actions.group_here(view.session)
     speaks = BY.get(how[0]) if len(how) == 1 else None
     if speaks is None:
         raise NotPossibleError("who speaks next is settled by name, by turn or by choice: /group by name")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from exlchat import paths
-from exlchat.app.chat.numbered import WHO, about, numbered_back
+from exlchat.app.chat.numbered import about, numbered_back, who_says
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands.actions import BY_NAME
 from exlchat.app.commands.groups import BY
@@ -153,7 +153,7 @@ class Arguments:
         ident = session.conversation_id
         messages = self._stored(lambda: session.store.read_tree(ident).messages if ident is not None else ())
         for number, one in enumerate(tree_lines(messages), 1):
-            yield str(number), f"{WHO[one.message.role]}: {one.text}"
+            yield str(number), f"{who_says(one.message)}: {one.text}"
 
     def _settings(self, typed: str) -> Iterator[Offered]:
         """The keys; behind one of them the values to choose from."""

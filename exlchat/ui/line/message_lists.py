@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from exlchat.app.chat.found import plain
-from exlchat.app.chat.numbered import WHO, about, numbered_back
+from exlchat.app.chat.numbered import WHO, about, numbered_back, who_says
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line, visible
@@ -92,7 +92,7 @@ def branch_lines(
         state = ", shown, the end" if message.id == tip else ", shown" if message.id in here else ""
         step = f"step {one.depth}, " if in_words and one.depth else ""
         indent = "" if in_words else "  " * one.depth
-        lines.append(Listed(f"{_number(number)}  {indent}{step}{WHO[message.role]}{state}: {one.text}"))
+        lines.append(Listed(f"{_number(number)}  {indent}{step}{who_says(message)}{state}: {one.text}"))
     return lines[-MOST:], max(len(lines) - MOST, 0)
 
 

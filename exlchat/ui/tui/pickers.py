@@ -17,6 +17,7 @@ from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands import sampling, speaking
 from exlchat.app.commands.action import attempt
 from exlchat.chat.prompt.answer_parts import answer_parts
+from exlchat.chat.speakers import char_of, label_of
 from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed
 from exlchat.untrusted.sanitize import printable
 from exlchat.untrusted.text import one_line
@@ -77,7 +78,7 @@ class Pickers:
         rows = [
             Row(
                 line.message.id,
-                f"{line.message.role}: {line.text}",
+                f"{_who(line)}: {line.text}",
                 when := ago(line.message.created_at, now),
                 line.message.id == tip,
                 _branch_row(line, when, is_shown=line.message.id in shown, is_tip=line.message.id == tip),
@@ -267,12 +268,18 @@ def _marked(text: Excerpt, style: str) -> Content:
     return shown
 
 
+def _who(line: TreeLine) -> str:
+    """The role, or of a group the name of who gave the answer."""
+    name = char_of(line.message)
+    return printable(label_of(name)) if name is not None else line.message.role
+
+
 def _branch_row(line: TreeLine, when: str, *, is_shown: bool, is_tip: bool) -> Content:
     mark = Content.styled("● " if is_tip else "▌ " if is_shown else "  ", "$primary")
     return Content.assemble(
         mark,
         Content.styled(line.lines, "$quiet-text"),
-        Content.styled(f"{line.message.role}: ", "$primary" if is_shown else "$quiet-text"),
+        Content.styled(f"{_who(line)}: ", "$primary" if is_shown else "$quiet-text"),
         Content(printable(line.text)),
         Content.styled(f"  {when}", "$quiet-text"),
     )

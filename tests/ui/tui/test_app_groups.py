@@ -291,3 +291,23 @@ async def test_its_members_are_offered_behind_the_commands_that_take_one(tmp_pat
         for typed, taken in (("/speak B", "/speak Ben"), ("/group remove A", "/group remove Ada")):
             composer.set_text(typed)
             await until(pilot, lambda taken=taken: menu.chosen_id == taken)  # type: ignore[misc]
+
+
+async def test_lists_of_messages_name_who_spoke_and_several_answers_have_one_speaker(tmp_path: Path) -> None:
+    engine = ScriptedEngine("Cold.", "Warm.", "Mild.", "Dry.")
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 40)) as pilot:
+        await say(pilot, "/group ada ben")
+        await ask(pilot, "Ben?")
+        await say(pilot, "/tree")
+        await until(pilot, lambda: "Ben: Cold." in screen(chat))
+        assert "Ada: Come in, User." in screen(chat)
+        await pilot.press("escape")
+        await say(pilot, "/set temperature 0.7")
+        await say(pilot, "/compare 3")
+        await until(pilot, lambda: "Mild." in shown(chat))
+        await idle(pilot)
+        await pilot.press("enter")
+        await pilot.pause()
+        tree = chat.session.store.read_tree(chat.session.conversation_id or "")
+        assert [char_of(one) for one in tree.messages if one.record is not None] == ["Ben"] * 3
