@@ -1,10 +1,13 @@
-"""The sampler's kernels compiled for the CPU: `emulated/` stands in for the card."""
+"""Kernels compiled for the CPU: `emulated/` stands in for the card."""
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +17,36 @@ from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.record import SOURCES
 
 STAND_INS = Path(__file__).parent / "emulated"
-KERNELS = ("sample", "sample_adjust", "sample_chain")
+SAMPLER = ("sample", "sample_adjust", "sample_chain")
+ATTENTION = ("attention", *(f"attention_{kind}" for kind in ("fp16", "fp8", "q8", "q6", "q4")))
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-pthread")
 
 
-def emulated_library(folder: Path, *flags: str) -> dict[str, Any]:
-    """Compiles into `folder`, with these flags too; the functions by name, which take what the library's take."""
-    import ctypes
-
+def emulated_library(folder: Path, kernels: Sequence[str] = SAMPLER, flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Compiles sources into `folder`, with these flags too; their functions by name, called as the library's are."""
     compiler = shutil.which("g++")
     if compiler is None or platform.machine() != "x86_64":
         pytest.skip("kernels run on the CPU where g++ and x86-64 are")
-    for path in (*SOURCES.glob("sample*"), SOURCES / "exlchat.h", *STAND_INS.iterdir()):
+    for path in (*SOURCES.glob("*.cu*"), SOURCES / "exlchat.h", *STAND_INS.iterdir()):
         shutil.copy(path, folder)
+    command = [compiler, *FLAGS, *flags, f"-I{folder}", "-x", "c++"]
+    objects = [folder / f"{name}.o" for name in kernels]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        made = [
+            pool.submit(subprocess.run, [*command, "-c", str(one.with_suffix(".cu")), "-o", str(one)], check=True)
+            for one in objects
+        ]
+    for one in made:
+        one.result()
     library = folder / "emulated.so"
-    sources = [str(folder / f"{name}.cu") for name in KERNELS]
-    subprocess.run([compiler, *FLAGS, *flags, "-shared", "-x", "c++", *sources, "-o", str(library)], check=True)
+    subprocess.run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(library)], check=True)
     handle = ctypes.CDLL(str(library))
     found = {}
-    for name in ("exl_sample", "exl_adjust", "exl_chain"):
-        found[name] = handle[name]
-        found[name].argtypes = FUNCTIONS[name]
+    for name, types in FUNCTIONS.items():
+        if hasattr(handle, name):
+            found[name] = handle[name]
+            found[name].argtypes = types
+    if hasattr(handle, "emulated_card"):
+        found["emulated_card"] = handle["emulated_card"]
+        found["emulated_card"].argtypes = [ctypes.c_int, ctypes.c_int]
     return found

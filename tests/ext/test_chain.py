@@ -229,7 +229,7 @@ def test_rules_are_checked() -> None:
 def test_warps_that_come_late_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block's threads share is not read before it is written, nor written while it is read."""
     unchecked(monkeypatch, processors=1)
-    functions = Functions(emulated_library(tmp_path, "-DEMULATED_DELAYS=4"))
+    functions = Functions(emulated_library(tmp_path, flags=["-DEMULATED_DELAYS=4"]))
     made = Bench(functions.library, 2560, launch, CPU)
     many = first("top_k")
     alike = torch.arange(2560, 0, -1).float() * 1e-4 - 1.0

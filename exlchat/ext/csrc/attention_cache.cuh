@@ -145,13 +145,6 @@ template <int FORMAT, int DIM> __device__ __forceinline__ int mixed_place(int m,
     return (m / (E / 2) * 8 + lane / 4) * E + m % (E / 2) * 2 + r;
 }
 
-// An 8 x 8 block of halves turned over its diagonal: lane has row lane / 4, columns lane % 4 * 2 and the next.
-__device__ __forceinline__ uint32_t turned_block(uint32_t v) {
-    uint32_t turned;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(v));
-    return turned;
-}
-
 // Adds the values of 16 tokens to the mixture of 8 heads: mixed[m][2 r + e] is element mixed_place(m, r) of head
 // lane % 4 * 2 + e. weights: of head lane / 4, tokens lane % 4 * 2 and the next, then the same 8 tokens on.
 template <int FORMAT, int DIM>

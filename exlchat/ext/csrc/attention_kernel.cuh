@@ -311,7 +311,7 @@ __device__ __forceinline__ void attend(Attention<KEY, VALUE, DIM, SEVERAL> &bloc
 template <int KEY, int VALUE, int DIM, bool SEVERAL>
 __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     attention(const __grid_constant__ ExlAttention job) {
-    extern __shared__ __align__(16) uint8_t shared[];
+    EXL_SHARED_MEMORY(shared);
     __shared__ bool last;
     let_next_start();
     if constexpr (SEVERAL) {

@@ -66,12 +66,6 @@ template <bool SEVERAL> struct Work {
     }
 };
 
-__device__ __forceinline__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // The turns and the norm's weights for a lane's share of a head, read before the head itself is there.
 template <int DIM> struct Turns {
     float2 turn[SHARE<DIM>];

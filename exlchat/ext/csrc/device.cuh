@@ -7,6 +7,10 @@ namespace exl {
 
 constexpr int LANES = 32;
 
+// Declares the shared memory that a launch gives to each block. A macro: what a function returns of it is addressed by
+// more instructions (decode attention over halves 3,024 instead of 2,992).
+#define EXL_SHARED_MEMORY(name) extern __shared__ __align__(16) uint8_t name[]
+
 // What an earlier kernel of the same step has written is read through L2: L1 may hold an older value, and the
 // compiler may not move the load above the wait.
 template <class T> __device__ __forceinline__ T produced(const T *p) {
@@ -97,6 +101,26 @@ template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
 
 // Brings the line of an address to L2.
 __device__ __forceinline__ void ask_for_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// (word & mask) | bits in one instruction.
+__device__ __forceinline__ uint32_t picked(uint32_t word, uint32_t mask, uint32_t bits) {
+    uint32_t v;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(word), "r"(mask), "r"(bits));
+    return v;
+}
+
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// An 8 x 8 block of halves turned over its diagonal: lane has row lane / 4, columns lane % 4 * 2 and the next.
+__device__ __forceinline__ uint32_t turned_block(uint32_t v) {
+    uint32_t turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(v));
+    return turned;
+}
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll

@@ -87,9 +87,7 @@ template <int FORMAT> __device__ __forceinline__ half2 pair(uint32_t word, int i
         return __hsub2(reinterpret_cast<const half2 &>(v), __float2half2_rn(1024 + 128));
     } else {
         const uint32_t nibbles = i < 2 ? word : word >> 8;
-        uint32_t v;  // (nibbles & mask) | 0x64006400 in one instruction
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(nibbles), "r"(i % 2 ? 0x00f000f0 : 0x000f000f),
-            "r"(0x64006400));
+        const uint32_t v = picked(nibbles, i % 2 ? 0x00f000f0 : 0x000f000f, 0x64006400);
         const half2 h = reinterpret_cast<const half2 &>(v);
         if (i % 2) return __hfma2(h, __float2half2_rn(1.f / 16), __float2half2_rn(-64 - 8));
         return __hsub2(h, __float2half2_rn(1024 + 8));

@@ -1,4 +1,4 @@
-// Stands in for csrc/device.cuh where kernels of the sampler run on the CPU, in tests alone.
+// Stands in for csrc/device.cuh where kernels run on the CPU, in tests alone.
 //
 // A block is a thread of the host, a thread of the card is a fiber in it. Fibers change only where the card's threads
 // wait for each other, so shared memory is `static thread_local`. x86-64 and g++.
@@ -14,6 +14,7 @@
 #include <vector>
 
 #define __device__
+#define __host__
 #define __global__ static
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
@@ -25,10 +26,19 @@
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
 struct Place {
     unsigned x;
 };
-inline thread_local Place threadIdx, blockIdx, gridDim;
+inline thread_local Place threadIdx, blockIdx, gridDim, blockDim;
 
 namespace emulated {
 
@@ -90,7 +100,12 @@ inline void start() {
     pause();
 }
 
+// As much as the largest card has. What a launch did not ask for, and what nobody has written yet, is no number.
+constexpr int MOST_SHARED = 232448;
+alignas(16) inline thread_local uint8_t shared_memory[MOST_SHARED];
+
 inline void run_block(int index, int blocks, int threads, const std::function<void()> &body) {
+    memset(shared_memory, 0xff, MOST_SHARED);
     static Block places[16];  // stacks are kept for the next kernel
     Block &own = places[index % 16];
     block = &own;
@@ -108,7 +123,7 @@ inline void run_block(int index, int blocks, int threads, const std::function<vo
         top -= 6;
         fiber.stack_top = top;
     }
-    blockIdx.x = index, gridDim.x = blocks;
+    blockIdx.x = index, gridDim.x = blocks, blockDim.x = threads;
     while (own.alive)
         for (int t = 0; t < threads; t++) {
             if (own.fibers[t].ended) continue;
@@ -200,6 +215,12 @@ template <class T> inline T __shfl_down_sync(unsigned, T value, int by) {
 template <class T> inline T __shfl_sync(unsigned, T value, int from) {
     return emulated::as<T>(emulated::exchange(value)[from]);
 }
+inline bool __any_sync(unsigned, bool value) {
+    auto &lanes = emulated::exchange((int)value);
+    bool found = false;
+    for (int i = 0; i < 32; i++) found |= lanes[i] != 0;
+    return found;
+}
 inline uint32_t __ballot_sync(unsigned, bool value) {
     auto &lanes = emulated::exchange((int)value);
     uint32_t found = 0;
@@ -233,6 +254,21 @@ inline int __clz(uint32_t v) { return v ? __builtin_clz(v) : 32; }
 inline int __clzll(unsigned long long v) { return v ? __builtin_clzll(v) : 64; }
 inline int __popc(uint32_t v) { return __builtin_popcount(v); }
 inline int __ffs(uint32_t v) { return __builtin_ffs(v); }
+template <class T> inline T __ldg(const T *p) { return *p; }
+template <class T> inline T __ldcg(const T *p) { return *p; }
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t choice) {
+    const uint64_t both = (uint64_t)high << 32 | low;
+    uint32_t found = 0;
+    for (int i = 0; i < 4; i++) found |= (uint32_t)(both >> (choice >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return found;
+}
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.f / a; }
+inline float rsqrtf(float a) { return 1.f / sqrtf(a); }
+inline int __float2int_rn(float v) { return (int)nearbyintf(v); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
@@ -240,6 +276,8 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 namespace exl {
 
 constexpr int LANES = 32;
+
+#define EXL_SHARED_MEMORY(name) uint8_t *const name = emulated::shared_memory
 
 template <class T> inline T produced(const T *p) {
     T value;
@@ -265,4 +303,16 @@ inline void meet(unsigned *word, int blocks) {
 inline void let_next_start() {}
 inline void wait_for_previous() {}
 
+inline uint32_t picked(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
+inline float power_of_two(float x) { return exp2f(x); }
+inline void copy16(void *to, const void *from) { memcpy(to, from, 16); }
+inline void end_of_copies() {}
+template <int PENDING> inline void wait_for_copies() {}
+inline float warp_sum(float v) {
+    for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
 }  // namespace exl
+
+#include "cuda_fp16.h"

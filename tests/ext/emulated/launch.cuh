@@ -4,9 +4,25 @@
 
 using cudaStream_t = void *;
 
+namespace emulated {
+
+constexpr int TOO_MUCH = 1;  // cudaErrorInvalidValue
+inline int card[2] = {MOST_SHARED, 132};  // bytes of shared memory of a block, multiprocessors
+
+// What the kernels find: see cuda_runtime.h.
+extern "C" __attribute__((used)) inline void emulated_card(int shared, int processors) {
+    card[0] = shared, card[1] = processors;
+}
+
+}  // namespace emulated
+
 namespace exl {
 
-template <class Job> inline int launch(void (*kernel)(Job), int blocks, int threads, int, int, cudaStream_t, const auto &job) {
+inline int places_to_keep(int, int &) { return 0; }
+
+template <class Job>
+inline int launch(void (*kernel)(Job), int blocks, int threads, int shared, int, cudaStream_t, const auto &job) {
+    if (shared > emulated::card[0]) return emulated::TOO_MUCH;
     emulated::run_grid(blocks, threads, [&] { kernel(job); });
     return 0;
 }

@@ -1,0 +1,13 @@
+// Stands in for CUDA's header of this name where kernels run on the CPU: a card that tests describe.
+#pragma once
+#include "launch.cuh"
+
+using cudaError_t = int;
+constexpr cudaError_t cudaSuccess = 0;
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
+
+inline cudaError_t cudaGetDevice(int *device) { return *device = 0; }
+inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+    *value = emulated::card[attribute];
+    return cudaSuccess;
+}
