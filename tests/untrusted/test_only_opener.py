@@ -82,7 +82,7 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("app/chat/open_conversation.py", "OpenConversation._create", "self.open"): NO_FILE,
     ("app/chat/session.py", "ChatSession.open", "super().open"): NO_FILE,
     ("app/chat/writing_files.py", "write_file", "os.open"): NEW,
-    ("app/chat/open_conversation.py", "OpenConversation._gather", "self.open"): NO_FILE,
+    ("app/chat/open_conversation.py", "OpenConversation.gather", "self.open"): NO_FILE,
     ("app/chat/tree_actions.py", "branch_off", "session.open"): NO_FILE,
     ("ui/tui/commands.py", "ScreenCommands._own_ways", "self._finding.open"): NO_FILE,
     (
