@@ -3,46 +3,62 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from exlchat.app.guide.quoting import Quoting
-from guide.everyday import Everyday, Verdict, load_everyday
+from exlchat.llm.port import Engine
+from exlchat.paths import bundled_model
+from guide.asking import Conversation, answer_held_out, load_on_cpu
+from guide.everyday import Everyday, Part, Verdict, load_everyday
+from guide.held_out import load_held_out
 
 PAGE = Path(__file__).parent.parent / "docs" / "guide.md"
 START, END = "<!-- the score begins -->", "<!-- the score ends -->"
+
+PARTS: dict[Part, str] = {
+    "tuning": "everyday words, tuned by",
+    "held_out": "everyday words, held out",
+    "strangers": "strangers, tuned by",
+    "strangers_held_out": "strangers, held out",
+}
 
 Answered = Sequence[tuple[Everyday, str, Verdict]]
 
 
 def main() -> None:
-    """Prints the score, of the tuning part the failures too, and writes the figures of the held-out part."""
+    """Prints the scores, of the tuning part the failures too, and writes them into the page."""
     parser = argparse.ArgumentParser(prog="python -m guide.evaluate", description="Asks the guide everyday questions.")
     parser.add_argument("--no-page", action="store_true", help="only print, do not write docs/guide.md")
     options = parser.parse_args()
-    quoting = Quoting()
-    # The facts are read with the first question.
-    quoting.answers("hello")
-    for question, answer, verdict in answered(quoting, load_everyday("tuning")):
-        if verdict != "right":
-            print(f"{verdict}: {question.ask!r} -> {answer[:70]!r}, wanted {', '.join(question.facts)}")
-    clock = time.perf_counter()
-    held_out = answered(quoting, load_everyday("held_out"))
-    each = (time.perf_counter() - clock) / len(held_out)
-    lines = [score("tuning", answered(quoting, load_everyday("tuning"))), score("held out", held_out)]
-    lines.append(f"- {each * 1000:.1f} ms a question")
+    model, quoting = load_on_cpu(bundled_model()), Quoting()
+    lines = []
+    for part, name in PARTS.items():
+        answers = answered(model, quoting, load_everyday(part))
+        lines.append(score(name, answers))
+        for question, answer, verdict in answers if "held_out" not in part else ():
+            if verdict != "right":
+                print(f"{verdict}: {question.ask!r} -> {answer[:70]!r}, wanted {', '.join(question.facts)}")
+    lines.append(older(model, quoting))
     print("\n".join(lines))
     if not options.no_page:
         before, _, rest = PAGE.read_text("utf-8").partition(START)
         PAGE.write_text(f"{before}{START}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", "utf-8")
 
 
-def answered(quoting: Quoting, questions: Sequence[Everyday]) -> Answered:
+def answered(model: Engine, quoting: Quoting, questions: Sequence[Everyday]) -> Answered:
     """What the guide says to each, and what is to be thought of it."""
-    said = [(question, quoting.answers(question.ask)[0]) for question in questions]
+    said = [(question, Conversation(model, quoting).ask(question.ask)) for question in questions]
     return [(question, answer, question.verdict(answer)) for question, answer in said]
+
+
+def older(model: Engine, quoting: Quoting) -> str:
+    """The questions kept out of the model's training, in whole sentences; an answer has to name the right thing."""
+    questions = load_held_out()
+    right = sum(question.passed_by(answer_held_out(model, question, quoting)) for question in questions)
+    of = len(questions)
+    return f"- whole sentences, kept out of the model's training: {right} of {of} right ({right / of:.1%})"
 
 
 def score(name: str, answers: Answered) -> str:

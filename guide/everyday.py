@@ -16,6 +16,7 @@ FILE = Path(__file__).with_name("everyday.toml")
 NOTHING = "unknown"
 """In the place of a fact: it is right to say that one does not know."""
 
+Part = Literal["tuning", "held_out", "strangers", "strangers_held_out"]
 Verdict = Literal["right", "unknown", "wrong"]
 """`unknown` is an answer that says it does not know what is written."""
 
@@ -41,14 +42,12 @@ class Everyday:
 def refusals() -> frozenset[str]:
     """What is said where nothing is known."""
     facts = load_facts().values()
-    return frozenset(quoted(fact) for fact in facts if fact.out_of_scope or fact.id in ("not-known", "gibberish")) | {
-        UNKNOWN
-    }
+    return frozenset(quoted(fact) for fact in facts if fact.out_of_scope or fact.id in (UNKNOWN, "gibberish"))
 
 
 @cache
-def load_everyday(part: Literal["tuning", "held_out"]) -> Sequence[Everyday]:
-    """The questions to tune by, or those of which only the score is looked at.
+def load_everyday(part: Part) -> Sequence[Everyday]:
+    """The questions of a part; of those held out only the score is looked at.
 
     Raises:
         ValueError: one names a fact that does not exist.

@@ -10,8 +10,11 @@ import pytest
 from exlchat.app.guide.facts import load_facts
 from exlchat.app.guide.lookup import LONGEST, Lookup
 from exlchat.app.guide.quoting import Quoting
+from exlchat.llm.port import Engine
+from exlchat.paths import bundled_model
+from guide.asking import Conversation, load_on_cpu
 from guide.evaluate import answered
-from guide.everyday import load_everyday
+from guide.everyday import load_everyday, refusals
 
 ROOT = Path(__file__).parents[2]
 TALK = {
@@ -26,9 +29,14 @@ def lookup() -> Lookup:
     return Lookup(load_facts())
 
 
-def test_held_out_questions_in_everyday_words_are_answered() -> None:
+@pytest.fixture(scope="module")
+def guide() -> Engine:
+    return load_on_cpu(bundled_model())
+
+
+def test_held_out_questions_in_everyday_words_are_answered(guide: Engine) -> None:
     """At least 250, 85 % of them right; and it is rather silent than wrong where it is not."""
-    verdicts = [verdict for _, _, verdict in answered(Quoting(), load_everyday("held_out"))]
+    verdicts = [verdict for _, _, verdict in answered(guide, Quoting(), load_everyday("held_out"))]
     assert len(verdicts) >= 250
     assert verdicts.count("right") >= 0.85 * len(verdicts)
     assert verdicts.count("wrong") <= 0.1 * len(verdicts)
@@ -36,6 +44,14 @@ def test_held_out_questions_in_everyday_words_are_answered() -> None:
 
 def test_no_question_is_in_both_parts() -> None:
     assert not {one.ask for one in load_everyday("tuning")} & {one.ask for one in load_everyday("held_out")}
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["who directed Blade Runner?", "my neighbour's dog barks all night", "do you know a dentist in Rotterdam"],
+)
+def test_it_says_that_it_does_not_know(guide: Engine, question: str) -> None:
+    assert Conversation(guide, Quoting()).ask(question) in refusals()
 
 
 @pytest.mark.parametrize(
@@ -52,14 +68,20 @@ def test_no_question_is_in_both_parts() -> None:
     ],
 )
 def test_it_is_found(lookup: Lookup, question: str, fact: str) -> None:
-    assert lookup.find(question)[0].id == fact
+    found = lookup.find(question)
+    assert (found.facts[0].id, found.sure) == (fact, True)
+
+
+def test_of_a_long_question_several_facts_are_left(lookup: Lookup) -> None:
+    """The bundled model says which of them was meant."""
+    found = lookup.find("my message has several paragraphs, how do I break the line without sending it off?")
+    assert not found.sure
+    assert "new-line" in [fact.id for fact in found.facts[:8]]
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        "who directed Blade Runner",
-        "my neighbour's dog barks all night",
         "zxcvb mnbvc",
         "\x1b[31m\x07",
         "",
@@ -68,16 +90,16 @@ def test_it_is_found(lookup: Lookup, question: str, fact: str) -> None:
     ],
 )
 def test_what_nothing_is_written_about_finds_nothing(lookup: Lookup, question: str) -> None:
-    assert lookup.find(question) == []
+    assert lookup.find(question).facts == ()
 
 
 @pytest.mark.parametrize("question", ['"gguf" AND NOT (', "gguf*", "answer:gguf", "NEAR(gguf)", "gguf' OR 1=1 --"])
 def test_a_question_is_no_query(lookup: Lookup, question: str) -> None:
-    assert lookup.find(question)
+    assert lookup.find(question).facts
 
 
 def test_only_the_beginning_of_a_long_text_is_looked_at(lookup: Lookup) -> None:
-    assert lookup.find("gguf " + " " * LONGEST + "themes " * 100_000)[0].id == "gguf"
+    assert lookup.find("gguf " + " " * LONGEST + "themes " * 100_000).facts[0].id == "gguf"
 
 
 def headings(page: Path) -> set[str]:

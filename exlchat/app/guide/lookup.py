@@ -1,8 +1,8 @@
 """Which fact a question is about: SQLite's full text search over the facts, by words and not by their order.
 
 A question is short, misspelt, and in the words of other programs. So little words are passed over, a word that no fact
-has becomes the nearest one that some fact has, and a fact counts only where it has most of what was asked for: a wrong
-answer is worse than none.
+has becomes the nearest one that some fact has, and a fact counts only where it has enough of what was asked for: a
+wrong answer is worse than none.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from exlchat.app.guide.facts import Fact
 
 LONGEST = 400
 """Characters of a question that are looked at."""
-ENOUGH = 0.55
+ENOUGH = 0.25
 """The share of what was asked for, by the weight of its words, that a fact must have."""
+SURE = 0.6
+"""The share of it that has to stand in one entry, for the best fact to be the one that was meant."""
+TELLING, AHEAD = 5.0, 0.15
+"""Or, in a long question, the weight that has to stand in one entry, and how far ahead of the next that fact is."""
+NEAR = 0.4
+"""The share of the best fact's score that another one needs to be thought of."""
 ALIKE = 0.82
 """How alike a misspelt word and the one that is meant are, as `difflib` measures it."""
 NAMED = 3.0
@@ -30,16 +36,39 @@ UNKNOWN = 3.5
 COLUMNS = {"words": 6.0, "ways": 4.0, "name": 2.0, "answer": 0.7}
 """What a word counts where it stands: among those of other programs, in a way to ask, in a fact's name, its answer."""
 _LITTLE_WORDS = """
-    a about actually again all also am an and any anything are as at b be been being but by can cant could d did do does
-    doesnt doing dont for from get gets getting give go gonna got gotta had has have how i if ill im in into is isnt it
-    its itself ive just let lets like m me my n need now of ok on one or our out pls please possible r really s say see
+    a about actually again all also am an and any anything are as at b be been being but by can could d did do does
+    doing for from get gets getting give go gonna got gotta had has have how i if ill im in into is it
+    its itself ive just let lets like m me my n need now of ok on one or our pls please possible r really s say see
     should show so some somehow something still support supported supports t tell than that thats the their them then
     there theres these they thing things this those to too u ur us use used using very wanna want wants was way we were
     what whats when where wheres which while who why will with without works would you your
 """
 _LITTLE = frozenset(_LITTLE_WORDS.split())
-_WORD = re.compile(r"\d\+\d+|[a-z0-9_]+")
+_SAME_WORDS = """
+    not: cannot cant unable fails fail failed doesnt isnt wont didnt dont never arent wasnt couldnt
+    chat: conversation conversations convo convos dialog dialogue thread threads chats
+    answer: answers reply replies response responses
+    model: models llm llms
+    delete: deletion deleting remove removes removed removing erase
+    image: images picture pictures photo photos
+    color: colour colors colours
+    folder: folders directory directories path
+    storage: stored storing store
+    edit: editing edits modify
+"""
+_SAME = {
+    word: line.partition(":")[0].strip() for line in _SAME_WORDS.splitlines() for word in line.partition(":")[2].split()
+}
+_WORD = re.compile(r"\d+[+/]\d+|[a-z0-9_]+")
 _MARKS = re.compile(r"[\[\]|{}<>`]")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The facts that a question may be about, the best first; `sure`: it is about the first."""
+
+    facts: tuple[Fact, ...]
+    sure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +109,8 @@ class Lookup:
             for stem in entry.stems:
                 self._entries[stem].append(entry)
 
-    def find(self, question: str) -> list[Fact]:
-        """The facts that answer it, the best first; none where no fact has enough of it."""
+    def find(self, question: str) -> Found:
+        """What it may be about; nothing where no fact has enough of it."""
         asked = _words(question[:LONGEST])
         telling = [word for word in asked if word not in _LITTLE]
         terms = [self._term(word) for word in dict.fromkeys(telling or asked)]
@@ -89,12 +118,19 @@ class Lookup:
         for term in terms:
             for place in self._places(term.word):
                 had[place] += term.weight
-        enough = ENOUGH * sum(term.weight for term in terms)
-        score = self._ranked(terms)
-        for place, weight in self._named(terms, little=not telling).items():
+        whole = sum(term.weight for term in terms)
+        score, named = self._ranked(terms), self._named(terms, little=not telling)
+        for place, weight in named.items():
             score[place] = score.get(place, 0.0) + NAMED * weight
         best = sorted(score, key=lambda place: (-score[place], place))
-        return [self._facts[place] for place in best if had[place] >= enough]
+        enough = [place for place in best if had[place] >= ENOUGH * whole]
+        if not enough:
+            return Found((), sure=False)
+        near = [place for place in enough if score[place] >= NEAR * score[enough[0]]]
+        weight = named.get(near[0], 0.0)
+        ahead = len(near) == 1 or score[near[1]] <= (1 - AHEAD) * score[near[0]]
+        sure = weight >= SURE * whole or (weight >= TELLING and ahead)
+        return Found(tuple(self._facts[place] for place in near), sure)
 
     def _term(self, word: str) -> _Term:
         """The word, or the one that was meant, with what it says; no word where none is like it."""
@@ -156,7 +192,7 @@ class Lookup:
         return [frozenset(stems) for stems in found]
 
     def _table(self, name: str, columns: tuple[str, ...]) -> None:
-        tokenizer = "porter unicode61 tokenchars '_+'"
+        tokenizer = "porter unicode61 tokenchars '_+/'"
         self._database.execute(f'CREATE VIRTUAL TABLE {name} USING fts5 ({", ".join(columns)}, tokenize="{tokenizer}")')
 
 
@@ -173,4 +209,5 @@ def _plain(texts: Iterable[str]) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower().replace("'", "").replace("’", ""))
+    found = _WORD.findall(text.lower().replace("'", "").replace("’", ""))
+    return [_SAME.get(word, word) for word in found]
