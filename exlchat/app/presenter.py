@@ -191,7 +191,7 @@ class Presenter:
         seconds = 0.0
         if prompt is not None:
             view.unsent.keep(answering.conversation_id)
-        else:
+        elif not session.go_round(answering):
             seconds, self._began = (time.monotonic() - self._began if self._began else 0.0), 0.0
             if report.error is None:
                 session.title_when_idle(answering.conversation_id)

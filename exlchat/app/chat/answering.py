@@ -31,6 +31,7 @@ class PendingAnswer:
         back_to: id of the message at which the branch ends when all has ended, where no answer was chosen.
         for_several: one job makes several answers, and this one stands for them all.
         several: each of them that has begun, by its number, from 0.
+        then: who of a group speaks when it has ended by itself, one after the other.
     """
 
     job: EngineJob
@@ -44,6 +45,7 @@ class PendingAnswer:
     back_to: str | None = None
     for_several: bool = False
     several: dict[int, PendingAnswer] = field(default_factory=dict)
+    then: Sequence[str] = ()
 
     @property
     def conversation_id(self) -> str:

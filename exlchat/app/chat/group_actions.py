@@ -8,12 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
+from exlchat.chat.speakers import label_of
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from exlchat.app.chat.session import ChatSession
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.chat.personas.group import Group
+
+
+EVERYBODY = "all"
 
 
 def group_here(session: ChatSession) -> Group:
@@ -51,10 +57,18 @@ def end(session: ChatSession) -> None:
     session.deleted_last = False
 
 
-def speak(session: ChatSession, name: str) -> None:
-    """Have one of the group answer what was said last, whoever said that; without a name whose turn it is."""
+def speak(session: ChatSession, names: Sequence[str]) -> None:
+    """Have some of the group answer what was said last, whoever said that; without a name whose turn it is.
+
+    `EVERYBODY` alone is all of them, from whose turn it is on.
+    """
     session.require_quiet()
     group = group_here(session)
+    due = group.next(session.branch, session.spoken.speaks)
+    if list(names) == [EVERYBODY] and group.member(EVERYBODY) is None:
+        place = group.members.index(due)
+        members = [*group.members[place:], *group.members[:place]]
+    else:
+        members = [member_called(group, name) for name in names] or [due]
     session.unkept.save()
-    member = member_called(group, name) if name else group.next(session.branch, session.spoken.speaks)
-    session.answer_tip(speaker=member.char)
+    session.have_speak(session.require_open(), [label_of(one.char) for one in members])

@@ -418,15 +418,34 @@ class ChatSession(OpenConversation):
             raise NotPossibleError("this conversation is new; write in it first")
         return self.conversation.id
 
-    def answer_tip(
-        self, *, retry_of: str | None = None, speaker: str | None = None, own: OwnSettings | None = None
-    ) -> None:
+    def answer_tip(self, *, retry_of: str | None = None, own: OwnSettings | None = None) -> None:
         """Have the last message of the open branch answered, or an answer given again beside itself.
 
-        `speaker` is who of a group answers. `own` is what held before the branch was moved to that message, and goes on
-        holding.
+        `own` is what held before the branch was moved to that message, and goes on holding.
         """
-        self._submit(self.require_open(), prompt=None, retry_of=retry_of, speaker=speaker, own=own)
+        self._submit(self.require_open(), prompt=None, retry_of=retry_of, own=own)
+
+    def have_speak(self, conversation_id: str, names: Sequence[str]) -> None:
+        """Have these of a group answer what was said last, one after the other, as long as nobody stops them.
+
+        Raises:
+            StoreError: the conversation cannot be read.
+        """
+        self._submit(conversation_id, prompt=None, speaker=names[0])
+        answering = self._under_way.of(conversation_id)
+        if answering is not None:
+            answering.then = names[1:]
+
+    def go_round(self, ended: PendingAnswer) -> bool:
+        """Have the next of a group speak behind an answer that came to its end; whether there is one."""
+        if not ended.then or ended.message is None or ended.message.status != "complete":
+            return False
+        try:
+            self.have_speak(ended.conversation_id, ended.then)
+        except StoreError as error:
+            self.on_refused(str(error))
+            return False
+        return True
 
     def answer_several(self, seeds: Sequence[int | None], *, retry_of: str | None) -> PendingAnswer:
         """Have the last message of the open branch answered several times over, or an answer given again so.

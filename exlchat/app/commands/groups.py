@@ -62,14 +62,16 @@ def group(view: View, text: str) -> None:
 @command(
     "speak",
     "Who speaks now",
-    "Have NAME of the group answer now; without NAME, whose turn it is.",
+    "Have NAME of the group answer now, several one after the other, or `all`; without NAME, whose turn it is.",
     "/speak",
-    "[NAME]",
+    "[NAMES]",
     after="group",
     aliases=("/trigger",),
 )
-def speak(view: View, name: str) -> None:
-    group_actions.speak(view.session, name)
+def speak(view: View, text: str) -> None:
+    there = group_actions.group_here(view.session)
+    alone = "," not in text and there.member(text) is not None
+    group_actions.speak(view.session, [text] if alone else _names(text))
     view.show_messages()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from exlchat import paths
+from exlchat.app.chat.group_actions import EVERYBODY
 from exlchat.app.chat.numbered import about, numbered_back, who_says
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands.actions import BY_NAME
@@ -75,7 +76,7 @@ class Arguments:
                 (str(number), one_line(one.title, 60)) for number, one in enumerate(self._stored(listed), 1)
             ),
             "persona": _personas,
-            "speak": self._members,
+            "speak": lambda: (*self._members(), (EVERYBODY, "one after the other")),
             "note": lambda: (("depth 4", "how many messages stand behind it"), ("-", "takes it away")),
             "preset": _presets,
             "template": _templates,

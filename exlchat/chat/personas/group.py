@@ -68,7 +68,7 @@ class Group:
             PersonaError: it did not.
         """
         members = content.get(GROUP)
-        if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
+        if not isinstance(members, list) or len(members) > MOST or not all(isinstance(one, dict) for one in members):
             raise PersonaError("the group of this conversation is damaged; /group NAME NAME begins one anew")
         try:
             return cls(tuple(FrozenPersona.from_json(one) for one in members))

@@ -311,3 +311,36 @@ async def test_lists_of_messages_name_who_spoke_and_several_answers_have_one_spe
         await pilot.pause()
         tree = chat.session.store.read_tree(chat.session.conversation_id or "")
         assert [char_of(one) for one in tree.messages if one.record is not None] == ["Ben"] * 3
+
+
+async def test_several_speak_one_after_the_other_until_somebody_stops_them(tmp_path: Path) -> None:
+    engine = ScriptedEngine(*(f"Word {number}." for number in range(9)))
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(110, 40)) as pilot:
+        await say(pilot, "/group ben cleo ada")
+        await ask(pilot, "Cleo?")
+        await say(pilot, "/speak all")
+        await until(pilot, lambda: names(chat)[-3:] == ["Ada", "Ben", "Cleo"] and not chat.session.busy)
+        assert "Ada: Word 1." in engine.prompts[-1]
+        assert "Ben: Word 2." in engine.prompts[-1]
+        await say(pilot, "/speak Ben Cleo")
+        await until(pilot, lambda: names(chat)[-2:] == ["Ben", "Cleo"] and not chat.session.busy)
+        assert len(chat.session.branch) == 3 + 1 + 3 + 2
+        # Whoever types meanwhile is heard next, and by whoever is named.
+        engine.hold()
+        await say(pilot, "/speak all")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        await say(pilot, "Wait, Ben.")
+        engine.release()
+        await until(pilot, lambda: names(chat)[-3:] == ["Ada", "User", "Ben"] and not chat.session.busy)
+        engine.hold()
+        await say(pilot, "/speak all")
+        await until(pilot, lambda: chat.session.being_written is not None)
+        before = len(engine.requests)
+        await pilot.press("escape")
+        engine.release()
+        await idle(pilot)
+        assert len(engine.requests) == before
+        await say(pilot, "/speak Ben Zoe")
+        assert "there is no Zoe in this group" in told(chat)
+        assert len(engine.requests) == before
