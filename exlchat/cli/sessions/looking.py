@@ -12,6 +12,7 @@ from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.chat.model import Message
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.repair.check_file import check_file
+from exlchat.chat.speakers import char_of, label_of
 from exlchat.chat.store.backup import backups
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.chat.store.search import SearchHit
@@ -112,7 +113,7 @@ def run_check(path: Path, typed: argparse.Namespace) -> ExitCode:
 
 
 def _head(one: Message, place: tuple[int, int]) -> str:
-    told = [one.id[:SHORT], one.role, day(one.created_at)]
+    told = [one.id[:SHORT], _who(one), day(one.created_at)]
     if place[1] > 1:
         told.append(f"{place[0]} of {place[1]}")
     told += [word for word, holds in (("pinned", one.pinned), ("cut", one.status == "partial")) if holds]
@@ -131,8 +132,14 @@ def _tree_lines(kept: Sequence[Message], shown: set[str]) -> list[str]:
     for line in tree_lines(kept):
         one = line.message
         mark = "*" if one.id in shown else " "
-        lines.append(f"{one.id[:SHORT]} {mark} {'  ' * line.depth}{one.role}: {line.text}")
+        lines.append(f"{one.id[:SHORT]} {mark} {'  ' * line.depth}{_who(one)}: {line.text}")
     return lines
+
+
+def _who(one: Message) -> str:
+    """The role, and of a group the name of who gave the answer."""
+    name = char_of(one)
+    return one.role if name is None else f"{one.role} {label_of(name)}"
 
 
 def _marked(hit: SearchHit) -> str:

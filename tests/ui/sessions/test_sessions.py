@@ -72,6 +72,16 @@ def test_a_conversation_is_shown_with_ids_to_go_on_with(shell: Shell) -> None:
     assert shown["messages"][0]["id"][:8] in text
 
 
+def test_who_of_a_group_spoke_is_named(shell: Shell, database: Path) -> None:
+    with closing(ConversationStore(database)) as store:
+        ident = store.create_conversation().id
+        asked = store.add_message(ident, "user", "How is it, Ben?")
+        begun = store.begin_answer(ident, asked.id, speaker="\x1b[2JBen\n")
+        store.close_answer(begun.id, "Cold.", [1], "complete")
+    assert f"--- {begun.id[:8]} · assistant [2JBen · " in shell("show", ident)
+    assert "assistant [2JBen: Cold." in shell("show", ident, "--tree")
+
+
 def test_undoing_a_branch_says_that_what_was_written_in_it_stays(shell: Shell, database: Path) -> None:
     answer = shell.json("show", "last")["messages"][-1]["id"]
     old = shell.json("list")[0]["id"]
