@@ -51,7 +51,7 @@ async def test_it_says_that_it_does_not_know(guide: LocalEngine, tmp_path: Path)
 
 
 async def test_where_words_leave_several_facts_the_model_says_which(guide: LocalEngine, tmp_path: Path) -> None:
-    question = "my message has several paragraphs, how do I break the line without sending it off?"
+    question = "where on the internet would I find models for this"
     texts = Quoting().answers(question)
     assert len(texts) > 1
     async with line_mode(tmp_path, load=lambda _: guide, quoting=Quoting()) as line:
@@ -59,7 +59,7 @@ async def test_where_words_leave_several_facts_the_model_says_which(guide: Local
         await line.say(question)
         await line.idle()
         assert last(line) in texts
-        assert last(line) == quoted(load_facts()["new-line"])
+        assert last(line) == quoted(load_facts()["where-models"])
 
 
 async def test_another_answer_is_another_fact_until_there_is_none(guide: LocalEngine, tmp_path: Path) -> None:
@@ -101,6 +101,19 @@ async def test_a_form_that_was_asked_for_goes_before_quoting(guide: LocalEngine,
         await line.say("/choice yes, no :: can you do GGUF?")
         await line.idle()
         assert last(line) in ("yes", "no")
+
+
+async def test_a_persona_speaks_for_itself(guide: LocalEngine, tmp_path: Path) -> None:
+    async with line_mode(tmp_path, load=lambda _: guide, quoting=Quoting()) as line:
+        await line.idle()
+        await line.say("/persona narrator")
+        await line.sees("speaks")
+        await line.say("/set max_tokens 5")
+        await line.say("can you do GGUF?")
+        await line.idle()
+        record = line.chat.session.branch[-1].record
+        assert record is not None
+        assert record.speech.constraint is None
 
 
 async def test_other_models_answer_themselves(tmp_path: Path) -> None:

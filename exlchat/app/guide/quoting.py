@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.chat.answer_options import PLAIN
-from exlchat.chat.speaking import TurnError
+from exlchat.chat.speaking import TurnError, speaker_name
 from exlchat.llm.constraint import Constraint
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Quoting:
         earlier: str | None,
         goes_on: bool,
     ) -> AnswerOptions:
-        """How the next answer has to be: as was asked for, where it is not the guide that answers or a form was wished.
+        """How the next answer has to be: as was asked for, where another model answers, a persona, or in a wished form.
 
         Args:
             earlier: the id of an answer that was given to the question.
@@ -88,6 +88,8 @@ class Quoting:
             return speech
         before = None if earlier is None else store.message(earlier)
         branch = store.load(conversation_id).branch if before is None else store.branch(before.parent_id)
+        if speaker_name(branch) is not None:
+            return speech
         question = next((one.text for one in reversed(branch) if one.role == "user"), "")
         if before is not None and goes_on:
             # What somebody has changed is none of these, and the model goes on with it.
