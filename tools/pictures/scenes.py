@@ -130,6 +130,20 @@ async def personas(there: Stage) -> None:
     await there.press("f7", "down", "down")
 
 
+@picture("group", "A group chat: /group brainstormer editor")
+async def group(there: Stage) -> None:
+    """Two personas, of whom one answers the other."""
+    await there.type("/group brainstormer editor")
+    await there.press("enter")
+    asked, *answers = texts.HARBOUR_NAMES
+    await there.ask(asked, answers[0])
+    there.engine.say(answers[1])
+    await there.type("/speak Editor")
+    await there.press("enter")
+    await there.answered()
+    there.app.clear_notifications()
+
+
 @picture("prompt", "Prompt inspector: f4")
 async def prompt(there: Stage) -> None:
     """The prompt, token by token."""

@@ -109,6 +109,15 @@ sorted(words, key=itemgetter(-1))
 ```
 """,
 )
+HARBOUR_NAMES = (
+    "Brainstormer, what could a café on the old quay be called?",
+    """*The Slack Tide*, *Bollard & Bean*, *Low Water*, *The Ferryman's Cup*.
+
+*Low Water* is the best of them: short, of the place, and it is what the windows look out on.""",
+    """“What the windows look out on” says it; “of the place” says it again, and weaker.
+
+I would keep: **Low Water: short, and what you see from the window.**""",
+)
 COMPARED = (
     """Take `operator.itemgetter`:
 
