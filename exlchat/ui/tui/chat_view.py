@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
 NARROW_CELLS = 80
 _SIDE_OPEN = "-side-open"
+_NOTHING_LISTED = "-nothing-listed"
 
 
 class ChatView(Screen[None]):
@@ -327,6 +328,8 @@ class ChatView(Screen[None]):
         answering = writing.conversation_id if writing else None
         summaries = self.summaries()
         self.tabs.refresh(summaries)
+        # Where one has just deleted the last of them, the key that brings it back is a key of the list.
+        self.set_class(not summaries and not session.can_undo_delete, _NOTHING_LISTED)
         self.sidebar.show(summaries, session.conversation_id, answering, datetime.date.today())
         self.refresh_bindings()
 
@@ -344,6 +347,8 @@ class ChatView(Screen[None]):
         self.composer.focus()
 
     def list_conversations(self) -> None:
+        if self.has_class(_NOTHING_LISTED):
+            raise NotPossibleError("there is no conversation yet; what you write begins one")
         self.show_sidebar(True)
         self.sidebar.focus()
 

@@ -164,7 +164,7 @@ async def test_ctrl_b_focuses_hides_and_shows(tmp_path: Path) -> None:
 
 
 async def test_five_thousand_conversations_are_no_burden(tmp_path: Path) -> None:
-    chat = app(tmp_path)
+    chat = app(tmp_path, store=filled(tmp_path, "one"))
     now = datetime.datetime.now()
     summaries = [
         ConversationSummary(f"c{n}", f"conversation {n}", 0.0, (now - datetime.timedelta(hours=n)).timestamp(), 2)
@@ -367,3 +367,35 @@ async def test_an_answer_that_is_being_written_is_named_as_the_reason(tmp_path: 
         await say(pilot, command)
         await until(pilot, lambda: "an answer is on its way; Esc or ctrl+c stops it" in told(chat))
         engine.release()
+
+
+async def test_a_list_of_nothing_takes_no_room_until_there_is_something(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await pilot.pause()
+        assert not chat.chat_screen.side.display
+        assert chat.chat_screen.composer.region.x < 3
+        await pilot.press("ctrl+b")
+        await until(pilot, lambda: "there is no conversation yet" in told(chat))
+        assert chat.chat_screen.composer.has_focus
+        await say(pilot, "1?")
+        await idle(pilot)
+        assert chat.chat_screen.side.display
+        await pilot.press("ctrl+b", "d")
+        await pilot.pause()
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: not chat.session.store.list_conversations())
+        assert chat.chat_screen.side.display
+        await pilot.press("u")
+        await until(pilot, lambda: len(chat.session.store.list_conversations()) == 1)
+
+
+async def test_on_a_wide_terminal_what_is_typed_and_told_ends_where_the_text_does(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("word " * 200))
+    async with chat.run_test(size=(220, 40)) as pilot:
+        await say(pilot, "1?")
+        await idle(pilot)
+        screen = chat.chat_screen
+        row = next(line for line in shown(chat).splitlines() if "word word" in line)
+        assert abs(screen.composer.region.right - len(row.rstrip())) <= 4
+        assert screen.status.region.right <= screen.composer.region.right + 2
