@@ -21,7 +21,7 @@ _ALL_THREADS = torch.get_num_threads()
 # Of the machine's memory; the rest is left to the cache, the program and the desktop.
 _USABLE_OF_CPU = 0.8
 # Of the card's, beside weights and cache: what a prompt of one chunk needs, CUDA itself, and the graph of a step.
-_WORKING_ON_GPU = 600 * 2**20
+WORKING_ON_GPU = 600 * 2**20
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -93,7 +93,7 @@ def prepare_torch(device: torch.device, parameters: int) -> None:
 def usable_memory(device: torch.device) -> int:
     """Bytes of the free memory that weights may take (on a GPU: weights and cache)."""
     if device.type == "cuda":
-        return max(free_memory(device) - _WORKING_ON_GPU, 0)
+        return max(free_memory(device) - WORKING_ON_GPU, 0)
     return int(_USABLE_OF_CPU * free_memory(device))
 
 
@@ -101,7 +101,7 @@ def room_without_models(device: torch.device) -> int:
     """What `usable_memory` would be if this program held no model: another one takes the place of the one loaded."""
     if device.type == "cuda":
         free = int(torch.cuda.mem_get_info(device)[0])
-        return max(free + torch.cuda.memory_reserved(device) - _WORKING_ON_GPU, 0)
+        return max(free + torch.cuda.memory_reserved(device) - WORKING_ON_GPU, 0)
     resident, shared = _statm()[1:3]
     # Some 0.2 GiB of it are the program's own and stay.
     own = (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

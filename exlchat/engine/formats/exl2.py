@@ -126,6 +126,13 @@ def decode_scales(q_scale: Tensor, q_scale_max: Tensor) -> Tensor:
     return (steps * unit.unsqueeze(-1)).half()
 
 
+def pack_scale_indices(indices: Tensor) -> Tensor:
+    """int32 `[G, N/8]` from indices `[G, N]` of 0 to 15, the lowest column in the lowest four bits."""
+    shifts = torch.arange(0, 32, 4, device=indices.device)
+    words = indices.to(torch.int64).view(len(indices), -1, 8) << shifts
+    return words.sum(-1).to(torch.int32)
+
+
 def unpack(words: Tensor, bits: int) -> Tensor:
     """int16 codes `[rows, N]` from int32 words `[rows * bits / 32, N]`.
 

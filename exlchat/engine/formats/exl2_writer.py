@@ -67,7 +67,7 @@ def quantize_matrix(
     return {
         "q_weight": torch.cat(words),
         "q_invperm": order.argsort().to(torch.int32),
-        "q_scale": _pack_scale_indices(torch.stack(indices)),
+        "q_scale": exl2.pack_scale_indices(torch.stack(indices)),
         "q_scale_max": torch.stack(maxima),
         "q_groups": torch.tensor(table, dtype=torch.int16),
     }
@@ -138,13 +138,6 @@ def _add_linear(tensors: dict[str, Tensor], key: str, weight: Tensor, sections: 
 def _rounding_error(rows: Tensor, scale: Tensor, zero: int, top_code: int) -> Tensor:
     rounded = (rows / scale).round().clamp(-zero, top_code - zero) * scale
     return (rounded - rows).abs().pow(3.5).sum()
-
-
-def _pack_scale_indices(indices: Tensor) -> Tensor:
-    """int32 `[G, N/8]` from indices `[G, N]`, the lowest column in the lowest four bits."""
-    shifts = torch.arange(0, 32, 4, device=indices.device)
-    words = indices.to(torch.int64).view(len(indices), -1, 8) << shifts
-    return words.sum(-1).to(torch.int32)
 
 
 def _mean_bits(sections: Sequence[Section]) -> float:

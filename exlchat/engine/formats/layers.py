@@ -106,11 +106,11 @@ class LayerLoader:
             packed = self._packed(tensors, how, features, outputs, stored_bias)
             return packed or self._written_out(tensors, how, features, outputs, stored_bias)
 
-    def float_linear(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
+    def float_linear(self, key: str, features: int, outputs: int, *, bias: bool, transposed: bool = False) -> Linear:
         """A layer that is used as floats, however it is stored; arguments and errors as of `linear`."""
         how = self._format(key, outputs)
         if how is None:
-            return self._as_stored(key, features, outputs, bias=bias)
+            return self._as_stored(key, features, outputs, bias=bias, transposed=transposed)
         stored_bias = self._bias(key, outputs, declared=bias)
         with self._named(key, how):
             return self._written_out(self._tensors(key, how), how, features, outputs, stored_bias)

@@ -34,28 +34,37 @@ def load_transformer(
 
     Args:
         has_head: whether the checkpoint holds a head of its own; a tied model without one uses the embedding.
-        tick: called after the embedding, each layer and the head.
+        tick: called after the ends, each layer and the whole.
         operations: between the products; plain torch unless given.
         context: the most tokens that a sequence will have; as many as the model was made for unless given.
     """
-    weights = _Weights(spec, loader)
+    ends = load_ends(spec, loader, has_head)
+    tick()
+    layers = []
+    for index in range(spec.num_layers):
+        layers.append(load_layer(spec, loader, index))
+        tick()
+    tick()
+    return Transformer(spec, ends, layers, context=context, operations=operations)
+
+
+def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool) -> Ends:
+    """What stands around the layers; arguments as of `load_transformer`."""
     embedding = loader.tensor("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
     positions = None
     if spec.learned_positions:
         positions = loader.tensor("model.embed_positions.weight", (spec.max_position_embeddings, spec.hidden_size))
-    tick()
-    layers = []
-    for index in range(spec.num_layers):
-        layers.append(weights.layer(index))
-        tick()
-    norm = weights.norm("model.norm")
+    norm = _Weights(spec, loader).norm("model.norm")
     head: Linear | QuantizedLinear = Linear(embedding)
     if has_head or not spec.tied_head:
         head = loader.linear("lm_head", spec.hidden_size, spec.vocab_size, bias=False)
     if isinstance(head, Linear):
         head = loader.float_head(head)
-    tick()
-    return Transformer(spec, Ends(embedding, norm, head, positions), layers, context=context, operations=operations)
+    return Ends(embedding, norm, head, positions)
+
+
+def load_layer(spec: ModelSpec, loader: LayerLoader, index: int) -> DecoderLayer:
+    return _Weights(spec, loader).layer(index)
 
 
 _Part = TypeVar("_Part", Joined, Linear | QuantizedLinear)

@@ -7,6 +7,7 @@ prompt `decode.prompts`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -122,7 +123,7 @@ class Transformer:
         self,
         spec: ModelSpec,
         ends: Ends,
-        layers: list[DecoderLayer],
+        layers: Sequence[DecoderLayer],
         *,
         context: int | None = None,
         operations: Operations | None = None,
@@ -195,8 +196,7 @@ class Transformer:
         """What the head makes logits of: `[tokens, hidden]`, or `[1, hidden]`. Arguments as of `forward`."""
         stream, places = Stream(self.embed(ids, start)), self.places(start, start + len(ids))
         for index in range(len(self.layers)):
-            rows = self.heads(index, stream, places)
-            self.finish_layer(index, stream, self.attend(index, rows, cache, start).flatten(1))
+            self.layer(index, stream, places, cache, start)
         if last_only:
             stream.hidden, added = stream.hidden[-1:], stream.added
             stream.added = None if added is None else added[-1:]
@@ -205,13 +205,17 @@ class Transformer:
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
         """`[tokens, hidden]` of `features` -> float32 `[tokens, vocab]`."""
+        return self.scores(x)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """What `logits` gives, which gradients can be taken of."""
         logits = self.head(x).float()
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         cap = self.spec.logit_softcap
         return cap * torch.tanh(logits / cap) if cap else logits
 
-    # The parts of `features`, which `decode.prompts` captures but for the attention.
+    # The parts of `features`: `decode.prompts` captures all but the attention, the converter takes layer by layer.
 
     def embed(self, ids: Tensor, start: int) -> Tensor:
         """float32 `[tokens, hidden]`."""
@@ -229,6 +233,17 @@ class Transformer:
             [rope.slice(start, end) for rope in self.ropes],
             [rope.query_scales(start, end) if own else None for rope, own in zip(self.ropes, scaled, strict=True)],
         )
+
+    def layer(
+        self, index: int, stream: Stream, places: Places, cache: KVSequence | None = None, start: int = 0
+    ) -> None:
+        rows = self.heads(index, stream, places)
+        self.finish_layer(index, stream, self.attend(index, rows, cache, start).flatten(1))
+
+    def settle(self, stream: Stream) -> None:
+        """Has the residual stream take what the last layer gave, which else the next norm does."""
+        self._add_norm(stream, None)
+        stream.added = stream.after = None
 
     def heads(self, index: int, stream: Stream, places: Places) -> Tensor:
         """`[tokens, heads, head_dim]`: a layer's queries, keys and values, normed and turned to their places."""
