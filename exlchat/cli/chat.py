@@ -28,6 +28,7 @@ _USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
        exlchat config COMMAND [options]
+       exlchat convert SOURCE OUT [options]
        exlchat completions SHELL
        exlchat doctor"""
 _ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
@@ -46,6 +47,7 @@ on the CPU.
   exlchat config    show, edit and change the settings
   exlchat completions
                     print a script that has bash, zsh or fish complete commands
+  exlchat convert   make EXL2 files of a float, GPTQ or AWQ model
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
 _EPILOG = """examples:

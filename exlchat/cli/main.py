@@ -20,6 +20,7 @@ COMMANDS = {
     "build-ext": "exlchat.cli.build_ext",
     "completions": "exlchat.cli.completions",
     "config": "exlchat.cli.config",
+    "convert": "exlchat.cli.convert",
     "doctor": "exlchat.cli.doctor.command",
     "models": "exlchat.cli.models",
     "personas": "exlchat.cli.personas",

@@ -20,6 +20,7 @@ from exlchat.cli.build_ext import build_parser as build_ext_parser
 from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.completions import build_parser as completions_parser
 from exlchat.cli.config import build_parser as config_parser
+from exlchat.cli.convert import build_parser as convert_parser
 from exlchat.cli.doctor.command import build_parser as doctor_parser
 from exlchat.cli.models import build_parser as models_parser
 from exlchat.cli.personas import build_parser as personas_parser
@@ -41,6 +42,7 @@ PARSERS = {
     "build-ext": build_ext_parser,
     "completions": completions_parser,
     "config": config_parser,
+    "convert": convert_parser,
     "doctor": doctor_parser,
     "models": models_parser,
     "personas": personas_parser,

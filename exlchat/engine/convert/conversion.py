@@ -1,0 +1,293 @@
+"""One conversion: costs, tables, choice, rounding, writing; every finished part is kept in the work folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.convert import budget, output
+from exlchat.engine.convert.allocation import Table
+from exlchat.engine.convert.matrices import Matrix, matrices_of, stays
+from exlchat.engine.convert.measured import Measured, from_json, to_json
+from exlchat.engine.convert.observing import HEAD, Notes, ObservingLoader, Sum, open_observed
+from exlchat.engine.convert.passes import Passes
+from exlchat.engine.convert.rounding import Rounded, Statistics, losses, lost, round_matrix, statistics
+from exlchat.engine.convert.text import digest
+from exlchat.engine.convert.work import WorkFolder
+from exlchat.engine.formats import exl2
+from exlchat.engine.formats.exl2 import BIT_WIDTHS
+from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import ModelError
+
+GROUP_SIZES = (32, 64, 128)
+_NEAR = 2
+"""Widths on either side of a wanted number of bits that are tried."""
+_COST_TOKENS = 16_384
+"""Of the text, what the backward pass reads."""
+_COSTS, _COUNT = "costs.safetensors", ":count"
+_BARE = 1e-6
+"""Part of the mean importance that every output has at least, so that none is free to be anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a conversion is.
+
+    Args:
+        phase: `sensitivity`, `tables`, `rounding` or `writing`.
+        done, total: layers of it.
+        line: what is to be told of a matrix, if anything.
+    """
+
+    phase: str
+    done: int
+    total: int
+    line: str = ""
+
+
+OnStep = Callable[[Step], None]
+
+
+class Conversion:
+    """A model on its way into EXL2.
+
+    Args:
+        checkpoint: the source.
+        rows: int64 `[rows, length]`, the calibration text.
+        device: where all is computed, in float32.
+        work: the folder that keeps what is done; its job is this one.
+        wanted: bits a weight of the files to come.
+        on_step: told how far it is.
+
+    Raises:
+        ModelError: the source cannot be converted.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        rows: Tensor,
+        device: torch.device,
+        work: WorkFolder,
+        wanted: Sequence[float],
+        *,
+        on_step: OnStep,
+    ) -> None:
+        self._checkpoint, self._rows, self._device, self._work = checkpoint, rows, device, work
+        self._spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+        self._widths = widths_near(wanted)
+        self._on_step = on_step
+        if device.type == "cuda":
+            # Statistics are sums of hundreds of thousands of products: their inputs need no more digits.
+            torch.set_float32_matmul_precision("high")
+        self._layers = self._spec.num_layers
+
+    def measure(self) -> dict[str, Measured]:
+        """What each matrix loses at each width, measured where the work folder does not have it yet."""
+        costs = self._costs()
+        missing = [index for index in range(self._layers + 1) if not self._work.has(_table_part(index))]
+        if missing:
+            transformer, loader = self._open()
+            passes = Passes(transformer, loader, self._rows)
+            for index in range(missing[-1] + 1):
+                notes = self._read(passes, index, moments=index in missing)
+                if notes is not None:
+                    self._work.keep_text(
+                        _table_part(index), to_json(self._measure(self._held(loader, index), notes, costs))
+                    )
+                self._on_step(Step("tables", index + 1, self._layers + 1))
+        parts = (from_json(self._work.text(_table_part(index))) for index in range(self._layers + 1))
+        return {name: entry for part in parts for name, entry in part.items()}
+
+    def round(self, plan: budget.Plan, measured: Mapping[str, Measured], name: str) -> None:
+        """Every layer's codes, kept under the plan's name where they are not there yet."""
+        missing = [index for index in range(self._layers + 1) if not self._work.has(_codes_part(name, index))]
+        if not missing:
+            return
+        costs = self._costs()
+        transformer, loader = self._open()
+        passes = Passes(transformer, loader, self._rows)
+        for index in range(missing[-1] + 1):
+            notes = self._read(passes, index, moments=index in missing)
+            if notes is not None:
+                tensors: dict[str, Tensor] = {}
+                matrices = self._held(loader, index)
+                known: dict[str, Statistics] = {}
+                for matrix in matrices:
+                    stats = self._statistics(matrix, notes, known)
+                    layout = measured[matrix.name].table.layout(plan.choices[matrix.name])
+                    weight = matrix.columns()[stats.order]
+                    rounded = round_matrix(weight, stats, layout, self._importance(matrix, costs, notes))
+                    tensors.update(_checked(matrix, rounded))
+                    error, size = lost(rounded, weight)
+                    mean = plan.choices[matrix.name].bits / weight.numel()
+                    line = f"{matrix.name}: {mean:.2f} bits, error {(error / max(size, 1e-30)) ** 0.5:.4f}"
+                    self._on_step(Step("rounding", index, self._layers + 1, line))
+                self._work.keep(_codes_part(name, index), tensors)
+            self._on_step(Step("rounding", index + 1, self._layers + 1))
+
+    def write(self, folder: Path, plan: budget.Plan, measured: Mapping[str, Measured], name: str, dataset: str) -> None:
+        """The finished folder."""
+        tables = {name: entry.table for name, entry in measured.items()}
+        head = round(plan.mean_bits(tables, head=True)) if HEAD in plan.choices else 16
+        config = {
+            **self._checkpoint.config,
+            "quantization_config": output.quantization_config(
+                plan.mean_bits(tables, head=False), head, rows=self._rows.shape, dataset=dataset
+            ),
+        }
+        output.write_folder(folder, self._parts(name, measured), config, self._checkpoint.path)
+        self._work.drop(name)
+
+    def other_bytes(self, measured: Mapping[str, Measured]) -> int:
+        """Of the tensors that stay floats, in float16."""
+        names = self._staying(measured)
+        return sum(2 * math.prod(self._checkpoint.shape(name)) for name in names)
+
+    def _staying(self, measured: Mapping[str, Measured]) -> list[str]:
+        taken = {entry.key for entry in measured.values()}
+        return sorted(name for name in self._checkpoint.names if name.rpartition(".")[0] not in taken)
+
+    def _parts(self, name: str, measured: Mapping[str, Measured]) -> Iterator[output.Part]:
+        for tensor in self._staying(measured):
+            yield partial(stays, self._checkpoint, tensor)
+        for index in range(self._layers + 1):
+            yield partial(self._codes, name, index)
+
+    def _codes(self, name: str, index: int) -> dict[str, Tensor]:
+        found = self._work.part(_codes_part(name, index))
+        if found is None:
+            raise ModelError(f"{self._work.path}: a finished layer has gone; the same command makes it again")
+        return found
+
+    def _open(self) -> tuple[Transformer, ObservingLoader]:
+        return open_observed(self._checkpoint, self._spec, self._device, self._rows.shape[1])
+
+    def _read(self, passes: Passes, index: int, *, moments: bool) -> Notes | None:
+        if index < self._layers:
+            return passes.forward(index, moments=moments)
+        return passes.head() if moments else None
+
+    def _held(self, loader: ObservingLoader, index: int) -> list[Matrix]:
+        head = index == self._layers
+        held = {key: layer for key, layer in loader.held.items() if (key == HEAD) == head}
+        return matrices_of(held, self._spec, self._checkpoint)
+
+    def _costs(self) -> dict[str, Sum]:
+        found = self._work.part(_COSTS)
+        if found is None:
+            rows = self._rows[:: math.ceil(self._rows.numel() / _COST_TOKENS)]
+            transformer, loader = self._open()
+            done = 0
+
+            def tick() -> None:
+                nonlocal done
+                done += 1
+                self._on_step(Step("sensitivity", done, 2 * self._layers))
+
+            sums = Passes(transformer, loader, rows).costs(tick)
+            found = {f"{key}{_COUNT}": torch.tensor([entry.count]) for key, entry in sums.items()}
+            found.update({key: entry.total.cpu() for key, entry in sums.items()})
+            self._work.keep(_COSTS, found)
+        return {
+            key: Sum(total.to(self._device), int(found[f"{key}{_COUNT}"]))
+            for key, total in found.items()
+            if not key.endswith(_COUNT)
+        }
+
+    def _statistics(self, matrix: Matrix, notes: Notes, known: dict[str, Statistics]) -> Statistics:
+        source = notes.input_of.get(matrix.key)
+        key = source or matrix.key
+        if key not in known:
+            # An expert that no token of the text chose is rounded as if all its inputs were alike.
+            moments = notes.inputs[source].mean if source else torch.eye(matrix.features, device=self._device)
+            known[key] = statistics(moments, matrix.name)
+        return known[key]
+
+    def _importance(self, matrix: Matrix, costs: Mapping[str, Sum], notes: Notes) -> Tensor:
+        """What a unit of mean squared error of each output costs in divergence a token: float32 `[N]`."""
+        entry = costs.get(matrix.key)
+        if entry is None:
+            alike = [sum_ for key, sum_ in costs.items() if key.rpartition(".")[2] == matrix.key.rpartition(".")[2]]
+            shape = len(matrix.weight) if matrix.rows is None else int(matrix.rows.max()) + 1
+            mean = float(torch.cat([sum_.mean for sum_ in alike]).mean()) if alike else 1.0
+            entry = Sum(torch.full((shape,), mean, device=self._device), 1)
+        source = notes.input_of.get(matrix.key)
+        # Of an expert, the share of the tokens that choose it.
+        share = max(notes.inputs[source].count if source else 0, 1) / self._rows.numel()
+        values = matrix.of_outputs(entry.mean * (share / 2))
+        return values + _BARE * values.mean() + 1e-30
+
+    def _measure(self, matrices: Sequence[Matrix], notes: Notes, costs: Mapping[str, Sum]) -> dict[str, Measured]:
+        """The tables of a layer, matrices that read the same in one go."""
+        known: dict[str, Statistics] = {}
+        together: dict[int, list[Matrix]] = {}
+        found: dict[str, Measured] = {}
+        widths = self._widths
+        for matrix in matrices:
+            together.setdefault(id(self._statistics(matrix, notes, known)), []).append(matrix)
+        for group in together.values():
+            stats = self._statistics(group[0], notes, known)
+            weight = torch.cat([matrix.columns() for matrix in group], dim=1)[stats.order]
+            importance = torch.cat([self._importance(matrix, costs, notes) for matrix in group])
+            parts = [matrix.outputs for matrix in group]
+            lost_by = {size: losses(weight, stats, importance, parts, widths=widths, size=size) for size in GROUP_SIZES}
+            for number, matrix in enumerate(group):
+                of_matrix = {size: values[:, :, number].T.double().numpy() for size, values in lost_by.items()}
+                found[matrix.name] = Measured(
+                    matrix.key, Table(matrix.features, matrix.outputs, self._widths, of_matrix)
+                )
+        return found
+
+
+def job(
+    checkpoint: Checkpoint, rows: Tensor, device: torch.device, wanted: Sequence[float]
+) -> dict[str, str | int | float]:
+    """What determines a conversion's results, for its work folder."""
+    return {
+        "source": checkpoint.identity,
+        "text": digest(rows),
+        "widths": json.dumps(widths_near(wanted)),
+        "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
+
+
+def widths_near(wanted: Sequence[float]) -> tuple[int, ...]:
+    """The widths that are tried, in descending order."""
+    found: set[int] = set()
+    for bits in wanted:
+        below = max((place for place, width in enumerate(BIT_WIDTHS) if width <= bits), default=0)
+        found.update(BIT_WIDTHS[max(below - _NEAR, 0) : below + _NEAR + 1])
+    return tuple(sorted(found, reverse=True))
+
+
+def _checked(matrix: Matrix, rounded: Rounded) -> dict[str, Tensor]:
+    """A matrix's tensors for the file, which the reader makes the same weights of."""
+    tensors = rounded.tensors()
+    back = exl2.dequantize(tensors)[rounded.stats.order.cpu()]
+    if not torch.equal(back.float(), rounded.values().cpu()):
+        raise ModelError(f"{matrix.name}: what was written does not read back as it was; please report this")
+    named = {f"{matrix.name}.{part}": tensor for part, tensor in tensors.items()}
+    if matrix.bias is not None:
+        named[f"{matrix.name}.bias"] = matrix.bias.half().cpu()
+    return named
+
+
+def _table_part(index: int) -> str:
+    return f"tables/{index:05d}.json"
+
+
+def _codes_part(name: str, index: int) -> str:
+    return f"{name}/{index:05d}.safetensors"

@@ -1,0 +1,227 @@
+"""Rounding of whole matrices: errors are handed on to later rows, then codes and scales are improved one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.convert.scales import Scales, handed_on, refit, search
+from exlchat.engine.formats import exl2
+from exlchat.llm.info import ModelError
+
+Layout = Sequence[tuple[int, int]]
+"""Bits and rows of each group of a matrix, in stored order: `sections.group_sizes`."""
+
+_DAMP = 0.02
+_TRIES = 10
+_PASSES = 3
+# Of the loss that passes minimise, relative to the mean of its diagonal: for inputs that hardly occur.
+_RIDGE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of what a matrix reads, its features in stored order.
+
+    Args:
+        order: int64 `[K]`, the input feature of each stored row: those with the largest mean square first.
+        moments: float32 `[K, K]`, the mean of `x x^T`.
+        upper: float32 `[K, K]`, the upper Cholesky factor of its damped inverse.
+    """
+
+    order: Tensor
+    moments: Tensor
+    upper: Tensor
+
+
+def statistics(moments: Tensor, name: str) -> Statistics:
+    """Of the mean `[K, K]` of `x x^T`, its features in the model's order.
+
+    Args:
+        name: of the layer, for the error.
+
+    Raises:
+        ModelError: it has no inverse, whatever is added to its diagonal.
+    """
+    diagonal = moments.diagonal()
+    wrong = int((~moments.isfinite()).any(1).sum())
+    if wrong:
+        raise ModelError(f"{name}: {wrong} of its {len(moments)} inputs are no numbers on the calibration text")
+    order = diagonal.argsort(descending=True, stable=True)
+    sorted_moments = moments[order][:, order].double()
+    mean = float(sorted_moments.diagonal().mean()) or 1.0
+    dead = sorted_moments.diagonal() == 0
+    damp = _DAMP * mean
+    for _ in range(_TRIES):
+        damped = sorted_moments.clone()
+        damped.diagonal().add_(damp)
+        damped.diagonal()[dead] = mean
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if not int(failed):
+            inverse = torch.cholesky_inverse(lower)
+            upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+            if not int(failed):
+                return Statistics(order, sorted_moments.float(), upper.float())
+        damp *= 2
+    raise ModelError(
+        f"{name}: what it reads on the calibration text gives no matrix that can be inverted; give more text"
+    )
+
+
+def losses(
+    weight: Tensor, stats: Statistics, importance: Tensor, parts: Sequence[int], *, widths: Sequence[int], size: int
+) -> Tensor:
+    """What each group would lose at each width, were all groups of that width: `[B, G, parts]`, on the CPU.
+
+    Args:
+        weight: float32 `[K, N]` in stored order, of one matrix or of several that read the same, side by side.
+        importance: float32 `[N]`, the loss of each output's squared error.
+        parts: columns of each matrix.
+        widths: B bits.
+        size: rows of a group.
+    """
+    rows = weight.unsqueeze(0).repeat(len(widths), 1, 1)
+    halves = torch.tensor([1 << (bits - 1) for bits in widths], device=weight.device, dtype=torch.float32)[:, None]
+    found = []
+    for first in range(0, len(weight), size):
+        end = min(first + size, len(weight))
+        inside = stats.upper[first:end, first:end]
+        chosen = search(rows[:, first:end], inside, widths, importance, parts)
+        scale = torch.stack([torch.cat([part.values for part in of_width]) for of_width in chosen])
+        errors = handed_on(rows[:, first:end].transpose(0, 1), inside, scale, -halves, halves - 1)
+        rows[:, end:] -= torch.einsum("rk,rbn->bkn", stats.upper[first:end, end:], errors)
+        lost = errors.square().sum(0) * importance
+        found.append(torch.stack([part.sum(1) for part in torch.split(lost, list(parts), dim=1)], dim=1))
+    return torch.stack(found, dim=1).cpu()
+
+
+@dataclass(slots=True)
+class Rounded:
+    """A matrix in codes.
+
+    Args:
+        layout: its groups.
+        codes: float32 `[K, N]`, signed, in stored order.
+        scales: of each group.
+        stats: of its input.
+    """
+
+    layout: Layout
+    codes: Tensor
+    scales: list[Scales]
+    stats: Statistics
+
+    def values(self) -> Tensor:
+        """float32 `[K, N]` in stored order, as the reader multiplies and rounds them."""
+        parts = []
+        row = 0
+        for (_, rows), scales in zip(self.layout, self.scales, strict=True):
+            parts.append((self.codes[row : row + rows] * scales.values).half().float())
+            row += rows
+        return torch.cat(parts)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The five EXL2 tensors, on the CPU."""
+        words, table = [], []
+        row = word_row = 0
+        for bits, rows in self.layout:
+            codes = self.codes[row : row + rows].to(torch.int32) + (1 << (bits - 1))
+            words.append(exl2.pack(codes, bits))
+            table += [bits, word_row]
+            row, word_row = row + rows, word_row + rows * bits // 32
+        index = torch.stack([scales.index for scales in self.scales])
+        found = {
+            "q_weight": torch.cat(words),
+            "q_invperm": self.stats.order.argsort().to(torch.int32),
+            "q_scale": exl2.pack_scale_indices(index),
+            "q_scale_max": torch.stack([scales.largest for scales in self.scales]).half(),
+            "q_groups": torch.tensor(table, dtype=torch.int64).to(torch.int16),
+        }
+        return {name: tensor.cpu().contiguous() for name, tensor in found.items()}
+
+
+def round_matrix(weight: Tensor, stats: Statistics, layout: Layout, importance: Tensor) -> Rounded:
+    """The codes of a matrix.
+
+    Args:
+        weight: float32 `[K, N]` in stored order.
+        layout: widths in descending order.
+        importance: float32 `[N]`: columns share the scales' maximum, so they are weighed against each other.
+    """
+    rows = weight.clone()
+    codes = torch.empty_like(weight)
+    scales: list[Scales] = []
+    first = 0
+    for bits, size in layout:
+        end = first + size
+        inside = stats.upper[first:end, first:end]
+        found = search(rows[None, first:end], inside, [bits], importance, [weight.shape[1]])[0][0]
+        codes[first:end], errors = _round_group(rows[first:end], inside, found.values, bits)
+        rows[end:] -= stats.upper[first:end, end:].T @ errors
+        scales.append(found)
+        first = end
+    rounded = Rounded(layout, codes, scales, stats)
+    _improve(rounded, weight, importance)
+    return rounded
+
+
+def lost(rounded: Rounded, weight: Tensor) -> tuple[float, float]:
+    """Mean square of what a matrix gives wrong on the calibration text, and of what it gives."""
+    moments = rounded.stats.moments
+    error = rounded.values() - weight
+    return float((error * (moments @ error)).sum()), float((weight * (moments @ weight)).sum())
+
+
+def _round_group(rows: Tensor, upper: Tensor, scale: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Signed codes and errors, both `[R, N]`, of products rounded as the reader does."""
+    half = 1 << (bits - 1)
+    codes, errors = torch.empty_like(rows), torch.empty_like(rows)
+    for row in range(len(rows)):
+        wanted = rows[row]
+        if row:
+            wanted = wanted - upper[:row, row] @ errors[:row]
+        codes[row] = (wanted / scale).round_().clamp_(-half, half - 1)
+        errors[row] = (wanted - (codes[row] * scale).half()) / upper[row, row]
+    return codes, errors
+
+
+def _improve(rounded: Rounded, weight: Tensor, importance: Tensor) -> None:
+    """Coordinate descent: scales with codes held, then each row's codes with all others held. No step loses."""
+    curve = rounded.stats.moments.clone()
+    curve.diagonal().add_(_RIDGE * float(curve.diagonal().mean()))
+    gradient = curve @ (rounded.values() - weight)
+    for _ in range(_PASSES):
+        first = 0
+        for number, (bits, rows) in enumerate(rounded.layout):
+            group = slice(first, first + rows)
+            before = (rounded.codes[group] * rounded.scales[number].values).half().float()
+            scales = refit(
+                rounded.codes[group], gradient[group], curve[group, group], rounded.scales[number], importance
+            )
+            start = gradient[group]
+            if scales is not rounded.scales[number]:
+                after = (rounded.codes[group] * scales.values).half().float()
+                start = start + curve[group, group] @ (after - before)
+            _improve_rows(rounded.codes[group], start, curve[group, group], scales.values, bits)
+            rounded.scales[number] = scales
+            after = (rounded.codes[group] * scales.values).half().float()
+            gradient += curve[:, group] @ (after - before)
+            first += rows
+
+
+def _improve_rows(codes: Tensor, gradient: Tensor, curve: Tensor, scale: Tensor, bits: int) -> None:
+    """In place, row by row, all columns at once; `gradient` `[R, N]` as it is before."""
+    half = 1 << (bits - 1)
+    changes = torch.empty_like(codes)
+    for row in range(len(codes)):
+        slope = gradient[row]
+        if row:
+            slope = slope + curve[row, :row] @ changes[:row]
+        old = codes[row]
+        # The nearest code to the least of a parabola: never a worse one than what is there.
+        new = (old - slope / (curve[row, row] * scale)).round_().clamp_(-half, half - 1)
+        changes[row] = (new * scale).half().float() - (old * scale).half().float()
+        codes[row] = new

@@ -1,0 +1,204 @@
+"""`exlchat convert` from a source folder to finished ones, with what each of them lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.convert import budget, output, rules
+from exlchat.engine.convert.conversion import Conversion, OnStep, Step, job
+from exlchat.engine.convert.matrices import check_floats
+from exlchat.engine.convert.measured import Measured
+from exlchat.engine.convert.text import CALIBRATION, EVALUATION, bundled_text, check_apart, read_text, rows_of
+from exlchat.engine.convert.work import WorkFolder
+from exlchat.engine.evaluate.compare import Read, figures_of
+from exlchat.engine.evaluate.measures import Figures
+from exlchat.engine.formats.inventory import parameter_count, stored_bits
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.info import ModelError
+
+DEFAULT_TOKENS = 262_144
+LONGEST_ROW = 2048
+CHECKED_TOKENS = 8192
+_LEAST_BITS, _MOST_BITS = 2.0, 8.25
+# What is written twice for a moment: codes in the work folder, and the file.
+_TWICE = 2.2
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What to make.
+
+    Args:
+        source, out: folders.
+        bits: a weight of the body, one for each file; or else
+        size: bytes of the one file, all told.
+        head_bits: fixes the head's to the original's of this width.
+        text: calibrates with this file instead of the bundled text.
+        tokens: of it, at most.
+        checked: tokens of the bundled text that finished files are measured on.
+        device: where.
+        work: what is done is kept here; beside `out` unless given.
+        verify: makes one of one width for all as well, to compare with.
+    """
+
+    source: Path
+    out: Path
+    bits: tuple[float, ...]
+    device: torch.device
+    size: int | None = None
+    head_bits: int | None = None
+    text: Path | None = None
+    tokens: int = DEFAULT_TOKENS
+    checked: int = CHECKED_TOKENS
+    work: Path | None = None
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A finished file.
+
+    Args:
+        folder: where it is; the work folder's of one that was made to compare with only.
+        bytes: of its weights.
+        bits, head_bits: a weight of the body and of the head.
+        predicted: divergence by the tables.
+        figures: measured on text that was not calibrated with, from the folder as it was written.
+        same: whether all matrices have one width.
+    """
+
+    folder: Path
+    bytes: int
+    bits: float
+    head_bits: float
+    predicted: float
+    figures: Figures
+    same: bool = False
+
+
+def convert(wishes: Wishes, on_step: OnStep, tell: Callable[[str], None]) -> list[Written]:
+    """Makes every file that is wished for, least bits last.
+
+    Args:
+        on_step: told how far it is.
+        tell: takes notices, a line each.
+
+    Raises:
+        ModelError: what is wrong, in one line; nothing is overwritten, and what is done is kept.
+    """
+    checkpoint = Checkpoint(wishes.source)
+    outs = _folders(wishes)
+    for folder in outs.values():
+        output.check_new(folder)
+    _check_source(checkpoint, wishes, tell)
+    check_floats(checkpoint)
+    rows, checked = _texts(checkpoint, wishes, tell)
+    wanted = wishes.bits or (4.0,)
+    parameters = parameter_count(checkpoint)
+    output.check_room(wishes.out, int(_TWICE * parameters * max(*wanted, 4.0) / 8))
+    work = WorkFolder(
+        wishes.work or wishes.out.with_name(f"{wishes.out.name}.work"), job(checkpoint, rows, wishes.device, wanted)
+    )
+    try:
+        conversion = Conversion(checkpoint, rows, wishes.device, work, wanted, on_step=on_step)
+        measured = conversion.measure()
+        if wishes.size is not None:
+            outs = {_bits_of_size(wishes.size, conversion, measured): wishes.out}
+        maker = _Maker(conversion, measured, wishes, work, Checked(checked, Read(checkpoint, checked, wishes.device)))
+        both = (False, True) if wishes.verify else (False,)
+        return [
+            maker.make(bits, folder, same=same) for bits, folder in sorted(outs.items(), reverse=True) for same in both
+        ]
+    finally:
+        work.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Text that nothing is calibrated with: int64 `[windows, length]`, and what the source says of it."""
+
+    rows: Tensor
+    reference: Read
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    conversion: Conversion
+    measured: Mapping[str, Measured]
+    wishes: Wishes
+    work: WorkFolder
+    checked: Checked
+
+    def make(self, bits: float, out: Path, *, same: bool) -> Written:
+        tables = {name: entry.table for name, entry in self.measured.items()}
+        plan = budget.plan(tables, bits, head_width=self.wishes.head_bits, same=same)
+        folder = self.work.path / "same" if same else out
+        name = f"codes-{bits:g}-{self.wishes.head_bits or 'free'}{'-same' if same else ''}"
+        self.conversion.round(plan, self.measured, name)
+        dataset = "bundled" if self.wishes.text is None else self.wishes.text.name
+        self.conversion.write(folder, plan, self.measured, name, dataset)
+        problems = rules.check_folder(folder)
+        if problems:
+            raise ModelError(f"{folder}: breaks a rule of the format: {problems[0]}; please report this")
+        read = Read(Checkpoint(folder), self.checked.rows, self.wishes.device)
+        figures = figures_of(read, self.checked.rows, self.checked.reference)
+        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        if same:
+            self.work.drop("same")
+        bits_of = plan.mean_bits(tables, head=False), plan.mean_bits(tables, head=True)
+        return Written(folder, size, *bits_of, predicted=plan.loss, figures=figures, same=same)
+
+
+def _folders(wishes: Wishes) -> dict[float, Path]:
+    """One file goes to the folder itself, several below it."""
+    if len(wishes.bits) < 2:
+        return dict.fromkeys(wishes.bits, wishes.out)
+    return {bits: wishes.out / f"{bits:g}bpw" for bits in wishes.bits}
+
+
+def _check_source(checkpoint: Checkpoint, wishes: Wishes, tell: Callable[[str], None]) -> None:
+    for bits in wishes.bits:
+        if not _LEAST_BITS <= bits <= _MOST_BITS:
+            raise ModelError(f"{bits:g} bits a weight cannot be made; EXL2 has from {_LEAST_BITS:g} to 8")
+    if any(name.endswith(".q_weight") for name in checkpoint.names):
+        raise ModelError(f"{checkpoint.path}: is in EXL2 already; convert the model that it was made of")
+    if any(name.endswith(".qweight") for name in checkpoint.names):
+        own = stored_bits(checkpoint) / max(parameter_count(checkpoint), 1)
+        for bits in wishes.bits:
+            if bits < own + 0.3:
+                tell(f"the source has {own:.1f} bits a weight itself; {bits:g} of them lose what it lost once more")
+
+
+def _texts(checkpoint: Checkpoint, wishes: Wishes, tell: Callable[[str], None]) -> tuple[Tensor, Tensor]:
+    """Rows to calibrate with, and rows to measure on."""
+    spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+    tokenizer = Tokenizer(checkpoint, spec.vocab_size)
+    length = min(LONGEST_ROW, spec.max_position_embeddings)
+    text = bundled_text(CALIBRATION) if wishes.text is None else read_text(wishes.text)
+    rows = rows_of(text, tokenizer, wishes.tokens, length)
+    checked = rows_of(bundled_text(EVALUATION), tokenizer, wishes.checked, min(length, 1024))
+    check_apart(rows, checked)
+    if rows.numel() < wishes.tokens - length:
+        tell(f"the text has {rows.numel():,} tokens; {wishes.tokens:,} were asked for")
+    return rows, checked
+
+
+def _bits_of_size(size: int, conversion: Conversion, measured: Mapping[str, Measured]) -> float:
+    tables = {name: entry.table for name, entry in measured.items()}
+    left = size - conversion.other_bytes(measured)
+    bits = budget.bits_for(tables, 8 * left)
+    if bits < _LEAST_BITS:
+        raise ModelError(
+            f"{size / 1e9:.2f} GB leave {bits:.2f} bits a weight, and EXL2 begins at {_LEAST_BITS:g}; ask for more"
+        )
+    return min(bits, 8.0)
+
+
+__all__ = ["DEFAULT_TOKENS", "Step", "Wishes", "Written", "convert"]
