@@ -18,7 +18,16 @@ from tests.ui.app_harness import app, idle, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 LISTS = ("tree", "search where", "persona", "preset", "template", "models", "prompt", "cache", "compare")
-SAYING = ("model", "theme", "theme stranger", "stats", f"rename {NAME}", f"model {NAME}", "persona stranger")
+SAYING = (
+    "model",
+    "theme",
+    "theme stranger",
+    "stats",
+    f"rename {NAME}",
+    f"model {NAME}",
+    "persona stranger",
+    "group stranger narrator",
+)
 
 
 class Walk:
