@@ -39,8 +39,12 @@ def broken(made: Path, folder: Path, **changes: Tensor | None) -> list[str]:
 
 @needs_shared
 @pytest.mark.parametrize("name", ["tiny-llama-exl2-4.0bpw", "converted/qwen3", "converted/mixtral", "converted/phi3"])
-def test_files_of_the_original_keep_them(name: str) -> None:
-    assert rules.check_folder(DATA / name) == []
+def test_files_of_the_original_keep_them(name: str, tmp_path: Path) -> None:
+    for file in (DATA / name).iterdir():
+        # What others computed with it lies beside it.
+        if file.name != "expected.safetensors":
+            (tmp_path / file.name).symlink_to(file)
+    assert rules.check_folder(tmp_path) == []
 
 
 def test_broken_files_are_told(made: Path, tmp_path: Path) -> None:
