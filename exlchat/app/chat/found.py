@@ -25,9 +25,9 @@ _LISTED = 100_000
 _MARKDOWN = re.compile(
     r"(?:(?<=\s)|^)#{1,6} |`{3,}[\w+-]*|`+|~~|(?<!\w)\*{2,3}|\*{2,3}(?!\w)"
     r"|(?<![\w*(])\*(?=\w[^*]*\*(?!\w))|(?<=\w)\*(?![\w*])|\|?:?-{3,}:?\|?"
-    r"|!?\[(?=[^\]\n]*\]\()|\]\([^)\s]*\)|</?think>"
+    r"|!?\[(?=[^\]\n]*\]\()|\]\([^)\s…]*(?:\)|(?=…|$))|(?:(?<=\s)|^)[-*+] \[[ xX]\] |</?think>"
 )
-"""What is a mark of Markdown, not a word."""
+"""What is a mark of Markdown, not a word; a link may be cut within its address."""
 
 
 @dataclass(frozen=True, slots=True)

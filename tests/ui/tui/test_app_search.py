@@ -6,6 +6,7 @@ import datetime
 import time
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -133,6 +134,19 @@ def test_an_excerpt_is_plain_text_with_its_marks_in_place() -> None:
     shown = plain(text, [(first, first + 5)])
     assert shown.text == "Head water boils at 100 and 2**3 stay so my_file 2*3"
     assert [shown.text[a:b] for a, b in shown.marks] == ["boils"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("takes it, see [the manual](https://docs.python.org/3/howto/sort…", "takes it, see the manual…"),
+        ("see [the manual](https://docs", "see the manual"),
+        ("- [x] sorted - [ ] shuffled", "sorted shuffled"),
+        ("an index a[0] and - 3 stay", "an index a[0] and - 3 stay"),
+    ],
+)
+def test_what_an_excerpt_cuts_leaves_no_marks(text: str, shown: str) -> None:
+    assert plain(text).text == shown
 
 
 def test_how_long_ago() -> None:

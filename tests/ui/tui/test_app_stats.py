@@ -14,7 +14,7 @@ from exlchat.app.runtime.requests import EngineFigures
 from exlchat.llm.events import GenerationStats
 from exlchat.llm.info import CacheReport, MemoryReport
 from exlchat.ui.tui.app import ChatApp
-from exlchat.ui.tui.screens.stats import StatsScreen
+from exlchat.ui.tui.screens.stats import FEWEST_BARS, StatsScreen
 from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -79,6 +79,7 @@ async def test_the_figures_of_the_last_answer_memory_and_cache_are_shown(tmp_pat
         ):
             assert expected in text, expected
         assert panel(pilot).rates_bars.values == (17.0, 3.0)
+        assert not panel(pilot).rates_bars.display
         assert "as of" not in text
         assert not panel(pilot).now_bars.display
 
@@ -108,7 +109,9 @@ async def test_the_bars_grow_while_an_answer_is_written(tmp_path: Path) -> None:
         assert bars.values[0] == 12.0
         assert "6 tokens so far" in words(chat)
         engine.step(3)
-        await until(pilot, lambda: len(bars.values) >= 3)
+        await until(pilot, lambda: len(bars.values) == FEWEST_BARS - 1)
+        assert "█" not in shown(chat)
+        await until(pilot, lambda: len(bars.values) >= FEWEST_BARS)
         assert sum(bars.values) == 18.0
         assert "█" in shown(chat)
         engine.release()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from exlchat.ui.tui.chat_view import ChatView
 
 _EVERY_SECONDS = 0.25
+FEWEST_BARS = 4
+"""Fewer say nothing of how it goes."""
 
 
 class Bars(Widget):
@@ -35,7 +37,8 @@ class Bars(Widget):
     values: reactive[tuple[float, ...]] = reactive(())
 
     def render(self) -> RenderResult:
-        return Content.styled(bars(self.values, self.size.width), "$primary")
+        shown = bars(self.values, self.size.width) if len(self.values) >= FEWEST_BARS else ""
+        return Content.styled(shown, "$primary")
 
 
 class StatsScreen(ModalScreen[None]):
@@ -108,6 +111,7 @@ class StatsScreen(ModalScreen[None]):
         self.answer.update(table(rows, self.app.theme_variables, width))
         self.rates_line.update(rates_line(found))
         self.rates_bars.values = found
+        self.rates_bars.display = len(found) >= FEWEST_BARS
 
     # What the engine says
 
