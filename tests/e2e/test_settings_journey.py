@@ -26,7 +26,7 @@ def test_a_setting_and_a_key_are_changed_and_hold_at_the_next_start(tmp_path: Pa
         terminal.wait_for("Write a message", LOAD_SECONDS)
         terminal.keys("F2")
         terminal.wait_for("Settings")
-        terminal.keys("Down", "Down", "Down", "Down", "Enter")
+        terminal.keys("Down", "Down", "Down", "Down", "Down", "Enter")
         terminal.wait_for("Enter keeps")
         terminal.type("many")
         terminal.wait_for("it must be")
