@@ -29,6 +29,7 @@ _USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat build-ext [options]
        exlchat config COMMAND [options]
        exlchat convert SOURCE OUT [options]
+       exlchat evaluate MODEL... [options]
        exlchat completions SHELL
        exlchat doctor"""
 _ABOUT = """Chat in the terminal with quantized language models, on your own NVIDIA card or
@@ -48,6 +49,7 @@ on the CPU.
   exlchat completions
                     print a script that has bash, zsh or fish complete commands
   exlchat convert   make EXL2 files of a float, GPTQ or AWQ model
+  exlchat evaluate  measure what models lose beside the one they were made of
   exlchat bench     measure how fast a model runs here
   exlchat doctor    check this machine: Python, torch, driver, GPU, folders"""
 _EPILOG = """examples:

@@ -48,10 +48,10 @@ def build_parser() -> argparse.ArgumentParser:
     size.add_argument("--size", metavar="GB", type=said(_bytes), help="of the file, as 5.5GB")
     size.add_argument("--fits", metavar="GB", type=said(_bytes), help="of a card, whose cache is counted too")
     group = parser.add_argument_group("how")
-    group.add_argument("--context", metavar="N", type=said(_tokens), default=8192, help="of --fits (default: 8k)")
+    group.add_argument("--context", metavar="N", type=said(tokens_typed), default=8192, help="of --fits (default: 8k)")
     group.add_argument("--head-bits", metavar="N", type=int, choices=HEAD_RECIPES, help="fixes the bits of the head")
     group.add_argument("--text", metavar="FILE", type=Path, help="calibrate with this text, not with the bundled one")
-    group.add_argument("--tokens", metavar="N", type=said(_tokens), default=256 * 1024, help="of it (default: 256k)")
+    group.add_argument("--tokens", metavar="N", type=said(tokens_typed), default=262_144, help="of it (default: 256k)")
     group.add_argument("--work", metavar="DIR", type=Path, help="what is done so far (default: beside OUT)")
     group.add_argument("--verify", action="store_true", help="make one of equal widths too, to compare with")
     group.add_argument(
@@ -105,7 +105,7 @@ def _line(written: Written) -> str:
     assert figures.divergence is not None
     return (
         f"{what}: {written.bytes / 1e6:,.2f} MB, {written.bits:.2f} bits, head {written.head_bits:.2f}; divergence "
-        f"{figures.divergence.mean:.4f} +- {figures.divergence.error:.4f} (predicted {written.predicted:.4f}), "
+        f"{figures.divergence.mean:.4f} (predicted {written.predicted:.4f}), "
         f"perplexity {figures.perplexity:.3f}, same token {100 * figures.same:.1f} %"
     )
 
@@ -163,6 +163,6 @@ def _bytes(text: str) -> int:
     return int(float(found[1]) * unit)
 
 
-def _tokens(text: str) -> int:
+def tokens_typed(text: str) -> int:
     """A whole number, or so many thousands of 1,024."""
     return 1024 * whole(1)(text[:-1]) if text.endswith("k") else whole(1)(text)

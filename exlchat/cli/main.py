@@ -22,6 +22,7 @@ COMMANDS = {
     "config": "exlchat.cli.config",
     "convert": "exlchat.cli.convert",
     "doctor": "exlchat.cli.doctor.command",
+    "evaluate": "exlchat.cli.evaluate.command",
     "models": "exlchat.cli.models",
     "personas": "exlchat.cli.personas",
     "presets": "exlchat.cli.presets",

@@ -22,6 +22,7 @@ from exlchat.cli.completions import build_parser as completions_parser
 from exlchat.cli.config import build_parser as config_parser
 from exlchat.cli.convert import build_parser as convert_parser
 from exlchat.cli.doctor.command import build_parser as doctor_parser
+from exlchat.cli.evaluate.command import build_parser as evaluate_parser
 from exlchat.cli.models import build_parser as models_parser
 from exlchat.cli.personas import build_parser as personas_parser
 from exlchat.cli.presets import build_parser as presets_parser
@@ -44,6 +45,7 @@ PARSERS = {
     "config": config_parser,
     "convert": convert_parser,
     "doctor": doctor_parser,
+    "evaluate": evaluate_parser,
     "models": models_parser,
     "personas": personas_parser,
     "presets": presets_parser,

@@ -22,8 +22,8 @@ from exlchat.untrusted.text import one_line
 GUIDE = "guide"
 
 _WORDS = (
-    *("ask", "bench", "build-ext", "config", "convert", "doctor", "list", "models", "personas", "presets", "pull"),
-    *("run", "sessions", "template", "themes", GUIDE),
+    *("ask", "bench", "build-ext", "config", "convert", "doctor", "evaluate", "list", "models", "personas", "presets"),
+    *("pull", "run", "sessions", "template", "themes", GUIDE),
 )
 _HERE = {
     "cp": "copy its folder",

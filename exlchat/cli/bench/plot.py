@@ -30,10 +30,10 @@ def draw(report: Report) -> str:
         figures = [report.find("decode", context, cache) for context in contexts]
         chart.add(f"{cache} cache", [None if figure is None else figure.median for figure in figures])
         chart.add(f"{cache} cache at copy speed", [_limit(figure, report) for figure in figures])
-    return _without_scripts(chart.render_tree())
+    return without_scripts(chart.render_tree())
 
 
-def _without_scripts(root: ElementTree.Element) -> str:
+def without_scripts(root: ElementTree.Element) -> str:
     """The drawing alone: pygal puts the settings of its script into every file."""
     for parent in list(root.iter()):
         for child in list(parent):

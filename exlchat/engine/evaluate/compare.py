@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -85,9 +84,3 @@ def figures_of(read: Read, rows: Tensor, reference: Read | None = None) -> Figur
                     raise ModelError(f"the {name} gives what is no number at tokens {first} and on of window {window}")
             found.add(window, own, ids[places.start + 1 : places.stop + 1], theirs)
     return found.figures()
-
-
-def read_all(
-    models: Sequence[Path], rows: Tensor, device: torch.device, tick: Callable[[], None] = lambda: None
-) -> list[Read]:
-    return [Read(Checkpoint(model), rows, device, tick=tick) for model in models]

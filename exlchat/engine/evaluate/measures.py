@@ -15,10 +15,10 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over places, and its standard error over windows, whose places are not independent."""
+    """A mean over places, and its standard error over windows, whose places are not independent; none of one window."""
 
     mean: float
-    error: float
+    error: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Places:
             quantiles=tuple(float(value) for value in divergence.quantile(torch.tensor(QUANTILES).double())),
             greatest=float(divergence.max()),
             same=float(same.mean()),
-            same_sure=float(same[sure > 0.5].mean()) if bool((sure > 0.5).any()) else math.nan,
+            same_sure=float(same[sure > 0.5].mean()) if bool((sure > 0.5).any()) else 0.0,
             probability_error=float(change.square().mean().sqrt()),
             probability_change=float(change.mean()),
             far=float((divergence > 1).double().mean()),
@@ -131,7 +131,7 @@ def _estimate(values: Tensor, windows: list[int]) -> Estimate:
     sums = torch.bincount(numbers, weights=values, minlength=count)
     mean = float(values.mean())
     if count < 2:
-        return Estimate(mean, math.nan)
+        return Estimate(mean, None)
     # Of a ratio of sums over windows, which may be of unequal length.
     spread = (sums - mean * sizes).square().sum() / (count - 1)
     return Estimate(mean, math.sqrt(float(spread) * count) / float(sizes.sum()))

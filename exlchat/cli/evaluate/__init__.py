@@ -1,0 +1,1 @@
+"""`exlchat evaluate`: what it measures, as a table, JSON and a drawing."""
